@@ -20,7 +20,7 @@ import yaml
 
 from agent.config.files import name_file, read_document
 from agent.errors import ConfigError
-from exporters.documents.plan_files import YamlIndentation, curve_lines
+from exporters.documents.plan_files import curve_lines
 from rules.plan.schema import BenchmarkCurve, InvalidPlanError, Plan, parse_plan
 
 CURVE = "curve"
@@ -110,12 +110,8 @@ def _with_lines(
     )
     if CURVE not in names:
         first, following = (following, following) if placeholder is None else (placeholder, placeholder + 1)
-    layout = YamlIndentation(
-        margin=margin,
-        step=max(margin - name.start_mark.column, 1),
-        lists_indented=re.search(r"^( *)[^\s#-].*:\s*\n\1- ", text, re.MULTILINE) is None,
-    )
-    top, *block = curve_lines(curve, layout, head=head, notes=notes)
+    inner = margin + max(margin - name.start_mark.column, 1)
+    top, *block = curve_lines(curve, inner, head=head, notes=notes)
     return "\n".join([*lines[:first], " " * margin + top, *block, *lines[following:]])
 
 

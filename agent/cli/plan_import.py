@@ -21,7 +21,7 @@ from agent.benchmarks.run_model import CONTRADICTION
 from agent.cli.arguments import FINDING, FINE, PATH, option, tier_option
 from agent.config.load import load, select_tier
 from agent.errors import ConfigError
-from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
+from exporters.documents.plan_files import WRITTEN, curve_lines
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import check_plan
 from rules.plan.curve import operating_point
@@ -67,7 +67,7 @@ def run(options: SimpleNamespace) -> int:
     imported = _imported(options, tier)
     if plan is None:
         head, notes = _comments(imported)
-        print("\n".join(curve_lines(imported.curve, YamlIndentation(), head=head, notes=notes)))
+        print("\n".join(curve_lines(imported.curve, 2, head=head, notes=notes)))
         code = _tell(remarks_of(imported, observed=options.config is not None))
     else:
         code = _put(options, imported, plan, tier)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import click
 
@@ -17,6 +21,7 @@ from agent.cli.arguments import (
     FORMAT,
     connection_options,
     flag,
+    number,
     option,
     print_result,
     since_option,
@@ -24,11 +29,12 @@ from agent.cli.arguments import (
     ways_in,
 )
 from agent.cli.loading import load_config, open_history
-from agent.config.load import select_tier
+from agent.cli.terminal import clear_screen
+from agent.config.load import find, load_web, select_tier
 from agent.config.peer import Peer
 from agent.config.web import page_url, read_web_file
-from agent.errors import ScrapeError
-from agent.http_client.errors import place_of
+from agent.errors import ConfigError, ScrapeError
+from agent.http_client.errors import HttpError, place_of
 from agent.http_client.page import JSON, fetch_page
 from exporters.documents.timeline import timeline_json, timeline_text
 from exporters.status.tier_overview import overview_text
@@ -45,23 +51,43 @@ MOST_BYTES = 256 * 1024 * 1024
 
 def parameters() -> tuple[click.Parameter, ...]:
     url = option("--url", "URL", "address of the status page; default: web.listen of the configuration")
-    return CONFIG, url, *connection_options("the status page"), *FORMAT
+    again = "print it again every so many seconds (5 without a number), until Ctrl-C"
+    watch = option("--watch", "SECONDS", again, number(1.0, 3600.0), is_flag=False, flag_value="5")
+    return CONFIG, url, watch, *connection_options("the status page"), *FORMAT
 
 
 def run(options: SimpleNamespace) -> int:
-    """Print the overview. Return 1 with an incident, 3 where no tier has a verdict or no daemon answers."""
-    target = _target(options)
+    """Print the overview. Return 1 with an incident, 3 where no tier has a verdict or the daemon does not answer."""
+    path = find(options.config) if options.url is None else None
+    target = _target(options, path)
+    code = _print_overview(options, target, path)
+    while options.watch is not None:
+        time.sleep(options.watch)
+        code = _print_overview(options, target, path)
+    return code
+
+
+def _print_overview(options: SimpleNamespace, target: Peer, path: Path | None) -> int:
+    """Print the overview and return the exit code. Raise ConfigError for unusable files of credentials."""
+    why = ""
     try:
         document = json.loads(fetch_page(target, JSON))
         text = overview_text(document)
-    except (ScrapeError, ValueError) as error:
+        if path is not None:
+            _refuse_other_daemon(document.get("config"), path)
+    except json.JSONDecodeError:
+        why = "this is no status page of sizewatch. --url takes the address of its page, such as http://127.0.0.1:19095"
+    except ValueError as error:
         why = str(error)
-        if isinstance(error, json.JSONDecodeError):
-            why = "this is no status page of sizewatch. --url takes the address of its page, such as http://127.0.0.1:19095"
-        elif isinstance(error, ScrapeError):
-            # Without the address and the hints for engines.
-            reason = error.text.removeprefix(f"{place_of(target.url)}: ").partition("; ")[0]
-            why = f"{reason}. Is `sizewatch run` up? Another address needs --url, its certificate --ca-file"
+    except HttpError as error:
+        # Without the address and the hints for engines.
+        reason = error.text.removeprefix(f"{place_of(target.url)}: ").partition("; ")[0]
+        why = f"{reason}. Is `sizewatch run` up? Another address needs --url, its certificate --ca-file"
+    except ScrapeError as error:
+        raise ConfigError((error.text,)) from None
+    if options.watch is not None:
+        clear_screen()
+    if why:
         print(f"sizewatch status: {place_of(target.url)}: {why}", file=sys.stderr)
         return CANNOT_JUDGE
     tiers = document["overview"]
@@ -72,16 +98,24 @@ def run(options: SimpleNamespace) -> int:
     return CANNOT_JUDGE if all(tier["state"] == Status.UNKNOWN for tier in tiers) else FINE
 
 
-def _target(options: SimpleNamespace) -> Peer:
+def _refuse_other_daemon(config: Any, path: Path) -> None:
+    """Raise ValueError if the daemon that answered has another configuration file than `path`."""
+    with suppress(OSError, TypeError, ValueError):
+        if not config or config == os.path.abspath(path) or os.path.samefile(config, path):
+            return
+    raise ValueError(f"the daemon there uses the configuration {config}, not {path}. --url shows it all the same")
+
+
+def _target(options: SimpleNamespace, path: Path | None) -> Peer:
     """Return the address and the credentials: those given, else of the configuration. Raise ConfigError.
 
     The configured token is sent over TLS only, to the configured certificate: any user of this machine may listen on a
     port without TLS.
     """
-    if options.url is not None:
+    if path is None:
         page = f"{options.url.rstrip('/')}/"
     else:
-        web = load_config(options).config.web
+        web = load_web(path)
         page = page_url(web, web.address[1])
         tls = read_web_file(web.config_file).tls_server_config
         if tls is not None:

@@ -22,7 +22,7 @@ COLOURS = {"red": "critical fail mistake error", "yellow": "warning warn", "gree
 
 _COLOUR_OF = {word: colour for colour, words in COLOURS.items() for word in words.split()}
 _SEVERITY = re.compile(rf"(?:(?<=  )|^)({'|'.join(_COLOUR_OF)})(?=[\s:,]|$)", re.MULTILINE | re.IGNORECASE)
-ERASE_LINE = "\r\x1b[K"
+ERASE_LINE, ERASE_SCREEN = "\r\x1b[K", "\x1b[H\x1b[2J"
 
 
 def highlight(text: str) -> str:
@@ -91,6 +91,12 @@ def safe_streams(*, ends_with_reader: bool = False) -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = stdout, stderr
+
+
+def clear_screen() -> None:
+    """Clear the terminal, if standard output is one."""
+    if sys.stdout.isatty():
+        print(ERASE_SCREEN, end="", file=sys.__stdout__, flush=True)
 
 
 def tell_progress(share: float, note: str = "") -> None:

@@ -13,6 +13,7 @@ from agent.config.config import Config, Role
 from agent.config.files import load_plan, name_file, read_document
 from agent.config.values import DURATION
 from agent.config.weaknesses import mistakes, weaknesses
+from agent.config.web import Web
 from agent.durations import duration_text
 from agent.errors import ConfigError
 from rules.catalogue.registry import CATALOGUE
@@ -120,6 +121,16 @@ def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str]
         warnings=name_file(path, weaknesses(config, plan)),
         mistakes=name_file(path, mistakes(config, plan)),
     )
+
+
+def load_web(path: Path) -> Web:
+    """Return section `web` of a configuration file. The rest of it and the plan may be invalid. Raise ConfigError."""
+    data = read_document(path)
+    section = data.get("web", {}) if isinstance(data, Mapping) else data
+    try:
+        return Web.read(section, {"folder": path.parent, "environment": os.environ})
+    except ConfigError as bad:
+        raise ConfigError(tuple(f"{path}: web.{problem}" for problem in bad.problems)) from None
 
 
 def config_schema() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,7 @@ def status(
         simulated=simulated,
         external_url=(parts.loaded.config.alerting.external_url or "").rstrip("/"),
         version=VERSION,
+        config=os.path.abspath(parts.loaded.path),
         now=now,
         tiers=tuple(_tier(name, parts, now) for name in sorted(tiers | set(loop.evaluator.tiers))),
         foreign=parts.alerting.foreign.alerts if parts.alerting is not None else (),

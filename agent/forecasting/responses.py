@@ -24,7 +24,7 @@ from forecast.series.binned import (
     resample,
 )
 from forecast.series.calendar import event_factors, local_days, public_holidays, remove_event_effects
-from rules.verdicts.projection import ForecastPoint, Projection
+from rules.verdicts.context import ForecastPoint, Projection
 
 TOO_YOUNG = "too few bins have passed to know how far a forecast is off"
 

@@ -21,7 +21,7 @@ from exporters.documents.prewarm import Recommendation, without_old_schedule
 from exporters.status.records import ForecastHealth, ForecastStatus
 from forecast.capacity.cold_start import ColdStart
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
-from rules.verdicts.projection import ForecastPoint, Projection
+from rules.verdicts.context import ForecastPoint, Projection
 
 FORECAST_MEMORY_BYTES = 512 * MIB
 MEMORY_BYTES_A_TIER = 32 * MIB

@@ -37,7 +37,7 @@ from forecast.series.binned import MINUTE_SECONDS, Array, Series
 from forecast.series.calendar import remove_event_effects
 from rules.plan.replica_count import replica_count
 from rules.telemetry.work import UNTOLD, Capacity, describe_weighing
-from rules.verdicts.projection import Projection
+from rules.verdicts.context import Projection
 
 HIGHEST_CERTAINTY = 0.999
 """Maximum certainty. A higher quantile would rest on less than fifteen minutes in ten days."""

@@ -50,20 +50,15 @@ def check_text(
         rows = [("load", _reach(step13))]
         if step13.unvisited:
             rows.append(("", f"not reached: {', '.join(step13.unvisited)} a replica"))
-        for result in sorted(step13.results, key=_order):
+        # First what fires, last what is unknown.
+        order = {Status.WARNING: 0, Status.CRITICAL: 0, Status.OK: 1}
+        for result in sorted(step13.results, key=lambda result: order.get(getattr(result, "status", None), 2)):
             rows += _result_rows(result, step13.tier, incidents)
         for line in step13.guardrails:
             sure = "" if line.status == Status.UNKNOWN else f", {line.certainty.value}"
             rows.append((line.status, f"{line.key}{sure}: {line.sentence}"))
         parts += [text_grid(rows), ""]
     return terminal_text(*parts[:-1])
-
-
-def _order(result: RuleResult) -> int:
-    """Return the place of a result: first what fires, last what is unknown."""
-    if isinstance(result, Unknown):
-        return 2
-    return int(result.status not in FIRING)
 
 
 def _result_rows(result: RuleResult, tier: str, incidents: Iterable[Incident]) -> list[tuple[str, str]]:

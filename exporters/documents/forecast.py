@@ -16,7 +16,7 @@ from rich.console import RenderableType
 from exporters.render.terminal import WIDEST, terminal_text, text_grid
 from exporters.render.text import copy_fields, format_duration, format_local, json_fields
 from rules.telemetry.wording import number
-from rules.verdicts.projection import Projection
+from rules.verdicts.context import Projection
 
 if TYPE_CHECKING:
     from forecast.backtest.scores import Scored
@@ -48,9 +48,10 @@ def forecast_text(forecast: ForecastResult) -> str:
     projection, points, zone = forecast.projection, forecast.projection.points, forecast.zone
     made = format_local(projection.made_at, zone, "%a %d %b %H:%M")
     parts: list[RenderableType] = [
-        f"{projection.tier}: expected requests per second, made {made} ({zone}) by {projection.method}"
+        f"{projection.tier}: expected requests per second, made {made} ({zone}) by {projection.method}",
+        *(f"  {note}" for note in forecast.notes),
+        "",
     ]
-    parts.append(text_grid([(note,) for note in forecast.notes]))
     block, rows = -(-len(points) // MOST_ROWS), []
     for first in range(0, len(points), block or 1):
         bins, row = points[first : first + block], [format_local(points[first].t, zone, "%a %d %b %H:%M")]
@@ -58,9 +59,9 @@ def forecast_text(forecast: ForecastResult) -> str:
             row.append(number(max(getattr(point, name) for point in bins), "per_second"))
         rows.append(row)
     if rows:
-        parts += ["", text_grid(rows, ("from", "median", "95%", "99%"), words=1)]
+        parts.append(text_grid(rows, ("from", "median", "95%", "99%"), words=1))
     else:
-        parts += ["", "  nothing is expected: no forecast yet"]
+        parts.append("  nothing is expected: no forecast yet")
     if block > 1:
         parts.append(f"  each row is the highest of {block} bins of {format_duration(forecast.bin_seconds)}")
     facts = {"lead": format_duration(projection.horizon_seconds), "coverage": coverage_text(projection)}
@@ -117,16 +118,16 @@ def backtest_text(backtest: Backtest) -> str:
 
 
 def _score_row(score: Scored) -> list[str]:
-    mark = " (naive)" if score.method == score.naive else ""
-    row = [f"{score.method}{' *' if score.method == OURS else mark}"]
+    mark = {OURS: " *", score.naive: " (naive)"}.get(score.method, "")
+    row = [f"{score.method}{mark}"]
     for name in ("wape", "pinball", "wape_ratio", "pinball_ratio"):
         value = score.values[name]
         row.append("-" if value is None else f"{value:,.3f}")
     coverage, bounds = score.values["coverage"], score.interval("coverage")
-    row.append("-" if coverage is None else f"{coverage:.1%}")
+    text = "-" if coverage is None else f"{coverage:.1%}"
     if bounds is not None:
-        row[-1] += f" ({bounds[0]:.1%} to {bounds[1]:.1%})"
-    return [*row, str(score.targets)]
+        text += f" ({bounds[0]:.1%} to {bounds[1]:.1%})"
+    return [*row, text, str(score.targets)]
 
 
 def backtest_json(backtest: Backtest) -> dict[str, Any]:

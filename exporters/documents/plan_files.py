@@ -1,7 +1,7 @@
 """Files for people: benchmark curves with comments, a skeleton plan, a first configuration, files of load generators.
 
-Numbers follow YAML 1.1, as common parsers do (`1e-05` would be text). Required unknown values of a skeleton stay empty,
-so that `plan check` names their line. Optional unknown values are comments. Observed values are no planned ones.
+Required unknown values of a skeleton stay empty, so that `plan check` names their line. Optional unknown values are
+comments. Observed values are no planned ones.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from decimal import Decimal
 from itertools import count
 from random import Random
 from statistics import fmean, pstdev
+from typing import Any
 
-from exporters.render.text import blank_unprintable, printable_line, replace_undecodable
-from rules.plan.gpus import engine_kv_tokens, read_count
-from rules.plan.schema import BenchmarkCurve, Point, Provenance
+from exporters.render.text import blank_unprintable, dump_object, printable_line, replace_undecodable
+from rules.plan.gpus import engine_kv_tokens
+from rules.plan.schema import BenchmarkCurve
 from rules.resize.workload import BenchmarkWorkload
 from rules.telemetry import histograms
 from rules.telemetry.readings import read, window_since_start
@@ -27,116 +28,60 @@ from rules.telemetry.signals import BY_NAME, Reading
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.wording import number
 
-WIDTH = 116
+WIDTH = 108
+"""Columns of a comment, from its margin on."""
+
+DUMP_WIDTH = 80
+"""Columns after which PyYAML begins a new line; the entry at which they end may exceed them."""
 
 WRITTEN = "Written by `sizewatch plan import`, which replaces all of it, comments too, when a curve is imported again."
 """First comment of an imported curve. Without it, the comments of a curve are manual."""
 
-LOAD = ("concurrency", "requested_rps", "completed_rps", "requests")
-"""Load keys of a point, written first."""
-
-_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+@-]*")
-_NOT_TEXT = re.compile(r"(?i)[-+.0-9_:eox]*|\.?(inf|nan)|y|n|yes|no|on|off|true|false|null|0x[0-9a-f_]+|[0-9-]+(t.*)?")
-"""Pattern of text that a YAML 1.1 parser may take for a number, date or truth value. It matches slightly more."""
-
-_ESCAPES = {'"': '\\"', "\\": "\\\\"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class YamlIndentation:
-    """YAML layout of the surrounding file: columns before the key, columns per level, and list indentation."""
-
-    margin: int = 0
-    step: int = 2
-    lists_indented: bool = True
+_PLAIN = re.compile(r"(?i)(?!(y|n|yes|no|on|off|true|false|null)$)[a-z][a-z0-9_./+@-]*( [a-z0-9_./+@-]+)*")
+"""Pattern of text that no YAML parser takes for a number, date or truth value."""
 
 
 def curve_lines(
-    curve: BenchmarkCurve,
-    layout: YamlIndentation,
-    *,
-    head: Sequence[str] = (),
-    notes: Sequence[Sequence[str]] = (),
+    curve: BenchmarkCurve, margin: int, *, head: Sequence[str] = (), notes: Sequence[Sequence[str]] = ()
 ) -> list[str]:
-    """Return the lines of `curve:` without line ends. The first line has no margin, all others have it.
+    """Return the lines of `curve:` without line ends. All but the first have a margin of so many columns.
 
     `head` are comments on the whole, `notes` are comments above each point. Unmeasured values are omitted.
     """
-    inner = " " * (layout.margin + layout.step)
-    item = inner + " " * (layout.step if layout.lists_indented else 0)
-    lines = ["curve:", *_comments(head, inner)]
-    for key in ("loop", "gpu_utilization_kind"):
-        if value := getattr(curve, key):
-            lines.append(f"{inner}{key}: {value}")
+    fields = curve.model_dump(mode="json", exclude_defaults=True)
     if curve.source:
-        lines += [f"{inner}source:", *(f"{item}- {scalar(name)}" for name in curve.source)]
-    lines += _measured(curve.measured, inner, " " * layout.step)
-    lines.append(f"{inner}points:")
-    for place, point in enumerate(curve.points):
-        lines += _comments(notes[place] if place < len(notes) else (), item)
-        lines += _point(point, item)
-    return lines
+        fields["source"] = [replace_undecodable(name) for name in curve.source]
+    lines, remarks = _comments(head), iter(notes)
+    text = dump_object(fields, allow_unicode=True, width=DUMP_WIDTH, default_flow_style=None)
+    for line in text.splitlines():
+        if line.startswith("  - {"):
+            lines += [f"  {comment}" for comment in _comments(next(remarks, ()))]
+        lines.append(line)
+    return ["curve:", *(" " * margin + line for line in lines)]
 
 
-def _measured(measured: Provenance | None, inner: str, step: str) -> list[str]:
-    """Return the lines of what was benchmarked. Text is quoted: a release such as 0.32 would be read as a number."""
+def _comments(texts: Iterable[str]) -> list[str]:
     lines = []
-    for name, value in measured.model_dump(exclude_none=True).items() if measured else ():
-        if isinstance(value, dict):
-            value = f"{{{', '.join(f'{key}: {yaml_number(each)}' for key, each in value.items())}}}"
-        lines.append(
-            f"{inner}{step}{name}: {json.dumps(value) if name in ('engine_version', 'measured_on') else value}"
-        )
-    return [f"{inner}measured:", *lines] if lines else []
+    for text in texts:
+        # A line end or control character in a file name must not end the comment.
+        wrapped = textwrap.wrap(printable_line(text), WIDTH, break_on_hyphens=False, break_long_words=False)
+        lines += [f"# {line}" for line in wrapped]
+    return lines
 
 
 def scalar(text: str) -> str:
     """Return a text that YAML reads back unchanged: plain if safe, else in double quotes."""
     # Undecodable bytes of a file name are replaced by a mark.
     readable = replace_undecodable(text)
-    if _PLAIN.fullmatch(readable) and not _NOT_TEXT.fullmatch(readable):
+    if _PLAIN.fullmatch(readable):
         return readable
-    escaped = (_ESCAPES.get(sign) or (sign if sign.isprintable() else f"\\U{ord(sign):08x}") for sign in readable)
-    return f'"{"".join(escaped)}"'
+    return dump_object(readable, default_style='"', allow_unicode=True).strip()
 
 
 def yaml_number(value: float) -> str:
     """Return a number without exponent and without a meaningless fraction."""
     text = format(Decimal(repr(value)), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _point(point: Point, margin: str) -> list[str]:
-    loads = [name for name in LOAD if getattr(point, name) is not None]
-    texts = [name for name in Point.model_fields if name not in (*LOAD, "censored")]
-    parts = [f"{name}: {yaml_number(getattr(point, name))}" for name in loads]
-    parts += ["censored: true"] if point.censored else []
-    parts += [f"{name}: {yaml_number(value)}" for name in texts if (value := getattr(point, name)) is not None]
-    # Keep a key on the line of its value.
-    text = ", ".join(parts).replace(": ", ":\0")
-    wrapped = textwrap.wrap(text, WIDTH - len(margin) - 4, break_long_words=False, break_on_hyphens=False)
-    lines = [line.replace("\0", " ") for line in wrapped]
-    lines[-1] += "}"
-    return [f"{margin}{'   ' if place else '- {'}{line}" for place, line in enumerate(lines)]
-
-
-def _comments(texts: Iterable[str], margin: str) -> list[str]:
-    lines = []
-    for text in texts:
-        # A line end or control character in a file name must not end the comment.
-        clean = printable_line(text)
-        wrapped = textwrap.wrap(clean, max(WIDTH - len(margin) - 2, 40), break_on_hyphens=False, break_long_words=False)
-        lines += [f"{margin}# {line}" for line in wrapped]
-    return lines
-
-
-HEAD = """\
-# A sizing plan of what runs now, read {when} from {source}.
-# FILL IN marks what only people know: `sizewatch plan check FILE` names each line that is still empty.
-# Keys and units: docs/plan.schema.json (`sizewatch plan schema`). The curve comes from a benchmark:
-#   sizewatch plan import RESULTS... --into FILE --tier TIER
-schema: 1
-tiers:"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,100 +105,101 @@ class TierFacts:
 
 def config_text(urls: Mapping[str, Iterable[str]], when: str, *, gpus: bool, alertmanager: str) -> str:
     """Return a configuration of these pages by tier. `alertmanager` is its address, "" without one."""
-    lines = [f"# Written by `sizewatch init`, {when}. All keys: `sizewatch` documentation, configuration."]
-    lines += ["plan: plan.yaml", "data_dir: sizewatch-data", "targets:"]
-    for tier, pages in urls.items():
-        lines += [f"  - {{url: {json.dumps(url)}, tier: {scalar(tier)}}}" for url in pages]
+    targets = [{"url": url, "tier": tier} for tier, pages in urls.items() for url in pages]
+    config: dict[str, Any] = {"plan": "plan.yaml", "data_dir": "sizewatch-data", "targets": targets}
     if not gpus:
-        lines.append("gpus: {source: none}  # no NVIDIA driver answers here")
+        config["gpus"] = {"source": "none"}
     if alertmanager:
-        lines.append(f"alerting: {{path: posts, alertmanagers: [{{url: {json.dumps(alertmanager)}}}]}}")
-    return "\n".join(map(blank_unprintable, lines)) + "\n"
+        config["alerting"] = {"path": "posts", "alertmanagers": [{"url": alertmanager}]}
+    head = f"# Written by `sizewatch init`, {when}. All keys: `sizewatch` documentation, configuration."
+    return f"{head}\n{dump_object(config)}"
+
+
+HEAD = """\
+# A sizing plan of what runs now, read {when} from {source}.
+# FILL IN marks what only people know: `sizewatch plan check FILE` names each line that is still empty.
+# Keys and units: docs/plan.schema.json (`sizewatch plan schema`). The curve comes from a benchmark:
+#   sizewatch plan import RESULTS... --into FILE --tier TIER
+schema: 1
+tiers:"""
+TIER = """\
+model:{model}
+engine: {engine}  # {title}
+# precision: {{weights: , kv: }}  # FILL IN; the KV cache is {kv_format}
+gpu:
+  product:{product}
+  per_replica:{per_replica}
+# {memory}
+slo:
+  ttft_p99_seconds:{ttft}
+  # tpot_p99_seconds:  # and for each token after it, such as 0.08
+  # e2e_p99_seconds:  # and for the whole request, such as 30
+# workload:  # FILL IN: the traffic this tier was sized for
+#   prompt_tokens: {{mean: , p50: , p95: , p99: }}{prompts}
+#   generation_tokens: {{mean: , p50: , p95: , p99: }}{outputs}
+#   requests_per_second: {{average: , peak: }}
+# curve: comes from a benchmark of one replica (sizewatch plan import)
+# fleet: {{instances: {instances}, safety_factor: 1.3, minimum_warm: 1}}  # {instances} run now
+# cost: {{gpu_hour_price: , currency: USD}}  # what one GPU costs an hour
+# cold_start_seconds:  # from asking for a replica to its first answer{start}
+# guardrails: {{max_prompt_tokens: {limit}, max_generation_tokens: }}  # what the gateway enforces"""
 
 
 def skeleton(tiers: tuple[TierFacts, ...], when: str, source: str) -> str:
     """Return the whole file. `when` and `source` are words for its first line."""
     lines = [HEAD.format(when=when, source=source)]
     for tier in tiers:
-        lines += [f"  {scalar(tier.name)}:", *(f"    {blank_unprintable(line)}".rstrip() for line in _tier(tier))]
+        text = TIER.format_map(_tier_values(tier))
+        tier_lines = [*(f"# {remark}" for remark in tier.remarks), *text.split("\n")]
+        lines += [f"  {scalar(tier.name)}:", *(f"    {blank_unprintable(line)}" for line in tier_lines)]
     return "\n".join(lines) + "\n"
 
 
-def _tier(tier: TierFacts) -> Iterator[str]:
-    facts = tier.pages[0].facts
-    yield from (f"# {remark}" for remark in tier.remarks)
-    yield _filled("model", tier.model or ("unknown" if tier.assumed else ""), "the name the engine serves it under")
-    text = f"{tier.title}{f', release {tier.release} by its page' if tier.release else ''}"
-    yield f"engine: {_text(tier.engine)}  # {text}"
-    yield f"# precision: {{weights: , kv: }}  # FILL IN; {_kv_format(facts)}"
-    yield "gpu:"
-    product = tier.gpu_product or ("cpu" if tier.assumed and not tier.gpus_here else "")
-    yield "  " + _filled("product", product, "product name as NVML or the GPU exporter prints it")
-    count = "" if tier.gpus_per_replica is None else str(tier.gpus_per_replica)
-    here = f"; this machine has {tier.gpus_here}" if tier.gpus_here else ""
-    note = "  # ASSUMED" if tier.assumed else "" if count else f"  # FILL IN: GPUs of one engine instance{here}"
-    yield f"  per_replica: {count}".rstrip() + note
-    yield from _cache(facts, tier.context_tokens)
-    yield "slo:"
-    promised = "what users were promised for the first token"
+def _tier_values(tier: TierFacts) -> dict[str, object]:
+    """Return the values of the template TIER."""
+    page, kv = tier.pages[0], tier.pages[0].facts.get("cache_dtype", "")
+    count_note = "FILL IN: GPUs of one engine instance"
+    if tier.gpus_here:
+        count_note += f"; this machine has {tier.gpus_here}"
     if tier.assumed:
-        yield f"  ttft_p99_seconds: 2.0  # ASSUMED, from the sizing guide's 8.3: put {promised}"
+        unknown, count_note = "unknown", "ASSUMED"
+        ttft = " 2.0  # ASSUMED, from the sizing guide's 8.3: put what users were promised for the first token"
     else:
-        yield f"  ttft_p99_seconds:  # FILL IN: {promised}, such as 2.0"
-    yield "  # tpot_p99_seconds:  # and for each token after it, such as 0.08"
-    yield "  # e2e_p99_seconds:  # and for the whole request, such as 30"
-    yield from _workload(tier)
-    yield "# curve: comes from a benchmark of one replica (sizewatch plan import)"
-    yield f"# fleet: {{instances: {len(tier.pages)}, safety_factor: 1.3, minimum_warm: 1}}  # {len(tier.pages)} run now"
-    yield "# cost: {gpu_hour_price: , currency: USD}  # what one GPU costs an hour"
-    yield from _cold_start(tier.pages)
-    yield from _guardrails(tier.context_tokens)
+        unknown, ttft = "", "  # FILL IN: what users were promised for the first token, such as 2.0"
+    product = tier.gpu_product
+    if tier.assumed and not tier.gpus_here:
+        product = product or "cpu"
+    gpus = "" if tier.gpus_per_replica is None else f" {tier.gpus_per_replica}"
+    if tier.assumed or not gpus:
+        gpus += f"  # {count_note}"
+    return {
+        "model": _filled(tier.model or unknown, "the name the engine serves it under"),
+        "engine": scalar(tier.engine),
+        "title": f"{tier.title} {tier.release}".strip(),
+        "kv_format": {"": "not told by the page", "auto": "of the model's own type"}.get(kv, kv),
+        "product": _filled(product, "product name as NVML or the GPU exporter prints it"),
+        "per_replica": gpus,
+        "memory": _memory(engine_kv_tokens(page.facts), tier.context_tokens),
+        "ttft": ttft,
+        "prompts": _seen(page, "prompt_tokens"),
+        "outputs": _seen(page, "generation_tokens"),
+        "instances": len(tier.pages),
+        "start": _start_time(tier.pages),
+        "limit": tier.context_tokens or "",
+    }
 
 
-def _filled(key: str, value: str, what: str) -> str:
-    return f"{key}: {_text(value)}" if value else f"{key}:  # FILL IN: {what}"
+def _memory(kv_tokens: float | None, context: int | None) -> str:
+    kv_text = f"{kv_tokens} tokens" if kv_tokens else "not told"
+    return f"KV cache: {kv_text}; context length: {context} tokens" if context else f"KV cache: {kv_text}"
 
 
-def _text(value: str) -> str:
-    """Return a YAML string that stays a string. A model may be named `true`, `1.0` or `a: b`."""
-    plain = value.replace("-", "").replace("_", "").replace("/", "").replace(".", "").replace(" ", "")
-    safe = plain.isalnum() and plain.isascii() and value[0].isalpha() and value.strip() == value
-    reserved = value.casefold() in ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
-    return value if safe and not reserved else json.dumps(value)
-
-
-def _kv_format(facts: Mapping[str, str]) -> str:
-    kv = facts.get("cache_dtype", "")
-    if kv in ("", "auto"):
-        return "the page does not tell them" if not kv else "the KV cache is of the model's own type"
-    return f"the KV cache is {kv}"
-
-
-def _cache(facts: Mapping[str, str], context: int | None) -> Iterator[str]:
-    blocks = read_count(facts.get("num_gpu_blocks", "") or facts.get("num_pages", ""))
-    size = read_count(facts.get("block_size", "") or facts.get("page_size", ""))
-    tokens = engine_kv_tokens(facts)
-    if tokens:
-        of = f" ({blocks} blocks of {size})" if blocks and size else ""
-        full = f"; {tokens / context:.1f} requests of the whole context length fit" if context else ""
-        yield f"# KV cache: {tokens} tokens{of}{full}"
-    if context:
-        yield f"# context length: {context} tokens"
-
-
-LENGTHS = ("prompt_tokens", "generation_tokens")
-
-
-def _workload(tier: TierFacts) -> Iterator[str]:
-    """Yield the observed workload as a comment. The plan holds the sized workload, not the observed workload."""
-    yield "# workload:  # FILL IN: the traffic this tier was sized for"
-    seen = {stem: _seen(tier.pages[0], stem) for stem in LENGTHS}
-    for stem in LENGTHS:
-        yield f"#   {stem}: {{mean: , p50: , p95: , p99: }}{seen[stem]}"
-    yield "#   requests_per_second: {average: , peak: }"
+def _filled(value: str, what: str) -> str:
+    return f" {scalar(value)}" if value else f"  # FILL IN: {what}"
 
 
 def _seen(page: Snapshot, stem: str) -> str:
+    """Return the observed lengths as a comment. The plan holds the sized workload, not the observed one."""
     window = window_since_start(page)
     readings = [read(BY_NAME[f"{stem}_p{q}"], window) for q in (50, 95, 99)]
     known = [reading for reading in readings if isinstance(reading, Reading) and reading.value is not None]
@@ -265,19 +211,11 @@ def _seen(page: Snapshot, stem: str) -> str:
     return f"  # since its start this engine saw {exact}about {values} ({known[0].n:.0f} requests)"
 
 
-def _cold_start(pages: tuple[Snapshot, ...]) -> Iterator[str]:
-    values = [page.ready_at - page.started_at for page in pages if page.ready_at and page.started_at]
-    seconds = max((s for s in values if s > 0), default=None)
-    if seconds is None:
-        yield "# cold_start_seconds:  # from asking for a replica to its first answer; the page does not tell it"
-    else:
-        text = f"process start to ready took {number(seconds, 'seconds')}; add the time to get a node and the image"
-        yield f"# cold_start_seconds:  # {text}"
-
-
-def _guardrails(context: int | None) -> Iterator[str]:
-    limit = f"{context}" if context else ""
-    yield f"# guardrails: {{max_prompt_tokens: {limit}, max_generation_tokens: }}  # what the gateway enforces"
+def _start_time(pages: tuple[Snapshot, ...]) -> str:
+    seconds = max((page.ready_at - page.started_at for page in pages if page.ready_at and page.started_at), default=0.0)
+    if seconds <= 0:
+        return ""
+    return f"; process start to ready took {number(seconds, 'seconds')}, add the time to get a node and the image"
 
 
 WARM_UP = 50

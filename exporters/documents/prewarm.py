@@ -1,7 +1,7 @@
 """Pre-warming of a tier: recommended replicas with their reasons, the schedule of the day, and the worth on its last week.
 
-The records serve `sizewatch prewarm`, status page, metrics and report. Numbers come from `forecast/`; only differences
-and shares are computed here. Demands are requests per second. Manifests are in `exporters.autoscaling.manifests`.
+The records serve `sizewatch prewarm`, status page, metrics and report. Demands are requests per second, times unix
+seconds.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rich.console import RenderableType
 
 from exporters.render.terminal import terminal_text, text_grid
 from exporters.render.text import format_duration, format_local, format_reading, json_fields
-from forecast.capacity.drain import ROUTING_SECONDS, SHUTDOWN_MARGIN_SECONDS, DrainTime
+from forecast.capacity.drain import DrainTime
 from forecast.capacity.prewarm import DecisionBasis, ScheduleStep
-from rules.plan.money import amount, figure
+from rules.plan.money import figure
 from rules.plan.replica_count import ReplicaCount
 from rules.telemetry.signals import Reading
 from rules.telemetry.wording import format_count, number
@@ -37,8 +37,7 @@ BECAUSE: Mapping[DecisionBasis, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """Scaling strategy over a period: minutes short of ready replicas, late requests, paid replica-hours, money (None: no
-    price)."""
+    """Scaling strategy over a period: minutes short of ready replicas, late requests, paid replica-hours, money."""
 
     name: str
     violation_minutes: float
@@ -49,12 +48,11 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrewarmValue:
-    """Strategies simulated over [start, end) in unix seconds, for a tier with so many requests. They recommend nothing.
+    """Strategies simulated over [start, end), for a tier with so many requests.
 
-    `ours` and `perfect` name two of them. `reacting` names the best strategy without a forecast, chosen on the time
-    before `start`. `recommended` names the cheaper of both, or the one without a forecast if it was as good, with
-    `reason` and `short_reason`. `with_margin` names ours with the margin of the recommended counts, "" without a
-    margin. No comparison uses it. `covered_ratio` (0-1) is the share of minutes with demand within the prepared capacity.
+    `ours` and `perfect` name two of them. `reacting` is the best without a forecast, chosen on the time before `start`.
+    `recommended` is the cheaper of both, or the one without a forecast if it was as good. `with_margin` is ours with the
+    margin of the recommended counts. `covered_ratio` (0-1) is the share of minutes with demand within the prepared capacity.
     """
 
     start: float
@@ -78,29 +76,10 @@ class PrewarmValue:
         days = format_count(round((self.end - self.start) / 86_400.0), "day")
         return f"The last {days}: {self.reason[:1].lower()}{self.reason[1:]}"
 
-    @property
-    def margin_sentence(self) -> str:
-        """Return cost and benefit of the recommended margin, apart from the forecast, "" without a margin."""
-        if not self.with_margin:
-            return ""
-        bare, roomy = self.pick_strategy(self.ours), self.pick_strategy(self.with_margin)
-        hours = roomy.replica_hours - bare.replica_hours
-        verb = "costs" if hours >= 0 else "saves"
-        text = f"The margin of recommended counts {verb} {abs(hours):,.0f} replica-hours"
-        if bare.money is not None and roomy.money is not None:
-            text += f" ({amount(abs(roomy.money - bare.money), self.currency or 'of money')})"
-        before, after = f"{bare.violation_minutes:,.0f}", f"{roomy.violation_minutes:,.0f}"
-        short = f"stays {after} min" if before == after else f"goes from {before} to {after} min"
-        return f"{text}; the time short of capacity {short}."
-
-    def pick_strategy(self, name: str) -> Strategy:
-        """Return the strategy of this name."""
-        return next(strategy for strategy in self.strategies if strategy.name == name)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Highest:
-    """Highest minute of the last week and its begin in unix seconds."""
+    """Highest minute of the last week and its begin."""
 
     rps: float
     at: float
@@ -108,7 +87,7 @@ class Highest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextStep:
-    """Next count of the schedule, from `start` (unix seconds) on, enough with `certainty` (0-1).
+    """Next count of the schedule, from `start` on, enough with `certainty` (0-1).
 
     `is_soon`: it is higher than the recommended count, and starts at most a lead and a bin from now.
     """
@@ -121,16 +100,13 @@ class NextStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """Replicas that must be warm `lead_seconds` after `made_at` (unix seconds), and their basis.
+    """Replicas that must be warm `lead_seconds` after `made_at`, and their basis.
 
-    Every surface prints its `sentence`. `quantile_rps` is the demand (arriving work per second, in requests of the lengths
-    that capacity counts) not exceeded with `certainty` (0-1), None without a forecast. `expected_rps` is the demand without
-    margin. Both include the `event_factor` of known events. `now_rps` arrives now. `now_requests` and `expected_requests`
-    are the requests themselves, `weighing` says in words what makes them work.
-
-    `count` has the capacity of a replica, the margin and the use of these replicas. `for_forecast`, `needed_now`,
-    `minimum_warm` and `held` are the replicas by each reason. `ready` replicas are up, None if unknown. `next_step` is the
-    next change of the schedule.
+    `quantile_rps` is the demand (work in requests of the lengths that capacity counts) not exceeded with `certainty` (0-1),
+    `expected_rps` the one without margin; both include the `event_factor` of known events. `now_requests` and
+    `expected_requests` are the requests themselves, `weighing` says what makes them work. `count` has the capacity of a
+    replica and the margin. `for_forecast`, `needed_now`, `minimum_warm` and `held` are the replicas by each reason.
+    `ready` replicas are up. None is unknown.
     """
 
     made_at: float
@@ -157,7 +133,7 @@ class Recommendation:
 
     @property
     def target_time(self) -> float:
-        """Return the time at which the replicas must be warm, in unix seconds."""
+        """Return the time at which the replicas must be warm."""
         return self.made_at + self.lead_seconds
 
     def with_present(self, ready: int | None, *, is_burning: bool) -> Recommendation:
@@ -195,20 +171,20 @@ class Recommendation:
         if self.ready is not None:
             text += f"{self.ready} {'is' if self.ready == 1 else 'are'} ready: "
         text += self.action
-        if self.next_step is not None:
-            begun = self.next_step.start <= self.made_at
-            when = "now" if begun else f"from {_clock(self.next_step.start, self.zone)}"
-            text += f"; {self.next_step.replicas} {when} by the schedule, of {self.next_step.certainty:.0%} certainty"
-        return text
+        if self.next_step is None:
+            return text
+        when = f"from {_clock(self.next_step.start, self.zone)}"
+        if self.next_step.start <= self.made_at:
+            when = "now"
+        return f"{text}; {self.next_step.replicas} {when} by the schedule, of {self.next_step.certainty:.0%} certainty"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prewarm:
-    """Pre-warming report of a tier. Times are unix seconds.
+    """Pre-warming report of a tier.
 
     `schedule` runs from its first step to `until` and suffices in each bin with `schedule_certainty` (0-1). Demand is
-    known up to `seen_until`. `as_of` is the end of a trace used as now. `reason` explains a missing part. `drain` is the
-    time that requests of the last week needed to end, or why it is not known.
+    known up to `seen_until`. `as_of` is the end of a trace used as now. `reason` explains a missing part.
     """
 
     tier: str
@@ -265,12 +241,12 @@ def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
     """Return the recommendation with its reasons and the schedule. Add the past worth with `explain`."""
     decided, reason = report.recommendation, report.reason or "The forecast has not run yet."
     parts: list[RenderableType] = []
+    if report.as_of is not None and decided is not None:
+        end = format_local(report.as_of, report.zone, "%Y-%m-%d %H:%M")
+        parts += [f"As of the end of the trace, {end} ({report.zone}): this is not live.", ""]
     if decided is None:
         parts.append(f"{report.tier}: no recommendation. {reason}")
     else:
-        if report.as_of is not None:
-            end = format_local(report.as_of, report.zone, "%Y-%m-%d %H:%M")
-            parts += [f"As of the end of the trace, {end} ({report.zone}): this is not live.", ""]
         parts += [f"{report.tier}: {decided.sentence}", text_grid(_list_reasons(report, decided))]
     if report.schedule:
         parts += ["", *_schedule_parts(report)]
@@ -286,7 +262,12 @@ def _list_reasons(report: Prewarm, decided: Recommendation) -> Iterator[tuple[st
     capacity = decided.count.capacity
     usable = Reading(value=capacity.rps, low=capacity.low, high=capacity.high, n=0.0)
     if decided.quantile_rps is not None and decided.expected_rps is not None:
-        yield "demand", _describe_demand(report, decided, decided.quantile_rps, decided.expected_rps)
+        margin = f"{decided.quantile_rps - decided.expected_rps:+.3g} rps margin to {_level(decided.certainty)}"
+        event = f" (x {decided.event_factor:g} for a known event)" if decided.event_factor != 1.0 else ""
+        yield "demand", f"{_rps(decided.quantile_rps)} = {_rps(decided.expected_rps)} expected{event} {margin}"
+    if report.highest is not None:
+        when = format_local(report.highest.at, report.zone, "%a %H:%M")
+        yield "last week", f"{_rps(report.highest.rps)} in its highest minute ({when})"
     if decided.weighing:
         yield "work", decided.weighing
     yield "lead", f"{decided.lead_seconds:.0f} s: {decided.lead_source}"
@@ -296,25 +277,9 @@ def _list_reasons(report: Prewarm, decided: Recommendation) -> Iterator[tuple[st
     yield "never below", f"{now}, {decided.minimum_warm} minimum warm, {decided.held} held"
     if isinstance(report.drain, DrainTime):
         seconds, grace = report.drain.seconds, report.drain.grace_seconds
-        parts = f"{ROUTING_SECONDS} s preStop, {seconds} s drain, {SHUTDOWN_MARGIN_SECONDS} s margin"
-        yield "scale down", f"99% of requests end within {seconds} s; terminationGracePeriodSeconds {grace} ({parts})"
+        yield "scale down", f"99% of requests end within {seconds} s; terminationGracePeriodSeconds {grace}"
     if report.worth is not None:
         yield "worth", f"{report.worth.short_reason} (--explain shows the numbers)"
-
-
-def _describe_demand(report: Prewarm, decided: Recommendation, quantile: float, expected: float) -> str:
-    """Return the forecast demand by its parts, beside the highest minute of the last week."""
-    text = f"{_rps(quantile)} = {_rps(expected)} expected"
-    if decided.event_factor != 1.0:
-        text += f" (x {decided.event_factor:g} for a known event)"
-    sign = "+" if quantile >= expected else "-"
-    text += f" {sign} {_rps(abs(quantile - expected))} margin to {_level(decided.certainty)}"
-    if decided.for_forecast is not None:
-        text += f": {format_count(decided.for_forecast, 'replica')}"
-    if report.highest is not None:
-        when = format_local(report.highest.at, report.zone, "%a %H:%M")
-        text += f"; highest minute of the last week: {_rps(report.highest.rps)} ({when})"
-    return text
 
 
 def describe_count(count: ReplicaCount) -> str:
@@ -338,16 +303,16 @@ def _schedule_parts(report: Prewarm) -> tuple[RenderableType, ...]:
 
 def _worth_parts(worth: PrewarmValue) -> tuple[RenderableType, ...]:
     """Return the comparison as a table with the recommendation below."""
-    head = ["strategy", "violation min", "late requests", "replica-hours", "of perfect", worth.currency or "money"]
-    perfect, rows = worth.pick_strategy(worth.perfect).replica_hours, []
+    head = ("strategy", "violation min", "late requests", "replica-hours", worth.currency or "money")
+    rows = []
     for strategy in worth.strategies:
         mark = " *" if strategy.name == worth.recommended else ""
-        row = [f"{strategy.name}{mark}", figure(strategy.violation_minutes), figure(strategy.late_requests)]
-        row += [f"{strategy.replica_hours:,.0f}", f"{strategy.replica_hours / perfect:.2f}" if perfect else "-"]
-        rows.append([*row, "-" if strategy.money is None else f"{strategy.money:,.0f}"])
+        numbers = (strategy.violation_minutes, strategy.late_requests, strategy.replica_hours, strategy.money)
+        cells = ["-" if value is None else figure(value) for value in numbers]
+        rows.append([f"{strategy.name}{mark}", *cells])
     start, end = (format_local(t, worth.zone, "%Y-%m-%d %H:%M") for t in (worth.start, worth.end))
     title = f"What it was worth, {start} to {end} ({worth.requests:,.0f} requests)"
-    advice = f"* cheaper, or as good without a forecast. {worth.sentence} {worth.margin_sentence}"
+    advice = f"* cheaper, or as good without a forecast. {worth.sentence}"
     return title, text_grid(rows, head, words=1), text_grid([(advice,)])
 
 
@@ -366,7 +331,7 @@ def _clock(t: float, zone: str) -> str:
 
 def prewarm_json(report: Prewarm) -> dict[str, Any]:
     """Return the report as JSON, with the sentences and computed numbers of its text. Unknown values are null."""
-    data = {"schema": 2, **json_fields(report), "worth": json_fields(report.worth, "sentence", "margin_sentence")}
+    data = {"schema": 3, **json_fields(report), "worth": json_fields(report.worth, "sentence")}
     if report.recommendation is not None:
         count = json_fields(report.recommendation.count, "utilization", "utilization_one_lost")
         data["recommendation"] = {**json_fields(report.recommendation, "target_time", "sentence"), "count": count}

@@ -23,9 +23,6 @@ from rules.telemetry.wording import format_count, number, quantity
 
 CREATED = "_created"
 
-GPU_FAMILIES = frozenset({"tensor_active", "dram_active"})
-"""Families of a GPU without `gpu_` in front."""
-
 
 def explain_gap(
     signal: Signal, value: SignalValue, engine: EngineTable, page: Snapshot, why_no_rate: str
@@ -36,10 +33,10 @@ def explain_gap(
         return Missing(gap=Gap.NOT_EXPOSED, text=why_no_rate) if needs_time else value
     if value.gap is not Gap.NOT_EXPOSED or value.text:
         return value
-    if any(family.startswith("gpu_") or family in GPU_FAMILIES for family in signal.families):
+    if any(family in GPU_NAMES for family in signal.families):
         return replace(value, text="read from the GPU, not from an engine's page")
     if "in_system_change" in signal.families:
-        return replace(value, text="one page tells no change")
+        return replace(value, text=NO_CHANGE)
     why = engine.explain_missing(signal.families)
     release = page.facts.get("engine_versions", "")
     title = f"{engine.title} {release}".strip()
@@ -66,12 +63,7 @@ def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue]
     """Return the whole text. Values are since process start, as a single page shows no change."""
     facts = ", ".join(f"{name} {page.facts[name]}" for name in FACTS if page.facts.get(name))
     rows = [(name, _signal_text(value, BY_NAME[name].unit)) for name, value in readings.items()]
-    heads = (
-        title,
-        f"  facts     {facts or 'none'}",
-        "",
-        "Signals (since the process started; one page tells no change)",
-    )
+    heads = (title, f"  facts     {facts or 'none'}", "", f"Signals (since the process started; {NO_CHANGE})")
     return _page_text([*heads, text_grid(rows)], uses, page.problems)
 
 
@@ -92,7 +84,7 @@ def _page_text(parts: list[RenderableType], uses: Sequence[FamilyUse], problems:
             # Families that only hold the start time of another share a line.
             rows.append((f"{len(births)} that end in {CREATED}", ""))
         if rows:
-            parts += ["", f"{title} ({sum(use.is_read == is_read for use in uses)})", text_grid(rows)]
+            parts += ["", title, text_grid(rows)]
     if problems:
         parts += ["", "Problems", *(f"  {problem}" for problem in problems)]
     return terminal_text(*parts, width=WIDEST)
@@ -108,17 +100,16 @@ def inspect_json(
 
 
 def _page_json(head: Mapping[str, Any], uses: Sequence[FamilyUse], problems: Sequence[str]) -> dict[str, Any]:
-    uses_of = {True: "mapped", False: "unread"}
-    families = [{"name": use.name, "use": uses_of[use.is_read], "text": use.text} for use in uses]
+    families = []
+    for use in uses:
+        families.append({"name": use.name, "use": "mapped" if use.is_read else "unread", "text": use.text})
     return {"schema": 1, **head, "families": families, "problems": list(problems)}
 
 
 def inspect_gpus_text(title: str, exporter: GpuExporter, page: GpuExporterPage, uses: Sequence[FamilyUse]) -> str:
     """Return the whole text. Counters are totals, as a single page shows no change."""
-    parts: list[RenderableType] = [
-        title,
-        f"  {format_count(len(page.readouts), 'GPU')}; counters so far, for {NO_CHANGE}",
-    ]
+    head = f"  {format_count(len(page.readouts), 'GPU')}; counters so far, for {NO_CHANGE}"
+    parts: list[RenderableType] = [title, head]
     for gpu in page.readouts:
         place = "" if gpu.index is None else f" {gpu.index}"
         rows = [(name, _quantity_text(_quantity(name, gpu, exporter, page))) for name in LISTED]

@@ -23,7 +23,7 @@ from rules.resize.production_summary import SloStatus
 from rules.resize.proposal import KV
 from rules.telemetry.signals import Missing
 from rules.telemetry.windows import DAY_SECONDS
-from rules.telemetry.wording import number
+from rules.telemetry.wording import format_count, number
 from rules.telemetry.work import SAME
 from rules.what_if.answer import GIVEN, SLO, CapacityLimit, WhatIf
 from rules.what_if.pools import PoolsWhatIf
@@ -71,23 +71,22 @@ class ReachedLimit:
 
     limit: CapacityLimit
     words: str
-    rps: float | None
-    headroom: float | None
-    fewest_replicas: int | None
+    rps: float | None = None
+    headroom: float | None = None
+    fewest_replicas: int | None = None
 
 
 def reach_limit(what_if: WhatIf, limit: CapacityLimit) -> ReachedLimit:
     """Return where the asked replicas meet a limit."""
-    words, rps, headroom, fewest = LIMITS.get(limit.name, ""), None, None, None
+    words = LIMITS.get(limit.name, "")
     if limit.name in QUANTITIES:
         name, unit = QUANTITIES[limit.name]
         words = f"{name} above {number(limit.objective or 0.0, unit)}"
-    if limit.best is not None:
-        rps = limit.best * what_if.asked.replicas
-        headroom = rps / what_if.rps - 1
-    if limit.best:
-        fewest = math.ceil(round(what_if.rps / limit.best, 9))
-    return ReachedLimit(limit=limit, words=words, rps=rps, headroom=headroom, fewest_replicas=fewest)
+    if limit.best is None:
+        return ReachedLimit(limit=limit, words=words)
+    rps = limit.best * what_if.asked.replicas
+    fewest = math.ceil(round(what_if.rps / limit.best, 9)) if limit.best else None
+    return ReachedLimit(limit=limit, words=words, rps=rps, headroom=rps / what_if.rps - 1, fewest_replicas=fewest)
 
 
 def headline(what_if: WhatIf, zone: str) -> str:
@@ -116,16 +115,15 @@ def whatif_text(what_if: WhatIf, zone: str) -> str:
     """Return the whole text. Times are in the time zone `zone`."""
     rows, notes = [], []
     for limit in what_if.limits:
-        reached = reach_limit(what_if, limit)
-        cells = ["", "", ""]
+        reached, cells = reach_limit(what_if, limit), ["", "", ""]
         if reached.rps is not None:
             cells = [f"{reached.rps:.3g}", f"{reached.headroom:+.0%}", f"{reached.fewest_replicas or ''}"]
         rows.append((reached.words, format_reading(limit.rps, ""), *cells, limit.source.value))
-        if limit.reason:
+        if limit.best is None and limit.reason:
             notes.append((reached.words, limit.reason))
-    head = ("", "rps a replica", "rps of the tier", "headroom", "fewest replicas", "by")
-    limits = ("What would break first", text_grid(rows, head, words=1), text_grid(notes))
+    head = ("what breaks first", "rps a replica", "rps of the tier", "headroom", "fewest replicas", "by")
     facts = text_grid(_describe(what_if, zone), indent=0)
+    limits = (text_grid(rows, head, indent=0, words=1), text_grid(notes))
     return terminal_text(headline(what_if, zone), "", facts, "", *_curve_parts(what_if), "", *limits, "", ASSUMED)
 
 
@@ -138,10 +136,9 @@ def pools_text(pools_what_if: PoolsWhatIf) -> str:
         facts[pool.pool] = f"{text}({pool.needed.capacity.reason}); {_describe_cost(pool.cost)}"
     most = max(pool.utilization for pool in pools_what_if.pools)
     have = "+".join(str(pool.replicas) for pool in pools_what_if.pools)
+    fills = "fills first" if most <= 1 else "is full"
     claim = f"{pools_what_if.tier}: {have} replicas at {number(pools_what_if.rps, 'per_second')}: the "
-    claim += (
-        f"{summary['first_pool']} pool {'fills first' if most <= 1 else 'is full'}, {most:.0%} used. The tier takes "
-    )
+    claim += f"{summary['first_pool']} pool {fills}, {most:.0%} used. The tier takes "
     claim += f"up to {summary['most_rps']:.3g} rps; the traffic wants P:D {summary['wanted_ratio']:.2g}."
     latencies = "Latencies are not predicted: no curve measured them."
     return terminal_text(claim, "", text_grid(facts.items(), indent=0), "", latencies)
@@ -171,17 +168,14 @@ def _describe(what_if: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
 
 def _describe_load(what_if: WhatIf, zone: str) -> str:
     peak, text = what_if.peak, number(what_if.rps, "per_second")
-    if peak is None:
-        return f"{text}, as asked; no peak was seen"
-    when = ""
-    if peak.at is not None:
-        when = f" on {format_local(peak.at, zone, '%a %d %b %H:%M')} ({zone})"
     if what_if.asked_rps is not None:
-        return f"{text}, as asked; the peak was {number(peak.rps, 'per_second')}{when} ({peak.source})"
-    text = f"{text}: the peak{when}, {peak.source}"
-    if peak.highest:
-        text += f"; the highest was {number(peak.highest, 'per_second')}"
-    return f"{text}; {what_if.seen.observed_seconds / DAY_SECONDS:.1f} days seen"
+        text += ", as asked"
+    if peak is None:
+        return f"{text}; no peak was seen"
+    text += f"; the peak was {number(peak.rps, 'per_second')}"
+    if peak.at is not None:
+        text += f" on {format_local(peak.at, zone, '%a %d %b %H:%M')} ({zone})"
+    return f"{text}, {peak.source}; {what_if.seen.observed_seconds / DAY_SECONDS:.1f} days seen"
 
 
 def _describe_loss(what_if: WhatIf) -> str:
@@ -208,27 +202,26 @@ def _describe_cost(cost: FleetCost, now: FleetCost | None = None) -> str:
 
 
 def _replicas(count: float) -> str:
-    text = f"{count:.0f}" if abs(count - round(count)) < 0.05 else f"{count:.1f}"
-    return f"{text} replica" if text == "1" else f"{text} replicas"
+    return format_count(float(f"{count:.1f}"), "replica").replace(".0 ", " ")
 
 
 def _curve_parts(what_if: WhatIf) -> tuple[RenderableType, ...]:
     """Return the benchmark's readings at the asked load, beside those of the present replicas."""
-    plan, columns, rows, notes = what_if.seen.context.plan, [what_if.asked], [], {}
+    plan, columns, rows, notes = what_if.seen.context.plan, [what_if.asked], [], dict[str, None]()
     heads = ["at that load", f"benchmark, {_replicas(what_if.asked.replicas)}", "objective"]
     if what_if.now is not None:
         columns.insert(0, what_if.now)
         heads.insert(1, f"benchmark, {_replicas(what_if.now.replicas)} now")
     if max(what_if.curve_work, 1 / what_if.curve_work) > 1 + SAME:
         times = f"a request is {what_if.curve_work:.2g} times the work of a benchmarked one"
-        notes[f"{times}: the curve is read at so much more load"] = True
+        notes[f"{times}: the curve is read at so much more load"] = None
     for key, value in what_if.asked.benchmark.items():
         name, unit = QUANTITIES[key]
         objective = getattr(plan.slo, key, None) if plan else None
         cells = [format_reading(column.benchmark[key], unit) for column in columns]
         rows.append((name, *cells, "" if objective is None else number(objective, unit)))
         if isinstance(value, Missing):
-            notes[f"{value.gap}: {value.text}"] = True
+            notes[f"{value.gap}: {value.text}"] = None
     return text_grid(rows, heads, indent=0, words=1), text_grid([(note,) for note in notes])
 
 

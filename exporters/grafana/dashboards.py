@@ -1,34 +1,167 @@
 """Dashboards: tables of panels in YAML beside this file, printed as Grafana's JSON (the classic schema of Grafana 10 on).
 
 A panel is a row of its dashboard's file. Its expressions are those of `exporters.grafana.promql`, its look is a row of
-`exporters.grafana.looks`. Limits are the catalogue's; an override in the configuration does not reach the dashboards.
+LOOKS. Limits are the catalogue's; an override in the configuration does not reach the dashboards.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from string import ascii_uppercase
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from jinja2 import Environment, StrictUndefined
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from exporters.grafana import promql
-from exporters.grafana.looks import CURRENCIES, CUSTOM, LOOKS, MONEY, OPTIONS, STYLES, Json
 from exporters.metrics import names, self_metrics
+from exporters.prometheus_rules.self_monitoring import CYCLE_AGE_SECONDS
+from rules.catalogue.registry import BY_NAME as RULES
 
-TAG, COLUMNS = "sizewatch", 24
+Json = dict[str, Any]
+COLUMNS = 24
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
-FOLDER = "sizewatch"
-"""Folder in Grafana."""
+FOLDER = TAG = "sizewatch"
+"""Folder in Grafana, and the tag of each dashboard."""
 
 SETTINGS: Json = {"schemaVersion": 41, "editable": True, "graphTooltip": 1, "timezone": "utc", "refresh": "30s"}
 SHORTEST_STEP = "30s"
 """Minimum query step. A shorter step exceeds the scraped samples and shrinks the rate window below four scrapes."""
+
+CURRENCIES = ("USD", "EUR", "GBP", "JPY", "CHF", "SEK", "NOK", "DKK", "ISK", "PLN", "CZK", "UAH", "RUB", "BRL")
+"""Currencies (ISO 4217) with a unit `currency...` in every Grafana from 10 on."""
+
+GREY = "#8e8e8e"
+PERCENT, TOKENS, MONEY = "percentunit", "si:tok", "locale"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Unit, end of the axis and colours of a panel or column.
+
+    `first` is the colour from the bottom, `limits` are a rule, its threshold and the colour from there on, `states` are
+    words and colours of the numbers from 0 on.
+    """
+
+    unit: str = "short"
+    first: str = "green"
+    limits: tuple[tuple[str, str, str], ...] = ()
+    steps: tuple[tuple[float, str], ...] = ()
+    states: tuple[tuple[str, str], ...] = ()
+    top: float | None = None
+    decimals: int | None = None
+
+    def list_steps(self) -> list[tuple[float | None, str]]:
+        """Return threshold steps, rising; the first value is None."""
+        if self.states:
+            return [(number or None, colour) for number, (_, colour) in enumerate(self.states)]
+        limits = [(RULES[rule].thresholds[key].value, colour) for rule, key, colour in self.limits]
+        return [(None, self.first), *sorted(limits), *self.steps]
+
+    def field_config(self) -> Json:
+        """Return unit, axis, thresholds and words for Grafana."""
+        words = {str(number): {"text": text, "color": colour} for number, (text, colour) in enumerate(self.states)}
+        steps = [{"value": value, "color": colour} for value, colour in self.list_steps()]
+        config: Json = {"unit": self.unit, "thresholds": {"mode": "absolute", "steps": steps}}
+        config["mappings"] = [{"type": "value", "options": words}] if words else []
+        ends = {"decimals": self.decimals, "max": self.top}
+        return config | {key: value for key, value in ends.items() if value is not None}
+
+    def describe_limits(self) -> str:
+        """Return in words the rules whose limits colour a panel, "" if there are none."""
+        words = (
+            f"{rule} {key.replace('_', ' ')} {RULES[rule].thresholds[key].value:g}" for rule, key, _ in self.limits
+        )
+        return f"Colours: {', '.join(words)} (the catalogue's defaults)." if self.limits else ""
+
+
+_FULL = (("NoHeadroom", "above", "orange"), ("DemandExceedsCapacity", "share", "red"))
+_KV = (("KvCacheCascade", "filling_level", "yellow"), ("KvCacheNearCeiling", "above", "red"))
+_ACCEPTANCE = (("SpeculationAcceptanceLow", "critical_below", "orange"), ("SpeculationAcceptanceLow", "below", "green"))
+_GPU_MEMORY = (("GpuMemoryLow", "below", "green"), ("GpuMemoryHigh", "above", "orange"))
+_STAGES = (
+    ("none", "green"),
+    ("filling", "yellow"),
+    ("evicting", "orange"),
+    ("queueing", "red"),
+    ("user-visible", "dark-red"),
+)
+
+LOOKS: Mapping[str, Look] = {
+    "number": Look(),
+    "count": Look(decimals=0),
+    "value": Look(decimals=3),
+    "requests": Look("reqps", decimals=2),
+    "events": Look("cps"),
+    "tokens": Look(TOKENS),
+    "tokens_per_second": Look(f"{TOKENS}/s"),
+    "seconds": Look("s"),
+    "whole_seconds": Look("s", decimals=0),
+    "moment": Look("dateTimeAsIso"),
+    "duration": Look("dtdurations", decimals=0),
+    "money": Look(MONEY, decimals=2),
+    "watts": Look("watt"),
+    "joules": Look("joule"),
+    "celsius": Look("celsius"),
+    "bytes_per_second": Look("Bps"),
+    "ratio": Look(PERCENT),
+    "share": Look(PERCENT, top=1),
+    "troubles": Look(steps=((1.0, "orange"),), decimals=0),
+    "cycle": Look("s", steps=((float(CYCLE_AGE_SECONDS), "orange"),)),
+    "promise": Look(PERCENT, steps=((1.0, "red"),), decimals=0),
+    "load": Look(PERCENT, limits=_FULL, decimals=0),
+    "load_by_time": Look(PERCENT, "orange", (("UtilizationTrap", "below", "green"), *_FULL)),
+    "kv": Look(PERCENT, limits=_KV, top=1),
+    "kv_by_time": Look(PERCENT, "orange", (("KvCacheUnderused", "below", "green"), *_KV), top=1),
+    "gpu": Look(PERCENT, "orange", (("GpuComputeLow", "below", "green"),), top=1),
+    "gpu_memory": Look(PERCENT, "orange", _GPU_MEMORY, top=1),
+    "throttling": Look(PERCENT, limits=(("GpuThrottling", "above", "orange"),)),
+    "evictions": Look(PERCENT, limits=(("KvEviction", "warning", "orange"), ("KvEviction", "critical", "red"))),
+    "prefix_hits": Look(PERCENT, "orange", (("PrefixHitLow", "below", "green"),), top=1),
+    "acceptance": Look(PERCENT, "red", _ACCEPTANCE, top=1),
+    "coverage": Look(PERCENT, "orange", (("ForecastDegraded", "coverage", "green"),), top=1),
+    "forecast_error": Look(limits=(("ForecastDegraded", "error_ratio", "red"),)),
+    "verdicts": Look("none", states=(("ok", "green"), ("warning", "orange"), ("critical", "red"))),
+    "certainties": Look("none", states=(("likely", GREY), ("certain", "blue"))),
+    "stages": Look("none", states=_STAGES),
+    "answers": Look("none", states=(("no", "red"), ("yes", "green"))),
+    "up": Look("none", states=(("down", "red"), ("up", "green"))),
+}
+
+
+def _style(colour: str, **custom: object) -> Json:
+    return {"color": {"mode": "fixed", "fixedColor": colour}} | {f"custom.{key}": custom[key] for key in custom}
+
+
+_DASHED = {"lineStyle": {"fill": "dash", "dash": [8, 6]}, "fillOpacity": 0}
+STYLES: Mapping[str, Json] = {
+    "lines": {},
+    "plan": _style("blue", **_DASHED, lineWidth=2),
+    "limit": _style("red", **_DASHED),
+    "band": _style("blue", lineWidth=0, fillOpacity=18),
+    "faint": _style(GREY, fillOpacity=0),
+}
+"""Looks of what is planned, promised, the room above the plan, and for comparison."""
+
+_LEGEND: Json = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
+_LAST: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+OPTIONS: Mapping[str, Json] = {
+    "timeseries": {"legend": _LEGEND, "tooltip": {"mode": "multi", "sort": "desc"}},
+    "stat": {"reduceOptions": _LAST, "colorMode": "value", "graphMode": "area"},
+    "table": {"showHeader": True, "cellHeight": "sm"},
+    "state-timeline": {"mergeValues": True, "showValue": "auto", "rowHeight": 0.85, "legend": _LEGEND},
+}
+CUSTOM: Mapping[str, Json] = {
+    "timeseries": {"lineWidth": 1, "fillOpacity": 6, "showPoints": "auto", "spanNulls": False},
+    "stat": {},
+    "table": {"filterable": True},
+    "state-timeline": {"fillOpacity": 80, "lineWidth": 0},
+}
 
 
 class _Row(BaseModel):
@@ -36,11 +169,12 @@ class _Row(BaseModel):
 
 
 class Panel(_Row):
-    """Panel: a mapping, or a row of title, look, text and lines.
+    """Panel: a mapping, or a row of title, look, text, lines and perhaps a mapping of the rest.
 
-    `lines`, `plan`, `limit`, `band` and `faint` are expressions by legend. A band reaches down to the plan. `width` is in
-    columns of 24. A table has `columns`: look and expression by title. `rows` are the labels of a row with their titles,
-    labels without a title are equal in all rows, and `links` lead from a column to a dashboard.
+    `lines`, `plan`, `limit`, `band` and `faint` are expressions by legend. A band reaches down to the plan. `signal` is
+    a name that they may use. `width` is in columns of 24. A table has `columns`: look and expression by title. `rows`
+    are the labels of a row with their titles, labels without a title are equal in all rows, and `links` lead from a
+    column to a dashboard.
     """
 
     title: str
@@ -49,6 +183,7 @@ class Panel(_Row):
     tile: bool = False
     width: int = 8
     height: int = 7
+    signal: str = ""
     lines: Mapping[str, str] = {}
     plan: Mapping[str, str] = {}
     limit: Mapping[str, str] = {}
@@ -57,6 +192,14 @@ class Panel(_Row):
     columns: Mapping[str, tuple[str, str]] = {}
     rows: Mapping[str, str] = {}
     links: Mapping[str, str] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_row(cls, row: object) -> object:
+        if not isinstance(row, list):
+            return row
+        title, look, text, lines, *rest = row
+        return {"title": title, "look": look, "text": text, "lines": lines} | dict(*rest)
 
     @property
     def type(self) -> str:
@@ -67,29 +210,18 @@ class Panel(_Row):
             return "stat"
         return "state-timeline" if LOOKS[self.look].states else "timeseries"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_row(cls, row: object) -> object:
-        return dict(zip(("title", "look", "text", "lines"), row, strict=True)) if isinstance(row, list) else row
-
     def list_queries(self) -> list[tuple[str, str, str, str]]:
         """Return letter, style, legend and expression of each query. Columns of a table have no legend."""
-        queries = [("columns", "", expr) for _, expr in self.columns.values()]
+        queries = [("lines", "", expr) for _, expr in self.columns.values()]
         queries += [(style, legend, expr) for style in STYLES for legend, expr in getattr(self, style).items()]
         return [(letter, *query) for letter, query in zip(ascii_uppercase, queries, strict=False)]
 
 
-class Section(_Row):
-    """Row of panels in reading order. Those of a `folded` row load when it is opened, `replicas` are the chosen ones."""
-
-    title: str
-    panels: tuple[Panel, ...]
-    folded: bool = False
-    replicas: bool = False
-
-
 class Dashboard(_Row):
-    """Dashboard. Its `uid` is public: links and alerts use it."""
+    """Dashboard with rows of panels in reading order. Its `uid` is public: links and alerts use it.
+
+    Rows that are `folded` load when they are opened, those of `replicas` show the chosen replicas.
+    """
 
     uid: str
     title: str
@@ -97,7 +229,9 @@ class Dashboard(_Row):
     since: str
     scope: Literal["tiers", "tier", "agents"]
     variables: tuple[str, ...]
-    sections: tuple[Section, ...]
+    sections: Mapping[str, tuple[Panel, ...]]
+    folded: tuple[str, ...] = ()
+    replicas: tuple[str, ...] = ()
 
 
 def _load_dashboard(name: str) -> Dashboard:
@@ -125,13 +259,20 @@ VARIABLES: Mapping[str, tuple[str, str, str, str | None]] = {
 }
 """Title, source, label, and what All stands for ("": the values themselves; None: there is no All)."""
 
+ANNOTATIONS = (
+    ("Incidents: critical", "red", "gauge(INCIDENT, 'severity=\"critical\"')", "{{root}}"),
+    ("Incidents: warning", "orange", "gauge(INCIDENT, 'severity=\"warning\"')", "{{root}}"),
+    ("Restarts", "blue", "RESTARTS ~ ' > 0'", "Engine restarted: {{replica}}"),
+)
+"""Title, colour, expression and heading of the marks on every dashboard about tiers."""
+
 _EXPRESSIONS = Environment(undefined=StrictUndefined, autoescape=False)
 _WORDS = {**vars(names), **vars(self_metrics), **vars(promql)}
 
 
-def promql_of(expr: str, scope: str, chosen: str = "") -> str:
-    """Return the PromQL of an expression of a table, `chosen` replicas only. Raise jinja2.TemplateError where it cannot be read."""
-    text = _EXPRESSIONS.compile_expression(expr, undefined_to_none=False)(**_WORDS)
+def promql_of(expr: str, scope: str, chosen: str = "", signal: str = "") -> str:
+    """Return the PromQL of an expression of a table, of `chosen` replicas only. Raise jinja2.TemplateError for another."""
+    text = _EXPRESSIONS.compile_expression(expr, undefined_to_none=False)(**_WORDS, signal=signal)
     return str(text).replace(promql.SCOPE, scope + chosen).replace(promql.OF_TIER, scope)
 
 
@@ -139,7 +280,7 @@ def dashboard_json(dashboard: Dashboard) -> Json:
     """Return the model that Grafana imports."""
     link = {"type": "dashboards", "title": TAG, "tags": [TAG]}
     source = {"name": "datasource", "type": "datasource", "label": "Data source", "query": "prometheus", "refresh": 1}
-    marks = [] if dashboard.scope == "agents" else list(_annotations(SCOPES[dashboard.scope]))
+    marks = [] if dashboard.scope == "agents" else ANNOTATIONS
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -148,14 +289,13 @@ def dashboard_json(dashboard: Dashboard) -> Json:
         **SETTINGS,
         "time": {"from": f"now-{dashboard.since}", "to": "now"},
         "links": [{**link, "asDropdown": True, "includeVars": True, "keepTime": True}],
-        "templating": {"list": [source, *(_variable(name) for name in dashboard.variables)]},
-        "annotations": {"list": marks},
+        "templating": {"list": [source, *map(_variable, dashboard.variables)]},
+        "annotations": {"list": [_annotation(*mark, SCOPES[dashboard.scope]) for mark in marks]},
         "panels": list(_place_panels(dashboard)),
     }
 
 
-def dashboard_text(dashboard: Dashboard, indent: int | None = 2) -> str:
-    """Return a dashboard for file provisioning, the API and the import page. Its data source is a variable."""
+def _dashboard_text(dashboard: Dashboard, indent: int | None) -> str:
     return json.dumps(dashboard_json(dashboard), indent=indent, ensure_ascii=False) + "\n"
 
 
@@ -172,91 +312,78 @@ def _variable(name: str) -> Json:
     return variable
 
 
-def _annotations(scope: str) -> Iterator[Json]:
-    for title, colour, expr, heading in (
-        ("Incidents: critical", "red", "gauge(INCIDENT, 'severity=\"critical\"')", "{{root}}"),
-        ("Incidents: warning", "orange", "gauge(INCIDENT, 'severity=\"warning\"')", "{{root}}"),
-        ("Restarts", "blue", "RESTARTS ~ ' > 0'", "Engine restarted: {{replica}}"),
-    ):
-        mark: Json = {"name": title, "datasource": DATASOURCE, "enable": True, "iconColor": colour, "step": "60s"}
-        yield {**mark, "expr": promql_of(expr, scope), "titleFormat": heading, "textFormat": "{{tier}}"}
+def _annotation(title: str, colour: str, expr: str, heading: str, scope: str) -> Json:
+    mark: Json = {"name": title, "datasource": DATASOURCE, "enable": True, "iconColor": colour, "step": "60s"}
+    return {**mark, "expr": promql_of(expr, scope), "titleFormat": heading, "textFormat": "{{tier}}"}
 
 
 def _place_panels(dashboard: Dashboard) -> Iterator[Json]:
     """Yield rows and panels from left to right, each line as high as its highest panel. Ids follow this order."""
     number, y = 0, 0
-    for section in dashboard.sections:
-        chosen = ', replica=~"$replica"' if section.replicas else ""
-        number += 1
-        row: Json = {"id": number, "type": "row", "title": section.title, "collapsed": section.folded, "panels": []}
-        row["gridPos"] = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
-        panels, x, y, height = list[Json](), 0, y + 1, 0
-        for panel in section.panels:
-            width, rows = (4, 4) if panel.type == "stat" else (panel.width, panel.height)
+    for title, panels in dashboard.sections.items():
+        number, place = number + 1, {"x": 0, "y": y, "w": COLUMNS, "h": 1}
+        row: Json = {"id": number, "type": "row", "title": title, "collapsed": title in dashboard.folded, "panels": []}
+        row["gridPos"] = place
+        chosen = ', replica=~"$replica"' if title in dashboard.replicas else ""
+        models, x, y, height = list[Json](), 0, y + 1, 0
+        for panel in panels:
+            width, rows = (4, 4) if panel.tile else (panel.width, panel.height)
             if x + width > COLUMNS:
                 x, y, height = 0, y + height, 0
-            number += 1
-            place = {"x": x, "y": y, "w": width, "h": rows}
-            panels.append({"id": number, "gridPos": place, **_panel(panel, SCOPES[dashboard.scope], chosen)})
+            number, place = number + 1, {"x": x, "y": y, "w": width, "h": rows}
+            models.append({"id": number, "gridPos": place, **_panel(panel, SCOPES[dashboard.scope], chosen)})
             x, height = x + width, max(height, rows)
-        if section.folded:
+        if row["collapsed"]:
             y = row["gridPos"]["y"] + 1
-            yield {**row, "panels": panels}
+            yield {**row, "panels": models}
         else:
             y += height
-            yield from (row, *panels)
+            yield from (row, *models)
 
 
 def _panel(panel: Panel, scope: str, chosen: str) -> Json:
-    look = LOOKS[panel.look]
-    limits = [look.describe_limits(), *(LOOKS[name].describe_limits() for name, _ in panel.columns.values())]
-    lines = panel.type == "timeseries"
-    custom = dict(CUSTOM[panel.type])
-    if lines and look.limits:
-        custom["thresholdsStyle"] = {"mode": "dashed"}
-    if lines and look.top is None:
-        custom["axisSoftMax"] = 0.1
-    defaults: Json = {**look.field_config(), "custom": custom, "color": {"mode": "thresholds"}}
-    if lines:
-        defaults |= {"min": 0.0, "color": {"mode": "palette-classic"}}
-    model = {
+    is_table, look = panel.type == "table", LOOKS[panel.look]
+    shape = {"instant": is_table, "range": not is_table, "format": "table" if is_table else "time_series"}
+    targets, overrides = [], []
+    for letter, style, legend, expr in panel.list_queries():
+        target = {"refId": letter, "datasource": DATASOURCE, "editorMode": "code", "legendFormat": legend, **shape}
+        targets.append({**target, "expr": promql_of(expr, scope, chosen, panel.signal)})
+        values = STYLES[style]
+        if style == "band":
+            values = {**values, "custom.fillBelowTo": next(iter(panel.plan))}
+        if values:
+            overrides.append(_override("byFrameRefID", letter, values))
+    if look.unit == MONEY:
+        for code in CURRENCIES:
+            overrides.append(_override("byRegexp", f"/\\b{code}$/", {"unit": f"currency{code}"}))
+    custom: Json = dict(CUSTOM[panel.type])
+    colours: Json = {"color": {"mode": "thresholds"}}
+    if panel.type == "timeseries":
+        colours = {"color": {"mode": "palette-classic"}, "min": 0.0}
+        if look.limits:
+            custom["thresholdsStyle"] = {"mode": "dashed"}
+        if look.top is None:
+            custom["axisSoftMax"] = 0.1
+    limits = (LOOKS[name].describe_limits() for name in (panel.look, *(name for name, _ in panel.columns.values())))
+    model: Json = {
         "type": panel.type,
         "title": panel.title,
         "description": "\n\n".join([panel.text, *filter(None, limits)]),
         "datasource": DATASOURCE,
         "interval": SHORTEST_STEP,
-        "targets": list(_targets(panel, scope, chosen)),
-        "fieldConfig": {"defaults": defaults, "overrides": [*_styles(panel), *_columns(panel)]},
+        "targets": targets,
+        "fieldConfig": {"defaults": look.field_config() | {"custom": custom} | colours, "overrides": overrides},
         "options": OPTIONS[panel.type],
     }
-    return {**model, "transformations": _join(panel)} if panel.columns else model
-
-
-def _targets(panel: Panel, scope: str, chosen: str) -> Iterator[Json]:
-    table = panel.type == "table"
-    shape = {"instant": table, "range": not table, "format": "table" if table else "time_series"}
-    for letter, _, legend, expr in panel.list_queries():
-        target: Json = {"refId": letter, "datasource": DATASOURCE, "editorMode": "code", "legendFormat": legend}
-        yield {**target, **shape, "expr": promql_of(expr, scope, chosen)}
+    if is_table:
+        overrides += _columns(panel)
+        model["transformations"] = _join(panel)
+    return model
 
 
 def _override(kind: str, target: str, values: Mapping[str, object]) -> Json:
     properties = [{"id": key, "value": value} for key, value in values.items()]
     return {"matcher": {"id": kind, "options": target}, "properties": properties}
-
-
-def _styles(panel: Panel) -> Iterator[Json]:
-    """Yield the looks of series that are not measured values, and the unit of series whose legend ends with a currency."""
-    for letter, style, _, _ in panel.list_queries():
-        colour, settings = STYLES.get(style, ("", {}))
-        if colour:
-            values: Json = {"color": {"mode": "fixed", "fixedColor": colour}}
-            values |= {f"custom.{key}": value for key, value in settings.items()}
-            if style == "band":
-                values["custom.fillBelowTo"] = next(iter(panel.plan))
-            yield _override("byFrameRefID", letter, values)
-    for code in CURRENCIES if LOOKS[panel.look].unit == MONEY else ():
-        yield _override("byRegexp", f"/\\b{code}$/", {"unit": f"currency{code}"})
 
 
 def _columns(panel: Panel) -> Iterator[Json]:
@@ -284,7 +411,7 @@ def _join(panel: Panel) -> list[Json]:
 
 
 FILES: Mapping[str, Callable[[], str]] = {
-    f"{folder}/{board.uid}.json": partial(dashboard_text, board, indent)
+    f"{folder}/{board.uid}.json": partial(_dashboard_text, board, indent)
     for folder, indent in (("grafana/dashboards", 2), ("deploy/chart/sizewatch/files", None))
     for board in DASHBOARDS
 }

@@ -8,6 +8,7 @@ expressions may use everything here and the metrics of `exporters.metrics`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from exporters.metrics import names, self_metrics
 from exporters.metrics.names import ExportedMetric
@@ -49,31 +50,23 @@ def per_second(name: str) -> str:
     return f"rate({series(name)}[{WINDOW}])"
 
 
-def gauge(metric: str | ExportedMetric, *matchers: str) -> str:
-    """Return a gauge, given by its metric or its family's name, once for each of its label sets."""
-    metric = names.metric(metric) if isinstance(metric, str) else metric
-    return by("max", (CLUSTER, *metric.labels), series(metric.name, *matchers))
+def gauge(metric: str | ExportedMetric, *matchers: str, source: str = CLUSTER, is_rate: bool = False) -> str:
+    """Return a metric, given by itself or its family's name, once for each of its label sets; a counter per second."""
+    if isinstance(metric, str):
+        metric = names.metric(metric)
+    value = per_second(metric.name) if is_rate else series(metric.name, *matchers)
+    return by("max", (source, *metric.labels), value)
+
+
+rate = partial(gauge, is_rate=True)
+own = partial(gauge, source="instance")
+own_rate = partial(own, is_rate=True)
+"""Metrics of the agents themselves, by the label that Prometheus gives each of them."""
 
 
 def of_tier(metric: ExportedMetric, *matchers: str) -> str:
     """Return a number of the tier, without informative labels (`currency`)."""
     return by("max", BY_TIER, f"{metric.name}{{{', '.join((OF_TIER, *matchers))}}}")
-
-
-def own(metric: ExportedMetric) -> str:
-    """Return a gauge of the agents themselves, by the label that Prometheus gives each of them."""
-    return by("max", ("instance", *metric.labels), series(metric.name))
-
-
-def own_rate(metric: ExportedMetric) -> str:
-    """Return a counter of the agents themselves per second."""
-    return by("max", ("instance", *metric.labels), per_second(metric.name))
-
-
-def rate(metric: str | ExportedMetric) -> str:
-    """Return a counter, given by its metric or its family's name, per second, once for each of its label sets."""
-    metric = names.metric(metric) if isinstance(metric, str) else metric
-    return by("max", (CLUSTER, *metric.labels), per_second(metric.name))
 
 
 def total(family: str, labels: Iterable[str] = BY_POOL) -> str:

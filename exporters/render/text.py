@@ -220,12 +220,10 @@ class Dumper(yaml.SafeDumper):
 Dumper.add_representer(Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
 
 
-def dump_object(data: Any, *, allow_unicode: bool = False) -> str:
+def dump_object(data: Any, **options: Any) -> str:
     """Return YAML in key order without folded lines. By default, escape characters other than ASCII."""
-    text: str = yaml.dump(
-        data, Dumper=Dumper, sort_keys=False, width=10**6, allow_unicode=allow_unicode, default_flow_style=False
-    )
-    return text
+    layout: dict[str, Any] = {"sort_keys": False, "width": 10**6, "default_flow_style": False, **options}
+    return str(yaml.dump(data, Dumper=Dumper, **layout))
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:

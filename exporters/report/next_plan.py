@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeGuard
 
-from exporters.documents.plan_files import YamlIndentation, curve_lines, scalar, yaml_number
+from exporters.documents.plan_files import curve_lines, scalar, yaml_number
 from exporters.render.text import format_local, printable_line
 from exporters.report.inputs import ReportInputs, TierPast
 from rules.catalogue.registry import CATALOGUE
@@ -275,7 +275,7 @@ def _tier(tier: TierPlan, before: TierPlan | None, notes: Mapping[str, str]) -> 
     for key, value in new.items():
         lines += _value((key,), value, old.get(key) if old is not None else None, old is not None, notes)
     if tier.curve is not None:
-        first, *rest = curve_lines(tier.curve, YamlIndentation(margin=4))
+        first, *rest = curve_lines(tier.curve, 6)
         lines += [f"    {first}", *rest]
     return lines
 

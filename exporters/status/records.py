@@ -18,8 +18,8 @@ from rules.evaluator.timeline import TimelineEntry, TimelineEvent, list_entries
 from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import SignalValue
 from rules.telemetry.windows import Window
+from rules.verdicts.context import ForecastPoint
 from rules.verdicts.finding import Finding
-from rules.verdicts.projection import ForecastPoint
 from rules.verdicts.verdict import IdleReplicas, RuleResult, Subject, Verdict
 
 if TYPE_CHECKING:
@@ -332,7 +332,8 @@ class AgentHealth:
 class AgentStatus:
     """State at the end of a cycle. `foreign` are foreign alerts and `events` the events of the last day.
     `simulated` is the banner text for simulated targets, "" in production. `external_url` is the address of the status
-    page for people, "" if not configured. Incidents are grouped here once, for every page and metric.
+    page for people, "" if not configured. `config` is the absolute path of the configuration. Incidents are grouped here
+    once, for every page and metric.
     """
 
     role: str
@@ -345,6 +346,7 @@ class AgentStatus:
     health: AgentHealth = field(default_factory=AgentHealth)
     simulated: str = ""
     external_url: str = ""
+    config: str = ""
 
     @cached_property
     def incidents(self) -> Mapping[str, tuple[Incident, ...]]:

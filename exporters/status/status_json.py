@@ -33,7 +33,7 @@ def status_json(status: AgentStatus) -> dict[str, Any]:
     incidents = [incident for rows in status.incidents.values() for incident in rows]
     document: dict[str, Any] = {
         "schema": SCHEMA,
-        **copy_fields(status, "role", "version", "simulated", "started_at", "now"),
+        **copy_fields(status, "role", "version", "config", "simulated", "started_at", "now"),
         "verdict": headline(status),
         "overview": [summarize_tier(status, tier) for tier in worst_first(status)],
         "tiers": list(map(_tier, status.tiers)),

@@ -286,8 +286,11 @@ def overview_text(document: Mapping[str, Any]) -> str:
         texts = [f"{SIGNS.get(verdict['status'], '?')} {verdict['text']}", verdict["detail"]]
         rows = [tier_cells(line, now) for line in document["overview"]]
         decisions = {line["tier"]: line["decision"] for line in document["overview"]}
+        trouble = document["agent"]["config_trouble"]
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"this is no status of a sizewatch of this version: {error}") from error
+    if trouble:
+        texts.append(f"Configuration or plan on disk is not valid, the previous configuration is active: {trouble}")
     lines = [text for text in texts if text]
     if rows:
         incidents = ["Incident", *(row.pop("Incident") for row in rows)]

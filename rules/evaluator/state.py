@@ -14,9 +14,9 @@ from rules.replicas.state import ReplicaState
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Reading
 from rules.telemetry.windows import MINUTE_SECONDS
+from rules.verdicts.context import Projection
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import Finding, RuleState
-from rules.verdicts.projection import Projection
 from rules.verdicts.verdict import RuleResult, Subject
 
 RuleKey = tuple[str, Subject]

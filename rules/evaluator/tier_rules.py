@@ -17,10 +17,9 @@ from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Reading
-from rules.verdicts.context import SEPARATE, RuleContext, TierWindows, needed_words, read_plan_value
+from rules.verdicts.context import SEPARATE, Projection, RuleContext, TierWindows, needed_words, read_plan_value
 from rules.verdicts.finding import RuleState
 from rules.verdicts.held_windows import HeldWindows, hold, select_ending
-from rules.verdicts.projection import Projection
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 

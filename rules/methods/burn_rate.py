@@ -23,12 +23,12 @@ from rules.methods.evidence import certain_if, exact_reading, is_significant_sha
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.outcomes import FAILED, FINISHED, HTTP_FAILED, HTTP_REFUSED, NO_ROOM, READ, Outcomes, outcomes
 from rules.telemetry.reading_methods import FULL_COVERAGE
-from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.windows import MINUTE_SECONDS
 from rules.telemetry.wording import describe_period, guess, number
 from rules.verdicts import error_budget
 from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, is_persistent, read_plan_value
-from rules.verdicts.error_budget import BurnSpan, SlowRequestCount
+from rules.verdicts.error_budget import SlowRequestCount
 from rules.verdicts.held_windows import hold
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
@@ -132,7 +132,7 @@ def _judge_standing_queue(context: RuleContext, promise: Promise) -> Verdict | N
         f"nobody got a first token for {standing} minutes" if standing else "",
     )
     expected, certainty = range_reading(0.0, promise.allowed, count.n), certain_if(proven)
-    return context.verdict(status, certainty, _read_share(count), expected, sentence, details=details)
+    return context.verdict(status, certainty, count.reading, expected, sentence, details=details)
 
 
 def judge_promise(context: RuleContext, promise: Promise) -> RuleResult | None:
@@ -159,8 +159,7 @@ def _judge_rung(context: RuleContext, promise: Promise, name: str, status: Statu
     calm = 0, _build_verdict(context, rung, Status.OK, Certainty.CERTAIN, promise)
     if not _is_beyond_chance(long.best, long.n, limit, LIKELY_CONFIDENCE):
         return calm
-    over = _find_recovery(context, rung, limit)
-    if over is not None:
+    if over := _describe_recovery(context, rung, promise):
         return 1, _build_verdict(context, rung, Status.OK, Certainty.CERTAIN, promise, over)
     if short.n < needed:
         where = f" in the last {format_span(short_seconds)}"
@@ -177,18 +176,21 @@ def _judge_rung(context: RuleContext, promise: Promise, name: str, status: Statu
     return 4 if certain else 3, _build_verdict(context, rung, status, certain_if(certain), promise)
 
 
-def _find_recovery(context: RuleContext, rung: BurnWindow, limit: float) -> BurnSpan | None:
+def _describe_recovery(context: RuleContext, rung: BurnWindow, promise: Promise) -> str:
     """Return the long window's burn if it is over: for long enough, and with too few slow requests since to be chance."""
-    span = error_budget.find_burn_span(
-        context.budget, context.rule.family, limit, context.now - rung.long_seconds, context.now
-    )
+    budget, family, now, limit = context.budget, context.rule.family, context.now, rung.burn * promise.allowed
+    rows = error_budget.list_slow_rows(budget, family, limit, now - rung.long_seconds, now)
     calm_seconds = max(context.limit(f"{RUNGS[0][0]}_short_seconds"), rung.short_seconds / CALM_PARTS)
-    if span is None or context.now - span.end < calm_seconds or span.n <= 0:
-        return None
-    trials = math.floor(min(span.n, ENOUGH_TRIALS))
-    slow = math.ceil(span.slow / span.n * trials)
-    proven = slow < trials and limit < 1 and 1 - binomial_tail(slow + 1, trials, limit) < 1 - CONFIDENCE
-    return span if proven else None
+    if not rows or now - rows[-1][1] < calm_seconds:
+        return ""
+    after = error_budget.count_slow_requests(budget, family, rows[-1][1], now)
+    trials = math.floor(min(after.n, ENOUGH_TRIALS))
+    slow = math.ceil(after.high / after.n * trials) if after.n > 0 else trials
+    if slow >= trials or limit >= 1 or 1 - binomial_tail(slow + 1, trials, limit) >= 1 - CONFIDENCE:
+        return ""
+    share = number(after.high / after.n, "ratio") if promise.of_events else f"{after.high:,.0f}"
+    spent = f"{promise.name} recovering, budget spent {describe_period(rows[0][0], rows[-1][1], now)}"
+    return f"{spent}; {share} of {promise.describe_count(after.n)} since {promise.broken}"
 
 
 def _is_beyond_chance(slow: float, n: float, limit: float, confidence: float) -> bool:
@@ -215,35 +217,19 @@ def _count_slow(context: RuleContext, seconds: float) -> SlowRequestCount:
 
 def _is_in_separate_minutes(context: RuleContext, limit: float, seconds: float) -> bool:
     since, family = context.now - seconds, context.rule.family
-    return error_budget.count_slow_rows(context.budget, family, limit, since, context.now) >= SEPARATE
-
-
-def _read_share(count: SlowRequestCount) -> Reading:
-    n = count.n
-    return Reading(value=count.best / n, low=count.low / n, high=count.high / n, n=n)
+    return len(error_budget.list_slow_rows(context.budget, family, limit, since, context.now)) >= SEPARATE
 
 
 def _build_verdict(
-    context: RuleContext,
-    rung: BurnWindow,
-    status: Status,
-    certainty: Certainty,
-    promise: Promise,
-    over: BurnSpan | None = None,
+    context: RuleContext, rung: BurnWindow, status: Status, certainty: Certainty, promise: Promise, over: str = ""
 ) -> Verdict:
     long, short, n = rung.long, rung.short, rung.long.n
     seen = min(long.seconds, rung.long_seconds)
     is_partial = seen < FULL_COVERAGE * rung.long_seconds
     when = format_span(seen if is_partial else rung.long_seconds)
-    sentence = f"{number(long.best / n, 'ratio')} of {promise.describe_count(n)} in {when} {promise.broken}"
+    sentence = over or f"{number(long.best / n, 'ratio')} of {promise.describe_count(n)} in {when} {promise.broken}"
     details: tuple[str, ...] = ()
-    if over is not None:
-        slow = number(over.slow / over.n, "ratio") if promise.of_events else f"{over.slow:,.0f}"
-        spent = f"budget spent {describe_period(over.begin, over.end, context.now)}"
-        sentence = (
-            f"{promise.name} recovering, {spent}; {slow} of {promise.describe_count(over.n)} since {promise.broken}"
-        )
-    elif status is not Status.OK:
+    if status is not Status.OK:
         rate = long.best / n / promise.allowed
         lately = guess(short.low / short.n, short.best / short.n, short.high / short.n, "ratio")
         sentence += f"; the budget burns {rate:.3g}x too fast"
@@ -256,7 +242,7 @@ def _build_verdict(
             promise.note,
         )
     expected = range_reading(0.0, promise.allowed, n)
-    return context.verdict(status, certainty, _read_share(long), expected, sentence, details=details)
+    return context.verdict(status, certainty, long.reading, expected, sentence, details=details)
 
 
 def format_span(seconds: float) -> str:

@@ -34,9 +34,8 @@ from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, Window
 from rules.telemetry.wording import describe_period, format_count, number
 from rules.telemetry.work import Capacity, arriving_words, work_per_request
-from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, read_plan_value, too_early
+from rules.verdicts.context import LIKELY_CONFIDENCE, Projection, RuleContext, is_persistent, read_plan_value, too_early
 from rules.verdicts.held_windows import hold
-from rules.verdicts.projection import Projection
 from rules.verdicts.verdict import RuleResult, Status
 
 Z = NormalDist().inv_cdf(CONFIDENCE)

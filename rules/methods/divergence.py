@@ -79,7 +79,7 @@ def judge_divergence(
         return context.too_few_requests(whole.requests, needed)
     if not whole.is_significant:
         return whole.report(Status.OK, Certainty.CERTAIN, "this may be chance" if whole.exceeds else "")
-    last, *each = (measure(of, part) for part in (of.last_quarter(), *context.periods(of.binned)))
+    last, *each = (measure(of, part) for part in (context.last_quarter(of.binned), *context.periods(of.binned)))
     ended = of.end_unknown(0.0 if last is None else last.requests) if needed else None
     if last is None and not needed:
         ended = context.unknown(Gap.NO_TRAFFIC, "nothing to compare was seen in the last quarter of the time")

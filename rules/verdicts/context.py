@@ -18,9 +18,8 @@ from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import RuleState
 from rules.verdicts.held_windows import HeldWindows, hold
-from rules.verdicts.projection import Projection
 from rules.verdicts.rule import LatencyPattern, Rule
-from rules.verdicts.verdict import IdleReplicas, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 SEPARATE = 3
 """Minutes (hours over a week) that must show the finding on their own: a burst is one event (DESIGN 3.3)."""
@@ -33,6 +32,43 @@ TierWindows = tuple[TierContext, HeldWindows]
 
 NO_BUDGET = Budget()
 """Shared by all contexts without one: a fleet makes thousands of contexts a cycle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastPoint:
+    """Arriving requests per second of the whole tier at `t` (unix seconds): median, 95 % and 99 % quantile."""
+
+    t: float
+    q50: float
+    q95: float
+    q99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """Forecast of one tier as rules read it, made at `made_at` (unix seconds) by the method named `method`.
+
+    `horizon_seconds` is the tier's measured cold start; `points` are ordered by time. Recent quality at this lead:
+    `covered` of `forecasts` separate past targets were at most their 95 % quantile. `error_ratio` is its error by that
+    of the method `naive` over `compared` targets (pinball loss of the 95 % quantile, or WAPE), None without any.
+    """
+
+    tier: str
+    made_at: float
+    horizon_seconds: float
+    points: tuple[ForecastPoint, ...]
+    method: str
+    covered: int = 0
+    forecasts: int = 0
+    error_ratio: float | None = None
+    naive: str = ""
+    compared: int = 0
+
+    def points_until(self, now: float) -> tuple[ForecastPoint, ...]:
+        """Return the points from `now` to the first one at or behind the lead. Return none for an outdated forecast."""
+        coming = [point for point in self.points if point.t >= now]
+        within = [point for point in coming if point.t < now + self.horizon_seconds]
+        return tuple(coming[: len(within) + 1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +108,8 @@ class RuleContext:
         return self.rule.limit(name, self.tier.limits)
 
     def unknown(self, reason: Gap, text: str, wait_seconds: float | None = None) -> Unknown:
-        wait = wait_seconds if self.period_seconds <= MINUTE_SECONDS else None
-        subject, name = self.subject, self.rule.name
-        return Unknown(t=self.now, rule=name, subject=subject, reason=reason, text=text, wait_seconds=wait)
+        subject, wait = self.subject, wait_seconds if self.period_seconds <= MINUTE_SECONDS else None
+        return Unknown(t=self.now, rule=self.rule.name, subject=subject, reason=reason, text=text, wait_seconds=wait)
 
     def unmeasured(self, family: str) -> Unknown:
         """Return unknown for a family that no replica has, with the worst reason of them."""
@@ -92,13 +127,11 @@ class RuleContext:
         observed: SignalValue,
         expected: SignalValue,
         sentence: str,
-        idle: IdleReplicas | None = None,
         details: Iterable[str] = (),
-        stage: int | None = None,
-        is_forecast: bool = False,
         pattern: LatencyPattern | None = None,
+        **further: Any,
     ) -> Verdict:
-        """Return a verdict of this rule. Empty `details` are left out, and actions of a verdict that is ok."""
+        """Return a verdict of this rule with `further` fields. Empty `details`, and actions of one that is ok, are left out."""
         advised = self.rule.actions if pattern is None else self.rule.levers[pattern]
         if status is Status.OK:
             advised = ()
@@ -113,10 +146,8 @@ class RuleContext:
             unit=self.rule.unit,
             sentence=sentence,
             details=tuple(filter(None, details)),
-            stage=stage,
             actions=advised,
-            idle=idle,
-            is_forecast=is_forecast,
+            **further,
         )
 
     def last_quarter(self, binned: Iterable[BinnedWindow]) -> HeldWindows:
@@ -178,9 +209,6 @@ class BenchmarkComparison:
     context: RuleContext
     curve: Curve
     binned: HeldWindows
-
-    def last_quarter(self) -> HeldWindows:
-        return self.context.last_quarter(self.binned)
 
     def end_unknown(self, requests: float) -> Unknown | None:
         """Return why the last quarter cannot confirm the finding: missing data is no recovery."""

@@ -85,6 +85,11 @@ class SlowRequestCount(histograms.Share):
 
     seconds: float
 
+    @property
+    def reading(self) -> Reading:
+        """Return the share of slow requests with its bounds. Raise ZeroDivisionError without requests."""
+        return Reading(value=self.best / self.n, low=self.low / self.n, high=self.high / self.n, n=self.n)
+
 
 _SEEN = (*OBJECTIVES, outcomes.FINISHED)
 
@@ -92,28 +97,23 @@ _SEEN = (*OBJECTIVES, outcomes.FINISHED)
 def empty_budget(context: TierContext) -> Budget:
     """Return the budget of a tier without requests."""
     basis = context.basis
-    limits = basis.ttft_slo_seconds, basis.tpot_slo_seconds, basis.itl_slo_seconds, basis.e2e_slo_seconds
-    return Budget(objectives=limits)
+    return Budget(
+        objectives=(basis.ttft_slo_seconds, basis.tpot_slo_seconds, basis.itl_slo_seconds, basis.e2e_slo_seconds)
+    )
 
 
 def add_minute(budget: Budget, minute: Window) -> Budget:
     """Add a closed minute of one replica. A minute without counts changes nothing."""
     seen = max((minute.seconds_of(f) for f in _SEEN if f in minute.histograms or f in minute.counters), default=0.0)
-    row = _row(budget.objectives, minute, windows.minute_of(minute), MINUTE_SECONDS, seen)
+    row = _row(budget, minute, windows.minute_of(minute), MINUTE_SECONDS, seen)
     if row is None:
         return budget
-    rows = _join_old_minutes(_add_row(budget.rows, row), minute.end)
-    return replace(budget, rows=rows, levels=_add_levels(budget.levels, minute))
-
-
-def _add_levels(known: Mapping[tuple[str, float], float], minute: Window) -> dict[tuple[str, float], float]:
-    """Add the levels of a minute of one replica. Drop old ones."""
-    levels = {key: n for key, n in known.items() if key[1] > minute.end - LEVEL_SECONDS}
+    levels = {key: n for key, n in budget.levels.items() if key[1] > minute.end - LEVEL_SECONDS}
     for family, name in LEVELS.items():
         gauge, key = minute.gauges.get(name), (family, windows.minute_of(minute))
         if gauge is not None:
             levels[key] = levels.get(key, 0.0) + gauge.integral / max(minute.span, MINUTE_SECONDS)
-    return levels
+    return replace(budget, rows=_join_old_minutes(_add_row(budget.rows, row), minute.end), levels=levels)
 
 
 def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes: Iterable[BinnedWindow]) -> Budget:
@@ -125,7 +125,7 @@ def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes:
     grouped = windows.group_by(hours, lambda hour: hour.window.start // HOUR_SECONDS * HOUR_SECONDS)
     for start, group in sorted(grouped.items()):
         whole = windows.sum_windows([hour.window for hour in group])
-        row = _row(budget.objectives, whole, start, HOUR_SECONDS, min(HOUR_SECONDS, whole.span))
+        row = _row(budget, whole, start, HOUR_SECONDS, min(HOUR_SECONDS, whole.span))
         if row is not None:
             budget = replace(budget, rows=_add_row(budget.rows, row))
     for minute in minutes:
@@ -164,15 +164,10 @@ def count_standing_minutes(budget: Budget, since: float, until: float) -> int:
     return count
 
 
-def count_slow_rows(budget: Budget, family: str, allowed: float, since: float, until: float) -> int:
-    """Return the number of rows in (since, until] with more than the allowed share."""
-    return len(_list_slow_rows(budget, family, allowed, since, until))
-
-
-def _list_slow_rows(
+def list_slow_rows(
     budget: Budget, family: str, allowed: float, since: float, until: float
 ) -> list[tuple[float, float]]:
-    """Return begin and end of each row in (since, until] with more than the allowed share."""
+    """Return begin and end of each row in (since, until] with more than the allowed share (unix seconds)."""
     places = _START, _LENGTH, _column(family), _column(family) + _BEST
     rows = []
     for start, length, n, best in zip(*budget.columns(since, until, *places), strict=True):
@@ -187,29 +182,6 @@ def _column(family: str) -> int:
     return _FIRST + _EACH * COUNTED.index(family)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BurnSpan:
-    """Time in which more than an allowed share of requests missed an objective, from `begin` to `end` (unix seconds).
-
-    `n` requests came after it, of which at most `slow` missed the objective.
-    """
-
-    begin: float
-    end: float
-    n: float
-    slow: float
-
-
-def find_burn_span(budget: Budget, family: str, allowed: float, since: float, until: float) -> BurnSpan | None:
-    """Return the span of the rows in (since, until] with more than the allowed share, None if there is none."""
-    rows = _list_slow_rows(budget, family, allowed, since, until)
-    if not rows:
-        return None
-    begin, end = rows[0][0], rows[-1][1]
-    after = count_slow_requests(budget, family, end, until)
-    return BurnSpan(begin=begin, end=end, n=after.n, slow=after.high)
-
-
 def measure_missed_objective(budget: Budget, now: float) -> MissedObjective | None:
     """Return the objective that the largest share of recent requests missed. Return None without counted requests.
 
@@ -220,9 +192,8 @@ def measure_missed_objective(budget: Budget, now: float) -> MissedObjective | No
     for family in COUNTED:
         count = count_slow_requests(budget, family, now - IMPACT_SECONDS, now)
         if count.n > 0:
-            share = Reading(value=count.best / count.n, low=count.low / count.n, high=count.high / count.n, n=count.n)
             name = family.partition("_")[0].upper() if family in limits else ""
-            missed.append(MissedObjective(objective=name, limit_seconds=limits.get(family), share=share))
+            missed.append(MissedObjective(objective=name, limit_seconds=limits.get(family), share=count.reading))
     return max(missed, key=lambda objective: objective.share.value or 0.0, default=None)
 
 
@@ -231,25 +202,21 @@ def count_observed_seconds(budget: Budget) -> float:
     return math.fsum(budget.rows[_SEEN_SECONDS::ROW])
 
 
-def _row(
-    objectives: tuple[float | None, ...], window: Window, start: float, span: float, seen: float
-) -> array[float] | None:
+def _row(budget: Budget, window: Window, start: float, span: float, seen: float) -> array[float] | None:
     row = array("d", (start, span, seen, window.counters.get("requests_finished", 0.0)))
-    for family, objective in zip(OBJECTIVES, objectives, strict=True):
-        if objective is None:
-            row.extend((0.0,) * _EACH)
-            continue
-        share = histograms.share_above(window.histograms.get(family, ()), objective)
-        left = window.counters.get(outcomes.OVERDUE_LEFT, 0.0) if family == OBJECTIVES[0] else 0.0
-        row.extend((share.n + left, share.low + left, share.best + left, share.high + left))
+    for family, objective in zip(OBJECTIVES, budget.objectives, strict=True):
+        counts, left = (0.0,) * _EACH, 0.0
+        if objective is not None:
+            share = histograms.share_above(window.histograms.get(family, ()), objective)
+            counts = share.n, share.low, share.best, share.high
+            left = window.counters.get(outcomes.OVERDUE_LEFT, 0.0) if family == OBJECTIVES[0] else 0.0
+        row.extend(count + left for count in counts)
     ended = outcomes.outcomes(window)
-    if isinstance(ended, Missing):
-        row.extend((0.0,) * _EACH)
-    else:
-        surely = 0.0 if ended.doubt else ended.failed
+    counts, lost = (0.0,) * _EACH, 0.0
+    if not isinstance(ended, Missing):
         lost = window.counters.get(outcomes.HELD_LOST, 0.0)
-        counts = (ended.accepted_requests, surely, ended.failed, ended.most_failed)
-        row.extend(count + lost for count in counts)
+        counts = ended.accepted_requests, 0.0 if ended.doubt else ended.failed, ended.failed, ended.most_failed
+    row.extend(count + lost for count in counts)
     known = not isinstance(ended, Missing) or any(family in window.histograms for family in OBJECTIVES)
     return row if known and seen > 0 else None
 

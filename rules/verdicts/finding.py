@@ -89,8 +89,8 @@ T = TypeVar("T", bound=Finding | UnknownSpan)
 
 def step_rule_state(previous: RuleState | None, result: RuleResult) -> tuple[RuleState, tuple[ClosedSpan, ...]]:
     """Return the rule state after one more result, and the spans that ended with it."""
-    finding = previous.finding if previous else None
-    unknown = previous.unknown if previous else None
+    previous = previous or RuleState(result=result)
+    finding, unknown = previous.finding, previous.unknown
     ended: tuple[ClosedSpan, ...] = ()
     if isinstance(result, Unknown):
         if unknown is None or unknown.reason is not result.reason:
@@ -99,10 +99,9 @@ def step_rule_state(previous: RuleState | None, result: RuleResult) -> tuple[Rul
             unknown = UnknownSpan(rule=rule, subject=subject, reason=reason, text=result.text, started_at=result.t)
         elif unknown.text != result.text:
             unknown = replace(unknown, text=result.text)
-        judged_at = previous.evaluated_at if previous else None
         if finding is not None and result.reason in UNASKED and result.t - unknown.started_at > UNASKED_SECONDS:
             ended, finding = (*ended, _ended(finding, result.t)), None
-        return RuleState(result=result, finding=finding, unknown=unknown, evaluated_at=judged_at), ended
+        return replace(previous, result=result, finding=finding, unknown=unknown), ended
     if unknown is not None:
         ended = (_ended(unknown, result.t),)
     if result.status in FIRING:

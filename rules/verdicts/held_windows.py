@@ -213,10 +213,8 @@ def _select_on_curve(batch: HeldWindows) -> HeldWindows:
 
 
 def _is_of_one_scrape(window: Window) -> bool:
-    if _is_coarse(window):
-        return True
     gauges = (gauge for family, gauge in window.gauges.items() if family in STEP_GAUGES)
-    return any(gauge.seconds > BURST_SECONDS * gauge.samples for gauge in gauges)
+    return _is_coarse(window) or any(gauge.seconds > BURST_SECONDS * gauge.samples for gauge in gauges)
 
 
 def _is_coarse(window: Window) -> bool:

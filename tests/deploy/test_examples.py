@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 import tools
 import yaml
+from alertmanager_server import alertmanager
 from daemon_runs import process
 from deployed import Json, chart
+from loopback import program
 from paths import ROOT
-from waiting import CEILING_SECONDS, free_port, wait_for, wait_until_answered
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.config.load import load
 
@@ -48,20 +50,9 @@ def text(path: str, changes: dict[str, str]) -> str:
 
 
 @contextmanager
-def running(*words: str, cwd: Path) -> Iterator[None]:
-    started = subprocess.Popen(words, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        started.terminate()
-        started.wait(CEILING_SECONDS)
-
-
-@contextmanager
-def engine(cwd: Path) -> Iterator[str]:
+def engine() -> Iterator[str]:
     port = free_port()
-    with running(sys.executable, str(COMPOSE / "engine.py"), "--port", str(port), cwd=cwd):
-        wait_until_answered(f"http://127.0.0.1:{port}/metrics")
+    with program([sys.executable, COMPOSE / "engine.py", "--port", str(port)], f"http://127.0.0.1:{port}/metrics"):
         yield f"127.0.0.1:{port}"
 
 
@@ -72,9 +63,10 @@ def prometheus(folder: Path) -> Iterator[str]:
         tools.tool("prometheus"),
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder}/tsdb",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=error",
     ]
-    with running(*words, f"--web.listen-address=127.0.0.1:{port}", "--log.level=error", cwd=folder):
-        wait_until_answered(f"http://127.0.0.1:{port}/-/ready")
+    with program(words, f"http://127.0.0.1:{port}/-/ready"):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -83,7 +75,7 @@ def ask(url: str) -> Any:
         return json.load(answer)
 
 
-def test_every_example_has_a_page_that_says_what_was_not_tried() -> None:
+def test_examples_say_what_was_not_tried() -> None:
     listed = set(re.findall(r"\]\((\w[\w-]*)/", (EXAMPLES / "README.md").read_text(encoding="utf-8")))
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert listed == folders
@@ -94,7 +86,7 @@ def test_every_example_has_a_page_that_says_what_was_not_tried() -> None:
             assert (EXAMPLES / name / link).exists(), link
 
 
-def test_compose_mounts_files_that_are_there_and_opens_ports_to_this_machine_only() -> None:
+def test_compose_mounts_exist_and_ports_are_local() -> None:
     services = compose()["services"]
     assert set(services) == {"engine", "sizewatch", "prometheus", "alertmanager", "grafana"}
     for name, service in services.items():
@@ -109,10 +101,10 @@ def test_compose_mounts_files_that_are_there_and_opens_ports_to_this_machine_onl
     assert compose("vllm.yaml")["services"]["engine"]["image"].startswith("vllm/vllm-openai:v")
 
 
-def test_compose_runs_as_processes_until_prometheus_has_readings_rules_and_alertmanager(tmp_path: Path) -> None:
+def test_compose_reaches_prometheus_and_alertmanager(tmp_path: Path) -> None:
     manager, page = free_port(), free_port()
     with ExitStack() as stack:
-        address = stack.enter_context(engine(tmp_path))
+        address = stack.enter_context(engine())
         (tmp_path / "plan.yaml").write_text(text("compose/plan.yaml", {}))
         changes = {"engine:8000": address, "/var/lib/sizewatch": str(tmp_path / "data"), ":19095": f"127.0.0.1:{page}"}
         (tmp_path / "sizewatch.yaml").write_text(text("compose/sizewatch.yaml", changes) + "scrape_interval: 1s\n")
@@ -120,9 +112,7 @@ def test_compose_runs_as_processes_until_prometheus_has_readings_rules_and_alert
         changes = {"alertmanager:9093": f"127.0.0.1:{manager}", "sizewatch:19095": f"127.0.0.1:{page}", "15s": "1s"}
         changes["/etc/prometheus/rules/*.yaml"] = f"{ROOT}/rules/prometheus/sizewatch-*.yaml"
         (tmp_path / "prometheus.yml").write_text(text("compose/prometheus.yml", changes))
-        program = tools.tool("prometheus-alertmanager")
-        words = [program, "--config.file=alertmanager.yml", "--storage.path=am", "--cluster.listen-address="]
-        stack.enter_context(running(*words, f"--web.listen-address=127.0.0.1:{manager}", cwd=tmp_path))
+        stack.enter_context(alertmanager(tmp_path, tmp_path / "alertmanager.yml", manager))
         stack.enter_context(process("run", "-c", str(tmp_path / "sizewatch.yaml")))
         store = stack.enter_context(prometheus(tmp_path))
 
@@ -138,7 +128,7 @@ def test_compose_runs_as_processes_until_prometheus_has_readings_rules_and_alert
 
 
 @pytest.mark.parametrize("release", ["1.30", "1.37"])
-def test_the_chart_takes_the_values_and_kubernetes_takes_its_objects(release: str) -> None:
+def test_chart_and_kubernetes_accept_example(release: str) -> None:
     library: Any = pytest.importorskip(
         "kubernetes_validate", reason="kubernetes-validate is not installed: the example was NOT checked"
     )
@@ -149,8 +139,8 @@ def test_the_chart_takes_the_values_and_kubernetes_takes_its_objects(release: st
             library.validate(document, release, strict=True)
 
 
-def test_the_fleets_configuration_finds_the_replica_in_a_real_prometheus(tmp_path: Path) -> None:
-    with engine(tmp_path) as address:
+def test_fleet_example_finds_its_replica(tmp_path: Path) -> None:
+    with engine() as address:
         changes = {"127.0.0.1:8000": address, "15s": "1s"}
         (tmp_path / "prometheus.yml").write_text(text("fleet/prometheus.yml", changes))
         with prometheus(tmp_path) as store:

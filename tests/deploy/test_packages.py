@@ -49,7 +49,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return build(ROOT, tmp_path_factory.mktemp("packages"))
 
 
-def test_another_place_umask_and_time_give_the_same_bytes(packages: tuple[Path, Path], tmp_path: Path) -> None:
+def test_packages_are_reproducible(packages: tuple[Path, Path], tmp_path: Path) -> None:
     for name in SOURCES:
         target = tmp_path / "elsewhere" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def test_another_place_umask_and_time_give_the_same_bytes(packages: tuple[Path, 
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in packages]
 
 
-def test_the_wheel_has_every_file_that_runs_and_nothing_of_development(packages: tuple[Path, Path]) -> None:
+def test_wheel_has_what_runs(packages: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(packages[0]) as wheel:
         held = set(wheel.namelist())
         assert wheel.read("exporters/docs/runbooks.md") == (ROOT / "docs" / "runbooks.md").read_bytes()
@@ -81,7 +81,7 @@ def test_the_wheel_has_every_file_that_runs_and_nothing_of_development(packages:
     assert {name.partition("/")[0] for name in held} == {*SOURCES[:4], f"sizewatch-{PROJECT['version']}.dist-info"}
 
 
-def test_a_wheel_from_the_source_distribution_is_the_same(packages: tuple[Path, Path], tmp_path: Path) -> None:
+def test_sdist_builds_the_same_wheel(packages: tuple[Path, Path], tmp_path: Path) -> None:
     with tarfile.open(packages[1]) as source:
         source.extractall(tmp_path, filter="data")
     (folder,) = tmp_path.iterdir()
@@ -114,7 +114,7 @@ def test_the_wheel_runs_where_it_is_unpacked(packages: tuple[Path, Path], tmp_pa
     assert any("vLLM counts no adapter loads" in line for line in lines), "tables of engines are package data"
 
 
-def test_the_only_extra_is_kubernetes_and_its_modules_may_be_missing() -> None:
+def test_only_extra_is_kubernetes() -> None:
     owners = packages_distributions()
     extras = PROJECT["optional-dependencies"]
     assert extras.keys() == {"kubernetes"}
@@ -168,7 +168,7 @@ CONFIGURED = f"{{plan: {PLAN}, data_dir: data, targets: [{{url: 'http://127.0.0.
         (("--help",), 0),
     ],
 )
-def test_commands_of_role_node_do_without_optional_modules(words: tuple[str, ...], code: int, tmp_path: Path) -> None:
+def test_node_commands_run_without_optional_modules(words: tuple[str, ...], code: int, tmp_path: Path) -> None:
     (tmp_path / "sizewatch.yaml").write_text(CONFIGURED, encoding="utf-8")
     (tmp_path / "data").mkdir(mode=0o700)
     HistoryStore(tmp_path / "data" / "history.db").close()
@@ -177,7 +177,7 @@ def test_commands_of_role_node_do_without_optional_modules(words: tuple[str, ...
 
 
 @pytest.mark.parametrize("command", ["forecast", "backtest", "prewarm"])
-def test_a_command_without_its_libraries_says_which_image_has_them(command: str, tmp_path: Path) -> None:
+def test_missing_library_names_the_image(command: str, tmp_path: Path) -> None:
     (tmp_path / "sizewatch.yaml").write_text(CONFIGURED, encoding="utf-8")
     (tmp_path / "data").mkdir()
     ran = run_without_optional(command, "-c", "sizewatch.yaml", "--tier", "cpu-small", folder=tmp_path)
@@ -187,7 +187,7 @@ def test_a_command_without_its_libraries_says_which_image_has_them(command: str,
     assert ran.stderr.count("\n") == 1
 
 
-def test_doctor_names_the_image_in_place_of_a_limit_of_memory(tmp_path: Path) -> None:
+def test_doctor_names_the_image(tmp_path: Path) -> None:
     (tmp_path / "sizewatch.yaml").write_text(CONFIGURED, encoding="utf-8")
     (tmp_path / "data").mkdir()
     doctor = run_without_optional("doctor", "-c", "sizewatch.yaml", folder=tmp_path).stdout
@@ -195,6 +195,6 @@ def test_doctor_names_the_image_in_place_of_a_limit_of_memory(tmp_path: Path) ->
     assert "limits of memory" not in doctor
 
 
-def test_another_module_is_a_defect_and_no_advice() -> None:
+def test_other_missing_module_is_a_defect() -> None:
     assert explain_missing_module(ModuleNotFoundError("", name="yaml")) is None
     assert explain_missing_module(ModuleNotFoundError("", name="numpy.linalg")) is not None

@@ -28,12 +28,12 @@ def poisson_tail_by_hand(k: int, mean: float) -> float:
 
 
 @given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))), st.floats(0.001, 0.999))
-def test_the_binomial_tail_is_the_sum_of_its_terms(pair: tuple[int, int], p: float) -> None:
+def test_binomial_tail_sums_its_terms(pair: tuple[int, int], p: float) -> None:
     k, n = pair
     assert binomial_tail(k, n, p) == pytest.approx(tail_by_hand(k, n, p), rel=1e-9, abs=1e-12)
 
 
-def test_a_tail_of_an_impossible_or_a_certain_event_is_nothing_or_all() -> None:
+def test_tails_end_at_nothing_and_all() -> None:
     assert binomial_tail(1, 10, 0.0) == 0.0
     assert binomial_tail(10, 10, 1.0) == 1.0
 
@@ -42,9 +42,7 @@ def test_a_tail_of_an_impossible_or_a_certain_event_is_nothing_or_all() -> None:
     st.integers(1, 150).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))),
     st.sampled_from([0.9, 0.95, 0.99, CONFIDENCE]),
 )
-def test_at_the_bound_what_was_seen_is_just_as_rare_as_the_confidence_allows(
-    pair: tuple[int, int], confidence: float
-) -> None:
+def test_binomial_bound_is_as_rare(pair: tuple[int, int], confidence: float) -> None:
     k, n = pair
     bound = binomial_lower_bound(k, n, confidence)
     assert bound < k / n
@@ -62,7 +60,7 @@ def test_at_the_bound_what_was_seen_is_just_as_rare_as_the_confidence_allows(
         (10, 100, 0.975, 0.0490),
     ],
 )
-def test_the_bound_is_the_one_in_the_tables(k: int, n: int, confidence: float, published: float) -> None:
+def test_binomial_bound_matches_tables(k: int, n: int, confidence: float, published: float) -> None:
     assert binomial_lower_bound(k, n, confidence) == pytest.approx(published, abs=5e-5)
 
 
@@ -71,12 +69,12 @@ def test_the_bound_is_the_one_in_the_tables(k: int, n: int, confidence: float, p
     # Garwood's two-sided 95 % table.
     [(1, 0.975, 0.0253), (5, 0.975, 1.6235), (10, 0.975, 4.7954), (20, 0.975, 12.2165), (100, 0.975, 81.3640)],
 )
-def test_the_poisson_bound_is_the_one_in_the_tables(k: int, confidence: float, published: float) -> None:
+def test_poisson_bound_matches_tables(k: int, confidence: float, published: float) -> None:
     assert poisson_lower_bound(k, confidence) == pytest.approx(published, abs=5e-4)
 
 
 @given(st.integers(1, 60), st.sampled_from([0.95, CONFIDENCE]))
-def test_at_the_poisson_bound_what_was_seen_is_as_rare_as_allowed(k: int, confidence: float) -> None:
+def test_poisson_bound_is_as_rare(k: int, confidence: float) -> None:
     assert poisson_tail_by_hand(k, poisson_lower_bound(k, confidence)) == pytest.approx(1 - confidence, rel=1e-6)
 
 
@@ -98,13 +96,13 @@ def test_what_is_no_share_is_refused(k: int, n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [10**4, 10**6, 10**8])
-def test_a_week_of_requests_is_bounded_as_the_normal_law_would(n: int) -> None:
+def test_large_counts_match_normal_law(n: int) -> None:
     k = n // 100
     sigma = math.sqrt(0.01 * 0.99 / n)
     assert binomial_lower_bound(k, n) == pytest.approx(0.01 - 3.0902 * sigma, abs=4 / n + 0.02 * sigma)
 
 
-def test_the_bound_lies_above_the_truth_no_more_often_than_promised() -> None:
+def test_bound_holds_as_often_as_promised() -> None:
     chance, truth, n, trials = random.Random(9), 0.05, 60, 2000
     bounds = {k: binomial_lower_bound(k, n, 0.9) for k in range(n + 1)}
     wrong = sum(bounds[sum(chance.random() < truth for _ in range(n))] > truth for _ in range(trials))
@@ -121,7 +119,7 @@ def test_the_distribution_is_that_of_the_tables(x: float, freedom: int, below: f
     assert chi_square_below(x, freedom) == pytest.approx(below, abs=1e-6)
 
 
-def test_the_ends_of_the_distribution_are_nothing_and_all() -> None:
+def test_distribution_ends_at_nothing_and_all() -> None:
     assert chi_square_below(0.0, 3) == 0.0
     assert chi_square_below(1e6, 3) == 1.0
     assert chi_square_below(1500.0, 1200) == pytest.approx(1.0, abs=1e-6)
@@ -133,9 +131,9 @@ def test_what_is_no_chi_square_is_refused(x: float, freedom: int) -> None:
         chi_square_below(x, freedom)
 
 
-def test_rows_are_compared_with_an_equal_share_and_add_up() -> None:
+def test_rows_compare_with_equal_share() -> None:
     assert check_uniformity([(30, 40, 50), (40, 40, 40)]) == pytest.approx(chi_square_below(5.0, 4))
 
 
-def test_rows_without_counts_or_of_one_place_say_nothing() -> None:
+def test_single_rows_say_nothing() -> None:
     assert check_uniformity([(0, 0), (5,), ()]) == 1.0

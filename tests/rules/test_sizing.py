@@ -14,17 +14,14 @@ from rules.sizing import (
 )
 
 
-def test_48_requests_of_two_seconds_are_a_ceiling_of_24_rps() -> None:
+def test_requests_of_two_seconds_bound_rps() -> None:
     assert littles_ceiling_rps(48, 2) == 24
 
 
-def test_two_seconds_at_50_rps_are_100_queued_requests() -> None:
+def test_guides_queue_and_draft_examples() -> None:
     assert safe_queue_depth(2, 50) == 100
     with pytest.raises(ValueError, match="arrival_rps must be"):
         safe_queue_depth(2, 0)
-
-
-def test_acceptance_08_with_5_drafts_gives_3_69_tokens_a_round() -> None:
     assert expected_tokens_per_round(0.8, 5) == pytest.approx((1 - 0.8**6) / (1 - 0.8))
     assert expected_tokens_per_round(0.8, 5) == pytest.approx(3.69, abs=0.005)
 
@@ -47,11 +44,11 @@ def test_acceptance_is_recovered_from_what_it_causes(acceptance: float, drafts: 
     assert acceptance_from_mean_accepted(min(max(mean, 0), drafts), drafts) == pytest.approx(acceptance, abs=1e-9)
 
 
-def test_five_drafts_at_a_tenth_of_a_step_speed_up_by_2_46() -> None:
+def test_drafts_speed_up_as_reckoned() -> None:
     assert speculation_speed_up(3.69, 5, 0.001, 0.01) == pytest.approx(2.46)
 
 
-def test_a_million_tokens_cost_gpu_hours_times_price_over_tokens() -> None:
+def test_tokens_cost_their_gpu_hours() -> None:
     assert cost_per_million_tokens(52, 2.5, 65_000_000) == 2.0
     assert cost_per_million_tokens(0, 2.5, 1) == 0
 
@@ -68,7 +65,7 @@ def test_a_million_tokens_cost_gpu_hours_times_price_over_tokens() -> None:
         (lambda: cost_per_million_tokens(-1, 2, 5), "-1 GPU-hours at 2 have no cost"),
     ],
 )
-def test_a_number_that_cannot_be_is_refused_by_its_name(call: object, words: str) -> None:
+def test_impossible_number_is_named(call: object, words: str) -> None:
     assert callable(call)
     with pytest.raises(ValueError, match=words):
         call()

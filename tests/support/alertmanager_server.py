@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import tools
-from waiting import CEILING_SECONDS, free_port, wait_until_answered
+from loopback import program
+from waiting import CEILING_SECONDS, free_port
 
 
 @contextmanager
-def alertmanager(folder: Path, configuration: Path) -> Iterator[str]:
+def alertmanager(folder: Path, configuration: Path, port: int = 0) -> Iterator[str]:
     """Its address; it stops at the end of the block."""
-    port = free_port()
+    port = port or free_port()
     command = (
         tools.tool("prometheus-alertmanager"),
         f"--config.file={configuration}",
@@ -26,13 +26,8 @@ def alertmanager(folder: Path, configuration: Path) -> Iterator[str]:
         "--cluster.listen-address=",
         "--log.level=error",
     )
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_until_answered(f"http://127.0.0.1:{port}/-/ready")
+    with program(command, f"http://127.0.0.1:{port}/-/ready"):
         yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(CEILING_SECONDS)
 
 
 def post(url: str, alerts: list[dict[str, Any]]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import socketserver
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from loopback import served
 from waiting import CEILING_SECONDS
 
 
@@ -31,11 +31,8 @@ def answering(said: list[bytes], path: str = "") -> Iterator[str]:
         socketserver.ThreadingUnixStreamServer(path, Handler) if path else _Server(("127.0.0.1", 0), Handler) as server
     ):
         server.daemon_threads, server.block_on_close = True, False
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        yield path or f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+        with served(server):
+            yield path or f"http://127.0.0.1:{server.server_address[1]}"
 
 
 class _Server(socketserver.ThreadingTCPServer):

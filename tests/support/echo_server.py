@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import base64
 import itertools
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
+
+from loopback import LoopbackServer, Quiet, served
 
 MODES = (
     *("unauthorized", "error", "redirect", "garbage", "moved", "page", "bad json", "forbidden", "cut", "odd type"),
@@ -20,25 +20,16 @@ MODES = (
 )
 
 
-class Echo(ThreadingHTTPServer):
+class Echo(LoopbackServer):
     """`seen` are the Authorization and other headers that came."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.modes = itertools.cycle(MODES)
         self.seen: list[str] = []
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gave up hangs up."""
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Quiet, BaseHTTPRequestHandler):
     server: Echo
 
     def _answer(self) -> None:
@@ -94,19 +85,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
         self.close_connection = True
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
 
 @contextmanager
 def echoing() -> Iterator[Echo]:
     """One until the end of the block."""
     server = Echo()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with served(server):
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -10,11 +10,11 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler
 
 import recorded
+from loopback import LoopbackServer, Quiet, served
 from waiting import CEILING_SECONDS
 
 from agent.sources.recording import load, scrapes
@@ -45,17 +45,14 @@ def born(body: bytes, started: float, ready_after: float = 40.0) -> bytes:
     return "\n".join(lines).encode() + b"\n"
 
 
-class Engine(ThreadingHTTPServer):
+class Engine(LoopbackServer):
     """One engine. `asked` are the times (`time.time`) at which a page was asked for, `headers` those of the last.
 
     It tells its `release` at /version, 404 without one; `release_asked` counts the questions.
     """
 
-    daemon_threads = True
-    request_queue_size = 64
-
     def __init__(self, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
+        super().__init__(Handler, port)
         self.pages = pages()
         self.act: Act | None = None
         self.release = b""
@@ -65,18 +62,11 @@ class Engine(ThreadingHTTPServer):
         self.released = threading.Event()
 
     @property
-    def port(self) -> int:
-        return int(self.server_address[1])
-
-    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/metrics"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gave up hangs up; that is what is tested."""
+        return f"{super().url}/metrics"
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet, BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Engine
 
@@ -91,9 +81,6 @@ class Handler(BaseHTTPRequestHandler):
             self.server.act(self)
         else:
             give(self, self.server.pages[min(len(self.server.asked), len(self.server.pages)) - 1])
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
 
 
 def give(handler: Handler, body: bytes, status: int = 200, content_type: str = METRICS, **headers: str) -> None:
@@ -139,14 +126,8 @@ def is_html(handler: Handler) -> None:
 def engines(count: int = 1, port: int = 0) -> Iterator[list[Engine]]:
     """Engines that answer until the end of the block."""
     made = [Engine(port) for _ in range(count)]
-    threads = [threading.Thread(target=e.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True) for e in made]
-    for thread in threads:
-        thread.start()
-    try:
+    with ExitStack() as stack:
+        for engine in made:
+            stack.enter_context(served(engine))
+            stack.callback(engine.released.set)
         yield made
-    finally:
-        for engine, thread in zip(made, threads, strict=True):
-            engine.released.set()
-            engine.shutdown()
-            engine.server_close()
-            thread.join()

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from loopback import LoopbackServer, Quiet, served
 
 PASSWORD = "c4n4ry-p4ssword"
 LOGIN = f"Basic {base64.b64encode(f'admin:{PASSWORD}'.encode()).decode()}"
 TOKEN = "glsa_0123456789abcdef0123456789abcdef_01234567"
 
 
-class GrafanaServer(ThreadingHTTPServer):
+class GrafanaServer(LoopbackServer):
     """`folders` by uid, `saved` dashboards by uid with what was sent beside them; `otherwise`: status, headers and body
     instead of the answer, by path."""
 
-    daemon_threads = True
-
     def __init__(self, path: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.path = path
         self.folders: dict[str, str] = {}
         self.saved: dict[str, dict[str, Any]] = {}
@@ -33,10 +32,10 @@ class GrafanaServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}{self.path}"
+        return f"{super().url}{self.path}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Quiet, BaseHTTPRequestHandler):
     server: GrafanaServer
 
     def do_GET(self) -> None:
@@ -94,16 +93,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
 
 @contextmanager
 def grafana(path: str = "") -> Iterator[GrafanaServer]:
     """A running one, served under a path if given."""
-    with GrafanaServer(path) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
+    server = GrafanaServer(path)
+    with served(server):
         yield server
-        server.shutdown()
-        thread.join()

@@ -7,12 +7,12 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 import trustme
+from loopback import LoopbackServer, Quiet, served
 from waiting import CEILING_SECONDS
 
 SERIES = {"metric": {"__name__": "vllm:x", "instance": "a:1"}, "values": [[1.5, "2"], [3, "NaN"]]}
@@ -26,11 +26,9 @@ def vector(*series: object, **further: object) -> bytes:
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": series}, **further}).encode()
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
+class Server(LoopbackServer):
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self._scheme = "http" if tls is None else "https"
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_side=True)
@@ -40,13 +38,10 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"{self._scheme}://127.0.0.1:{self.server_address[1]}"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gave up hangs up; that is what is tested."""
+        return super().url.replace("http", self._scheme)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet, BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: Server
@@ -62,9 +57,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self.do_GET()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
 
 
 class Tls:
@@ -129,12 +121,8 @@ def hangs_up(handler: Handler) -> None:
 def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     """One that runs until the end of the block."""
     made = Server(tls)
-    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield made
-    finally:
-        made.released.set()
-        made.shutdown()
-        made.server_close()
-        thread.join()
+    with served(made):
+        try:
+            yield made
+        finally:
+            made.released.set()

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from waiting import CEILING_SECONDS
+from loopback import LoopbackServer, Quiet, served
 
 Object = dict[str, Any]
 
@@ -163,7 +163,7 @@ class Kube:
         return [urlsplit(one).path for one in self.asked]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Quiet, BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
 
@@ -256,19 +256,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text)
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
 
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
+class _Server(LoopbackServer):
     def __init__(self, kube: Kube, port: int = 0) -> None:
         self.kube = kube
-        super().__init__(("127.0.0.1", port), _Handler)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gave up hangs up; that is what is tested."""
+        super().__init__(_Handler, port)
 
 
 @contextmanager
@@ -277,16 +269,11 @@ def serving(kube: Kube, port: int = 0, tls: ssl.SSLContext | None = None) -> Ite
     server = _Server(kube, port)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    scheme = "https" if tls is not None else "http"
-    kube.url, kube.ended = f"{scheme}://127.0.0.1:{server.server_address[1]}", False
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield kube
-    finally:
-        with kube.lock:
-            kube.ended = True
-            kube.lock.notify_all()
-        server.shutdown()
-        server.server_close()
-        thread.join(CEILING_SECONDS)
+    kube.url, kube.ended = server.url.replace("http", "http" if tls is None else "https"), False
+    with served(server):
+        try:
+            yield kube
+        finally:
+            with kube.lock:
+                kube.ended = True
+                kube.lock.notify_all()

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import tools
 import yaml
+from loopback import LoopbackServer, Quiet, served
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 
-class Pager(ThreadingHTTPServer):
+class Pager(LoopbackServer):
     """Whom Alertmanager calls: `messages` are the bodies, oldest first."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _PagerHandler)
+        super().__init__(_PagerHandler)
         self.messages: list[dict[str, Any]] = []
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/"
+        return f"{super().url}/"
 
     def told(self, name: str, status: str) -> list[dict[str, Any]]:
         """The alerts of this name that came with this status."""
@@ -36,7 +34,7 @@ class Pager(ThreadingHTTPServer):
         return [a for a in alerts if a["labels"]["alertname"] == name and a["status"] == status]
 
 
-class _PagerHandler(BaseHTTPRequestHandler):
+class _PagerHandler(Quiet, BaseHTTPRequestHandler):
     server: Pager
 
     def do_POST(self) -> None:
@@ -44,18 +42,12 @@ class _PagerHandler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
 
 @contextmanager
 def pager() -> Iterator[Pager]:
-    with Pager() as one:
-        thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        yield one
-        one.shutdown()
-        thread.join()
+    called = Pager()
+    with served(called):
+        yield called
 
 
 class Alertmanager:

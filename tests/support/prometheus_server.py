@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import tools
+from loopback import program
 from prometheus_client.parser import text_string_to_metric_families
-from waiting import CEILING_SECONDS, free_port, wait_until_answered
+from waiting import free_port
 
 from agent.sources.recording import load, scrapes
 
@@ -69,10 +70,5 @@ def prometheus(folder: Path, lines: Iterable[Line], rule_files: Iterable[Path] =
     port = free_port()
     where = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={data}")
     how = (f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=100y", "--log.level=error")
-    process = subprocess.Popen([server, *where, *how], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_until_answered(f"http://127.0.0.1:{port}/-/ready")
+    with program([server, *where, *how], f"http://127.0.0.1:{port}/-/ready"):
         yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(CEILING_SECONDS)

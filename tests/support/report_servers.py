@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import socketserver
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email import message_from_bytes, policy
 from email.message import EmailMessage
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from loopback import LoopbackServer, Quiet, served
 
 
 class Webhook:
@@ -32,7 +33,7 @@ class Webhook:
 def webhook() -> Iterator[Webhook]:
     one = Webhook()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
             one.asked += 1
@@ -46,20 +47,10 @@ def webhook() -> Iterator[Webhook]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    one.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    server = LoopbackServer(Handler)
+    one.port = server.port
+    with served(server):
         yield one
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 class Mailbox:
@@ -114,11 +105,5 @@ def mail_server() -> Iterator[Mailbox]:
     server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     box.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with served(server):
         yield box
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import re
 
-import pytest
-from paths import SHARED
-
 from rules.telemetry.snapshots import Snapshot
 
 RELEASES = ("0.4.6", "0.5.3", "0.5.10", "0.5.23")
 NEWEST, STARTUP, REAL = "sglang-0.5.23.prom", "sglang_startup.prom", "sglang_after_load.prom"
 OURS = [f"sglang-{release}.prom" for release in RELEASES] + [STARTUP, REAL]
-SHARED_PAGES = SHARED / "pages"
-DOCS, TRIMMED = (
-    SHARED_PAGES / "sglang-0.4.x-docs-llama31-8b-overload.prom",
-    SHARED_PAGES / "sglang-0.5.10.post1-datadog.prom",
-)
-absent = pytest.mark.skipif(
-    not TRIMMED.exists(), reason="../shared is absent: captured pages of 0.4.1 and 0.5.10 were not tried"
-)
 
 RANKS = 'moe_ep_rank="0",pp_rank="0",tp_rank="0"'
 

@@ -13,7 +13,6 @@ from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, explain_families
 from rules.engines.registry import ENGINES, normalize_name, strip_wrapper_prefix
 from rules.engines.table import EngineTable
-from rules.telemetry.families import BY_NAME, stem
 
 TABLES = {f"{engine.name}/{engine.generation}": engine for engine in ENGINES}
 
@@ -46,31 +45,6 @@ def unexplained(engine: EngineTable, found: Iterable[FamilyUse]) -> list[str]:
     return [name for name, own in plain.items() if not why_unread(engine.label, own)]
 
 
-def unknown(engine: EngineTable, text: str) -> list[str]:
-    """The families of a page that the table has no row and the list no reason for."""
-    return unexplained(engine, uses(engine, text).values())
-
-
-def never_met(engine: EngineTable, *pages: str) -> set[tuple[str, str]]:
-    """The rows (source, family) that none of these pages has."""
-    met = {
-        (normalize_name(name), family)
-        for page in pages
-        for name, use in uses(engine, page).items()
-        for family in use.families
-    }
-    return {(row.source, row.family) for row in engine.rows} - met
-
-
-def misread(engine: EngineTable, text: str) -> set[str]:
-    """Families that are read and not said to be, or of a kind that is not theirs."""
-    page = PageReader().read(text.encode(), START)
-    present = {stem(family) for family in (*page.counters, *page.histograms, *page.gauges)}
-    said = {family for use in uses(engine, text).values() for family in use.families}
-    wrong = {row.family for row in engine.rows if BY_NAME[row.family].kind is not row.kind}
-    return (present - said) | wrong
-
-
 def openmetrics(text: str) -> str:
     """The page as OpenMetrics spells it: a TYPE line names its counter without `_total`, `# EOF` ends it."""
     bare = re.sub(r"(?m)^(# (?!TYPE).*|\S+_created\{.*|# TYPE \S+_created .*)\n", "", text)
@@ -81,7 +55,3 @@ def without(text: str, *names: str) -> str:
     """The page without the families of these names."""
     family = "|".join(re.escape(name) for name in names)
     return re.sub(rf"(?m)^(# TYPE )?({family})(_bucket|_sum|_count)?[ {{].*\n", "", text)
-
-
-OFFLOADING_SIGNALS = ("external_", "kv_offload_", "kv_transfer_failures", "energy_", "mfu", "mbu")
-"""Signals of an optional part of an engine: a table needs no reason of its own where they are missing."""

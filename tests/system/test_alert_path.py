@@ -113,7 +113,7 @@ def of_agents() -> set[str]:
     return {rule["alert"] for rule in own["rules"]}
 
 
-def test_a_file_is_sped_up_in_its_durations_and_nothing_else() -> None:
+def test_speeding_up_changes_durations_alone() -> None:
     before = ALERTS.read_text(encoding="utf-8")
     pairs = zip(before.splitlines(), sped_up(before, RULE_TIMES, SPEED).splitlines(), strict=True)
     changed = {(a.strip(), b.strip()) for a, b in pairs if a != b}
@@ -124,7 +124,7 @@ def test_a_file_is_sped_up_in_its_durations_and_nothing_else() -> None:
         sped_up(" for: 1h30m\n", ("for",), 20)
 
 
-def test_a_cascade_pages_once_by_prometheus_rules_and_is_resolved(tmp_path: Path) -> None:
+def test_rules_page_a_cascade_once(tmp_path: Path) -> None:
     port, rules, routes = free_port(), tmp_path / "alerts.yaml", tmp_path / "alertmanager.yaml"
     text = ALERTS.read_text(encoding="utf-8")
     # That an alert is kept stays as long as in life: no page that is late on a busy machine ends one.

@@ -1,7 +1,7 @@
 """A canary in every place of a configuration that holds a secret; daemons that fail in every way; and everything they wrote,
 served, printed or passed on, searched for each of them.
 
-A new key that holds a secret is found by `test_every_key_that_names_a_secret_has_a_canary`; it gets a line in `Nest`.
+A new key that holds a secret is found by `test_every_secret_key_has_a_canary`; it gets a line in `Nest`.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ PAGES = ("/", "/metrics", "/api/status", "/healthz", "/readyz", "/reports/", "/n
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_no_secret_leaves_the_files_that_hold_it(role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_leaves_its_files(role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority, nest, port = trustme.CA(), Nest(tmp_path), free_port()
     with echoing() as echo:
         monkeypatch.setenv("CANARY_URL", f"jsons://user:{nest.egg('report variable')}@{echo.url[7:]}/")
@@ -388,7 +388,7 @@ def test_what_a_search_would_find_is_found(tmp_path: Path) -> None:
     assert nest.found(b"canary") == []
 
 
-def test_every_key_that_names_a_secret_has_a_canary(tmp_path: Path) -> None:
+def test_every_secret_key_has_a_canary(tmp_path: Path) -> None:
     """By the schema: a new key of this kind fails here until it has a canary."""
     named = set(_keys(Config.model_json_schema(mode="validation"))) - PUBLIC
     nest, authority = Nest(tmp_path), trustme.CA()
@@ -421,7 +421,7 @@ def _used(data: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("words", [["inspect"], ["inspect", "--format", "json"], ["plan", "init"]])
 @pytest.mark.parametrize("page", ["metrics", "nothing"])
-def test_a_command_that_is_given_an_address_leaves_its_query_out_of_what_it_says(
+def test_command_leaves_query_out_of_output(
     words: list[str], page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of an engine that answers well: what goes into a ticket is what a command said of it."""

@@ -6,11 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,9 +18,7 @@ from history_samples import booking
 from paths import ROOT, SUPPORT
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.alerting.delivery import AlertDelivery, AlertmanagerClient
 from agent.config.peer import Peer
-from agent.errors import ScrapeError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.scrape.scrapers import Scrapers, Target
@@ -66,9 +62,7 @@ MISBEHAVIOURS = (answers_500, cuts_off, hangs, hangs_mid_page, is_garbage, is_ht
 
 @pytest.mark.parametrize("act", MISBEHAVIOURS, ids=lambda act: act.__name__)
 @pytest.mark.parametrize("turns", [1, 3, 5])
-def test_an_engine_that_is_well_again_is_seen_within_two_turns_however_long_it_was_not(
-    act: Callable[[Handler], None], turns: int
-) -> None:
+def test_recovered_engine_is_seen_in_two_cycles(act: Callable[[Handler], None], turns: int) -> None:
     with engines(1) as (engine,):
         hurried = act in (hangs, hangs_mid_page)
         options = Peer(url=engine.url, timeout_seconds=0.25 if hurried else CEILING_SECONDS)
@@ -108,7 +102,7 @@ except ConfigError as error:
 """
 
 
-def test_a_disk_without_room_for_a_number_costs_the_name_of_the_holder_and_not_the_start(tmp_path: Path) -> None:
+def test_full_disk_costs_holder_name_only(tmp_path: Path) -> None:
     told = python(NO_ROOM_FOR_THE_NAME, str(tmp_path / "data")).splitlines()
     assert told[0].endswith('daemon.lock error="File too large"')
     assert "is in use by another sizewatch" in told[1]
@@ -134,7 +128,7 @@ with HistoryStore(Path(sys.argv[1])) as store:
 """
 
 
-def test_a_file_that_may_not_grow_keeps_nothing_of_a_booking_and_takes_it_once_it_may(tmp_path: Path) -> None:
+def test_file_that_cannot_grow_keeps_nothing(tmp_path: Path) -> None:
     told = python(FILE_MAY_NOT_GROW, str(tmp_path / "history.db")).splitlines()
     assert all("(SQLITE_" in line for line in told[:3])
     assert told[3] == "120.0 120.0"
@@ -152,7 +146,7 @@ def small_disk(folder: Path, **limits: int) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_disk_without_room_for_another_file_is_waited_for_and_ends_nothing(tmp_path: Path) -> None:
+def test_disk_without_inodes_is_waited_for(tmp_path: Path) -> None:
     with small_disk(tmp_path, nr_inodes=2) as disk:
         (disk / "last").touch()
         keeping = HistoryService(lambda: HistoryStore(disk / "history.db"))
@@ -163,43 +157,7 @@ def test_a_disk_without_room_for_another_file_is_waited_for_and_ends_nothing(tmp
         keeping.close()
 
 
-class Refusing(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(400)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
-
-@contextmanager
-def refusing() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/api/v2/alerts"
-        server.shutdown()
-        thread.join()
-
-
-def test_an_alertmanager_that_is_away_is_known_before_the_first_alert() -> None:
-    delivery = AlertDelivery(AlertmanagerClient(Peer(url=f"http://127.0.0.1:{free_port()}")), 60.0)
-    delivery.offer(lambda: ())
-    try:
-        assert wait_for(lambda: delivery.health.failures >= 1)
-        assert "connection refused" in str(delivery.health.trouble)
-    finally:
-        delivery.close()
-
-
-def test_an_alertmanager_that_refuses_even_an_empty_list_is_told_and_ends() -> None:
-    with refusing() as url, pytest.raises(ScrapeError, match="answered 400"):
-        AlertmanagerClient(Peer(url=url)).round([])
-
-
-def test_a_daemon_that_was_suspended_goes_on_when_it_may(tmp_path: Path) -> None:
+def test_suspended_daemon_continues(tmp_path: Path) -> None:
     port = free_port()
     with engines() as served:
         path = write(tmp_path, configuration(served, web={"listen": f"127.0.0.1:{port}"}))
@@ -220,7 +178,7 @@ def test_a_daemon_that_was_suspended_goes_on_when_it_may(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_file_that_was_cut_short_is_told_and_nothing_is_booked_into_it(tmp_path: Path, share: float) -> None:
+def test_truncated_history_takes_no_booking(tmp_path: Path, share: float) -> None:
     path = tmp_path / "history.db"
     store = HistoryStore(path)
     store.book([booking(minute, f"r{n}") for minute in range(40) for n in range(10)])

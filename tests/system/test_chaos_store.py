@@ -22,7 +22,7 @@ REPLICA = "cpu-small-0"
 
 
 @pytest.mark.parametrize("told", [(told_by_agents, agent_samples), (told_by_engines, engine_samples)])
-def test_a_store_that_is_away_for_long_says_of_no_replica_that_it_is_gone(told: tuple[object, object]) -> None:
+def test_absent_store_ends_no_replica(told: tuple[object, object]) -> None:
     make, of = told
     samples: list[Sample] = list(of("steady"))  # type: ignore[operator]
     fleet, api = make(samples)  # type: ignore[operator]
@@ -62,9 +62,7 @@ def long_ago(samples: list[Sample], rounds: int) -> list[Sample]:
 @pytest.mark.parametrize(
     ("most_seconds", "fails_at"), [(math.inf, math.inf), (400.0, math.inf), (math.inf, 6), (400.0, 9)]
 )
-def test_an_hour_that_was_missed_is_read_in_pieces_and_nothing_of_it_is_lost(
-    most_seconds: float, fails_at: float
-) -> None:
+def test_missed_hour_is_read_in_pieces(most_seconds: float, fails_at: float) -> None:
     samples = long_ago(list(engine_samples("steady")), 14)
     fleet, _ = told_by_engines(samples)
     away = Small(MemoryStore.of(samples))
@@ -86,18 +84,7 @@ def test_an_hour_that_was_missed_is_read_in_pieces_and_nothing_of_it_is_lost(
     assert booked(missed) == pytest.approx(booked(fleet))
 
 
-def test_a_tier_that_nothing_is_told_of_stays_out_of_sight() -> None:
-    samples = list(agent_samples("steady"))
-    begin, _ = times(samples)
-    fleet, _ = told_by_agents([one for one in samples if one[2] < begin + 100])
-    fleet.go(3)
-    for _ in range(10):
-        fleet.go(1)
-        assert "the store has had no sample of the tier for" in fleet.source.errors[TIER]
-    assert fleet.source.targets == ()
-
-
-def test_a_tier_that_nothing_was_ever_told_of_is_out_of_sight() -> None:
+def test_tier_without_any_sample_is_unseen() -> None:
     samples = list(agent_samples("steady"))
     fleet, _ = told_by_agents([(name, {**labels, "tier": "another"}, t, v) for name, labels, t, v in samples])
     fleet.go(1)
@@ -116,7 +103,7 @@ def booked(fleet: Fleet) -> float:
 
 @pytest.mark.parametrize("ahead", [3600.0, 120.0, -120.0, -7200.0])
 @pytest.mark.parametrize("lasts", [80.0, math.inf])
-def test_an_agent_whose_clock_is_wrong_is_read_by_the_stores(ahead: float, lasts: float) -> None:
+def test_wrong_agent_clock_follows_the_store(ahead: float, lasts: float) -> None:
     samples = list(agent_samples("steady"))
     begin, _ = times(samples)
     wrong = list(by_a_wrong_clock(samples, ahead, begin + 60, begin + 60 + lasts))
@@ -129,7 +116,7 @@ def test_an_agent_whose_clock_is_wrong_is_read_by_the_stores(ahead: float, lasts
     assert booked(fleet) == pytest.approx(booked(right), rel=0.1)
 
 
-def test_an_agent_whose_clock_is_ahead_is_missed_when_it_is_gone() -> None:
+def test_agent_with_clock_ahead_is_missed() -> None:
     samples = list(agent_samples("steady"))
     begin, _ = times(samples)
     fleet, _ = told_by_agents(
@@ -139,7 +126,7 @@ def test_an_agent_whose_clock_is_ahead_is_missed_when_it_is_gone() -> None:
     assert "no sample of the tier" in fleet.source.errors[TIER]
 
 
-def test_a_scrape_that_is_told_of_again_is_none_however_old_it_is() -> None:
+def test_repeated_scrape_counts_as_none() -> None:
     clock = AgentClock()
     assert [clock.scrape_time(t, told) for t, told in ((100.0, 98.0), (115.0, 98.0), (900.0, 98.0))] == [
         98.0,
@@ -149,14 +136,14 @@ def test_a_scrape_that_is_told_of_again_is_none_however_old_it_is() -> None:
     assert clock.behind == 0.0
 
 
-def test_scrapes_keep_their_distance_where_a_clock_is_wrong() -> None:
+def test_scrapes_keep_distance_despite_wrong_clock() -> None:
     clock = AgentClock()
     told = [clock.scrape_time(1000.0 + 15.0 * n, 1000.0 + 15.2 * n - 600.0) for n in range(5)]
     assert told == pytest.approx([1000.0 + 15.2 * n for n in range(5)])
     assert clock.scrape_time(1075.0, 1074.0) == 1074.0, "it is right again"
 
 
-def test_a_fleet_whose_clock_was_minutes_ahead_sees_again_within_two_turns() -> None:
+def test_fleet_recovers_after_clock_ahead() -> None:
     samples = list(engine_samples("steady"))
     fleet, api = told_by_engines(samples)
     assert isinstance(api, Away)
@@ -172,7 +159,7 @@ def test_a_fleet_whose_clock_was_minutes_ahead_sees_again_within_two_turns() -> 
     assert fleet.source.errors == {}
 
 
-def test_a_fleet_whose_clock_was_set_back_says_that_it_is_told_nothing_new() -> None:
+def test_fleet_reports_nothing_new_after_clock_back() -> None:
     fleet, _ = told_by_engines(list(engine_samples("steady")))
     fleet.go(3)
     fleet.now -= 3600.0

@@ -60,9 +60,7 @@ def configured(folder: Path, minutes: int = 120, rps: float = 6.0, **parts: obje
     return ["check", "-c", str(path)]
 
 
-def test_guardrails_are_told_by_what_was_seen_and_do_not_change_the_exit_code(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_guardrails_do_not_change_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     guardrails = {"max_prompt_tokens": 500, "max_generation_tokens": 150, "queue_breaker": 50}
     words = configured(tmp_path, minutes=190, guardrails=guardrails)
     assert main.main(words) == 0
@@ -82,7 +80,7 @@ def test_guardrails_are_told_by_what_was_seen_and_do_not_change_the_exit_code(
     ]
 
 
-def test_guardrails_that_are_not_known_have_no_certainty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_guardrails_have_no_certainty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main.main(configured(tmp_path, minutes=190))
     text = " ".join(capsys.readouterr().out.split())
     assert "unknown queue_breaker: no queue breaker; 80 to 90 fit" in text
@@ -94,7 +92,7 @@ def requests(words: list[str], capsys: pytest.CaptureFixture[str]) -> float:
     return float(json.loads(capsys.readouterr().out)["tiers"][0]["requests"])
 
 
-def test_ten_minutes_are_ten_minutes_and_no_hour(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_since_selects_its_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = configured(tmp_path)
     assert requests([*words, "--since", "10m"], capsys) == 9 * 60 * 6
     assert requests([*words, "--since", "1h"], capsys) == 10 * 60 * 6 + 49 * 60 * 3
@@ -102,21 +100,17 @@ def test_ten_minutes_are_ten_minutes_and_no_hour(tmp_path: Path, capsys: pytest.
     assert "(the last 10m, 3," in capsys.readouterr().out
 
 
-def test_less_than_a_minute_is_refused_for_nothing_is_kept_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_since_below_a_minute_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main([*configured(tmp_path), "--since", "10s"]) == 2
     assert "must be from 1m to" in capsys.readouterr().err
 
 
-def test_more_than_is_kept_is_what_is_kept_and_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_since_beyond_retention_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main.main([*configured(tmp_path), "--since", "200d"])
     assert " seen of the last 91d, not 200d: no more is kept, " in capsys.readouterr().out
 
 
-def test_two_minutes_far_beyond_the_benchmark_are_told_and_are_not_ok(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_minutes_beyond_benchmark_are_not_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(configured(tmp_path, minutes=2, rps=24 * 7.3)) == 3
     text = capsys.readouterr().out
     assert text.startswith("t: learning, 2 of 180 min (2 min seen of the last 7d, ")
@@ -133,7 +127,7 @@ def test_two_minutes_far_beyond_the_benchmark_are_told_and_are_not_ok(
         (190, 0, "t: production confirms the benchmark ("),
     ],
 )
-def test_minutes_confirm_nothing_until_three_hours_were_seen(
+def test_three_hours_are_needed_to_confirm(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], minutes: int, code: int, words: str
 ) -> None:
     command = configured(tmp_path, minutes)
@@ -145,6 +139,6 @@ def test_minutes_confirm_nothing_until_three_hours_were_seen(
     assert tier["status"] == ("unknown" if code == 3 else "ok")
 
 
-def test_a_finding_is_told_before_three_hours_were_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finding_does_not_wait_three_hours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(configured(tmp_path, minutes=20, rps=24 * 7.3)) == 1
     assert "learning" not in capsys.readouterr().out

@@ -77,7 +77,7 @@ def places_of(parts: LoopParts, text: str) -> Iterator[str]:
         yield "starts" if ".minutes.cpu-small.starts." in path else path.split(".")[2]
 
 
-def test_nothing_but_the_days_events_and_episodes_knows_a_pod_that_is_gone(tmp_path: Path) -> None:
+def test_gone_pod_leaves_only_timeline(tmp_path: Path) -> None:
     with churning(tmp_path, 3) as assembly:
         parts = LoopParts(assembly.loop, assembly.loop.source, assembly.runtime)
         assert "replicas" in places_of(parts, "dead-2")
@@ -87,7 +87,7 @@ def test_nothing_but_the_days_events_and_episodes_knows_a_pod_that_is_gone(tmp_p
 
 
 @pytest.mark.parametrize("wrong", [-7200.0, 7200.0])
-def test_a_pod_whose_clock_is_wrong_takes_no_minute_of_the_others(wrong: float) -> None:
+def test_wrong_pod_clock_takes_no_minute(wrong: float) -> None:
     watcher = EvaluationSteps({"t": load_bins.build_tier_context("t", None)})
     for number in range(200):
         t = BEGIN + 15.0 * number
@@ -99,7 +99,7 @@ def test_a_pod_whose_clock_is_wrong_takes_no_minute_of_the_others(wrong: float) 
     assert sum(one.replica == "wrong" for one in watcher.minutes["t"].binned) <= 1
 
 
-def test_a_busy_tier_that_shrinks_keeps_the_minutes_of_the_pods_that_went() -> None:
+def test_shrinking_tier_keeps_minutes() -> None:
     watcher = EvaluationSteps({"t": load_bins.build_tier_context("t", None)})
     for number in range(80):
         t = BEGIN + 15.0 * number
@@ -111,7 +111,7 @@ def test_a_busy_tier_that_shrinks_keeps_the_minutes_of_the_pods_that_went() -> N
     assert sum(one.window.end <= BEGIN + 540.0 for one in watcher.minutes["t"].binned) == 9 * 40
 
 
-def test_gpus_that_a_replica_was_waiting_for_are_not_waited_for_after_it_is_gone() -> None:
+def test_gone_replica_waits_for_no_gpu() -> None:
     class Nothing:
         def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
             return (), ()

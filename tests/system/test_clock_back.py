@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import pytest
 from daemon_runs import configuration, write
 from engine_server import engines
 from evaluation_steps import EvaluationSteps
@@ -72,9 +73,16 @@ class Life:
         assert self.keeping.error is None
         self.keeping.close()
 
-    def again(self) -> None:
+    def jump(self, hours: float) -> None:
+        self.now += hours * HOUR
+
+    def restart(self, times: float = 1) -> None:
         self.end()
         self.begin()
+
+    def replace(self, times: float = 1) -> None:
+        """The pods go, and others of their names come."""
+        self.watcher.remove_replicas({("t", "dead"), ("t", "r0")})
 
     def kept(self) -> Spans:
         self.end()
@@ -129,16 +137,7 @@ def about(found: Spans, *expected: tuple[float, float]) -> bool:
     )
 
 
-def test_after_the_clock_was_ahead_only_what_was_told_is_left_out(tmp_path: Path) -> None:
-    life = Life(tmp_path)
-    life.cycles(15)
-    life.now -= HOUR / 2
-    life.cycles(50)
-    # From 15 minutes before the first cycle to 35 after it, of which the first 15 were told by the clock that was ahead.
-    assert about(life.kept(), (-14.5, 35.0))
-
-
-def test_a_daemon_goes_on_judging_and_books_the_same(tmp_path: Path) -> None:
+def test_daemon_books_once_over_clock_jump(tmp_path: Path) -> None:
     now = BEGIN
 
     def clock() -> float:
@@ -162,89 +161,55 @@ def test_a_daemon_goes_on_judging_and_books_the_same(tmp_path: Path) -> None:
         assert about(of_it, (-8.5, 18.0))
 
 
-def test_a_time_that_only_a_jump_of_the_clock_went_over_is_kept_when_it_comes(tmp_path: Path) -> None:
+LIVES: dict[str, tuple[tuple[tuple[str, float], ...], tuple[tuple[float, float], ...]]] = {
+    # From 15 minutes before the first cycle to 35 after it, of which the first 15 were told by the clock that was ahead.
+    "ahead at first": ((("cycles", 15), ("jump", -0.5), ("cycles", 50)), ((-14.5, 35.0),)),
+    "only jumped over": (
+        (("cycles", 10), ("jump", 1), ("cycles", 10), ("jump", -1), ("cycles", 80)),
+        ((0.5, 10.0), (20.5, 100.0)),
+    ),
+    "restarts after it went back": (
+        (("cycles", 15), ("jump", -0.5), ("restart", 1), ("cycles", 20), ("restart", 1), ("cycles", 30)),
+        ((-14.5, 35.0),),
+    ),
+    "another pod": ((("cycles", 15), ("jump", -0.5), ("replace", 1), ("cycles", 50)), ((-14.5, 35.0),)),
+    "into the run before": (
+        (("cycles", 20), ("restart", 1), ("cycles", 5), ("jump", -0.25), ("cycles", 25)),
+        ((0.5, 35.0),),
+    ),
+    "slept for hours": ((("cycles", 5), ("jump", 3), ("cycles", 5)), ((0.5, 5.0), (185.5, 190.0))),
+}
+"""What a daemon and its clock do, in minutes, hours or times; and the spans that its history has then."""
+
+
+@pytest.mark.parametrize("name", LIVES)
+def test_clock_jump_keeps_each_second_once(tmp_path: Path, name: str) -> None:
+    steps, spans = LIVES[name]
     life = Life(tmp_path)
-    life.cycles(10)
-    life.now += HOUR
-    life.cycles(10)
-    life.now -= HOUR
-    life.cycles(80)
-    assert about(life.kept(), (0.5, 10.0), (20.5, 100.0))
+    for verb, amount in steps:
+        getattr(life, verb)(amount)
+    assert about(life.kept(), *spans)
 
 
-def test_a_clock_that_goes_to_and_fro_books_nothing_twice(tmp_path: Path) -> None:
+def test_clock_to_and_fro_books_nothing_twice(tmp_path: Path) -> None:
     life = Life(tmp_path)
     for number in range(20):
         life.cycles(5)
-        life.now += HOUR if number % 2 else -HOUR
+        life.jump(1 if number % 2 else -1)
     life.cycles(90)
     assert life.kept()[-1][1] == life.now
 
 
-def test_a_restart_after_the_clock_went_back_books_nothing_twice(tmp_path: Path) -> None:
-    life = Life(tmp_path)
-    life.cycles(15)
-    life.now -= HOUR / 2
-    life.again()
-    life.cycles(20)
-    life.again()
-    life.cycles(30)
-    assert about(life.kept(), (-14.5, 35.0))
-
-
-def test_a_restart_while_the_clock_is_right_loses_no_second_of_the_minute(tmp_path: Path) -> None:
+def test_restart_loses_no_second_of_minute(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.cycles(3.5)
-    life.again()
+    life.restart()
     life.cycles(4)
     # Between the last cycle of the one and the first of the other nobody watched.
     assert [end - begin for begin, end in life.kept()] == [180.0, 210.0]
 
 
-def test_a_pod_that_is_new_is_not_booked_into_a_time_that_its_tier_was_booked_in(tmp_path: Path) -> None:
-    life = Life(tmp_path)
-    life.cycles(15)
-    life.now -= HOUR / 2
-    life.watcher.remove_replicas({("t", "dead"), ("t", "r0")})
-    life.cycles(50)
-    assert about(life.kept(), (-14.5, 35.0))
-
-
-def test_a_clock_that_goes_back_into_the_time_of_the_run_before_books_nothing_twice(tmp_path: Path) -> None:
-    life = Life(tmp_path)
-    life.cycles(20)
-    life.again()
-    life.cycles(5)
-    life.now -= HOUR / 4
-    life.cycles(25)
-    assert about(life.kept(), (0.5, 35.0))
-
-
-def test_a_process_that_slept_for_hours_keeps_nothing_of_them(tmp_path: Path) -> None:
-    life = Life(tmp_path)
-    life.cycles(5)
-    life.now += 3 * HOUR
-    life.cycles(5)
-    assert about(life.kept(), (0.5, 5.0), (185.5, 190.0))
-
-
-def test_a_daemon_that_slept_for_hours_keeps_nothing_of_them(tmp_path: Path) -> None:
-    now = BEGIN
-    with engines(1) as served:
-        target = {"url": served[0].url, "tier": "cpu-small", "replica": "r0"}
-        keys = configuration([], targets=[target], scrape_interval="15s")
-        assembly = assemble(load(write(tmp_path, keys)), None, clock=lambda: now)
-        for slept in (0.0, 3 * HOUR):
-            now += slept
-            for _ in range(10):
-                now += 30.0
-                assembly.loop.run_cycle()
-        assembly.close(now)
-    found = kept_once(tmp_path / "sizewatch-data" / "history.db", "cpu-small", ("r0",))
-    assert about(found["r0"], (0.5, 5.0), (185.5, 190.0))
-
-
-def test_what_waits_of_the_way_that_the_clock_had_before_is_kept_beside_what_another_replica_told(
+def test_waiting_minutes_survive_clock_jump(
     tmp_path: Path,
 ) -> None:
     waiting = [booking(1, "r1"), booking(60, "r1")]
@@ -255,7 +220,7 @@ def test_what_waits_of_the_way_that_the_clock_had_before_is_kept_beside_what_ano
         assert len(keeping.store().minutes("h100", 0.0, math.inf)) == 3
 
 
-def test_a_clock_that_goes_back_a_second_with_every_second_cycle_costs_no_minute(tmp_path: Path) -> None:
+def test_clock_stepping_back_costs_no_minute(tmp_path: Path) -> None:
     watcher = EvaluationSteps({"t": load_bins.build_tier_context("t", None)})
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
     t = START
@@ -270,7 +235,7 @@ def test_a_clock_that_goes_back_a_second_with_every_second_cycle_costs_no_minute
     assert 0.95 * (t - START) <= seconds <= 1.1 * (t - START)
 
 
-def test_the_first_week_of_a_plan_begins_anew_where_a_clock_that_was_ahead_kept_its_begin(tmp_path: Path) -> None:
+def test_plan_week_restarts_after_clock_ahead(tmp_path: Path) -> None:
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
     context = load_bins.build_tier_context("t", None)
     keeping.upkeep({"t": context}, {"t": "v"}, START + 30 * 24 * HOUR)
@@ -282,7 +247,7 @@ def test_the_first_week_of_a_plan_begins_anew_where_a_clock_that_was_ahead_kept_
     keeping.close()
 
 
-def test_the_last_hour_of_the_pages_goes_on_by_the_new_time() -> None:
+def test_trend_continues_by_new_time() -> None:
     ledger, contexts = RuntimeState(), {"t": load_bins.build_tier_context("t", None)}
 
     def minute(number: int, replica: str) -> ClosedMinute:
@@ -297,7 +262,7 @@ def test_the_last_hour_of_the_pages_goes_on_by_the_new_time() -> None:
     assert [point.t for point in points] == [START + 60.0 * (number + 1) for number in range(20)]
 
 
-def test_minutes_of_a_time_that_has_yet_to_come_are_no_rule_s_business() -> None:
+def test_future_minutes_reach_no_rule() -> None:
     context = load_bins.build_tier_context("t", None)
     minutes = tier_minutes.TierMinutes()
     for number in range(70):
@@ -310,7 +275,7 @@ def keep_history(fleet: Fleet, path: Path) -> None:
     fleet.loop.sinks += (HistorySink(HistoryService(lambda: HistoryStore(path)), fleet.source, {}),)
 
 
-def test_role_fleet_asks_the_store_for_no_time_that_ends_before_it_begins(tmp_path: Path) -> None:
+def test_fleet_asks_no_reversed_time_span(tmp_path: Path) -> None:
     fleet, api = told_by_agents(list(agent_samples("steady")))
     keep_history(fleet, tmp_path / "h.db")
     asked: list[tuple[float, float]] = []
@@ -339,7 +304,7 @@ def test_role_fleet_asks_the_store_for_no_time_that_ends_before_it_begins(tmp_pa
     assert max(one.expected_seconds for one in minutes) <= 90.0
 
 
-def test_role_fleet_books_no_minute_twice_that_it_asks_for_again_when_it_is_restarted(tmp_path: Path) -> None:
+def test_restarted_fleet_books_no_minute_twice(tmp_path: Path) -> None:
     samples = list(agent_samples("steady"))
 
     def booked(stops: tuple[int, ...]) -> tuple[Window, float]:
@@ -363,7 +328,7 @@ def test_role_fleet_books_no_minute_twice_that_it_asks_for_again_when_it_is_rest
     assert restarted.counters["requests_finished"] <= whole.counters["requests_finished"] * 1.1
 
 
-def test_an_alertmanager_takes_alerts_that_began_by_a_clock_that_was_ahead() -> None:
+def test_alert_times_stay_ordered_after_clock_ahead() -> None:
     """It refuses an alert whose endsAt is before its startsAt, and one whose endsAt has yet to come fires (api/v2)."""
     firing = result(HOUR, Status.CRITICAL, Certainty.CERTAIN)
     settings = AlertSettings(resend_seconds=60.0)
@@ -382,7 +347,7 @@ def test_an_alertmanager_takes_alerts_that_began_by_a_clock_that_was_ahead() -> 
         assert one.firing == (ends > 75.0) == fires
 
 
-def test_alerts_of_others_that_began_by_a_clock_that_was_ahead_are_explained_at_once() -> None:
+def test_external_alert_times_stay_ordered() -> None:
     subject = Subject(tier="t")
     known = Diagnosis(rule="TargetDown", subject=subject, began_at=HOUR, certain=True, sentence="it is down")
     firing = ExternalAlert(

@@ -339,7 +339,7 @@ def check_input(bench: Bench, name: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_a_kept_input_is_read_or_refused_with_a_documented_error(path: Path, bench: Bench) -> None:
+def test_kept_input_is_read_or_refused(path: Path, bench: Bench) -> None:
     check_input(bench, path.parent.name, path.read_bytes())
 
 
@@ -384,13 +384,11 @@ SOUND = {
 @pytest.mark.parametrize("name", READERS)
 @settings(max_examples=12, derandomize=True)
 @given(st.data())
-def test_a_mutated_input_is_read_or_refused_with_a_documented_error(
-    name: str, bench: Bench, data: st.DataObject
-) -> None:
+def test_mutated_input_is_read_or_refused(name: str, bench: Bench, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from([*SOUND.get(name, ()), *sorted((CORPUS / name).iterdir())]))
     choice = b"" if path.parent.parent == CORPUS or name == "config" else data.draw(st.binary(min_size=1, max_size=1))
     check_input(bench, name, edited(choice + path.read_bytes(), data.draw(EDITS)))
 
 
-def test_every_folder_of_the_corpus_has_its_reader() -> None:
+def test_every_corpus_folder_has_a_reader() -> None:
     assert {path.parent.name for path in KEPT} == READERS.keys()

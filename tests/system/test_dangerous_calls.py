@@ -68,12 +68,12 @@ def imports() -> tuple[tuple[str, frozenset[str]], ...]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_that_turns_bytes_into_code_is_imported_where_it_may_be_and_nowhere_else(module: str) -> None:
+def test_unsafe_module_is_imported_in_one_place(module: str) -> None:
     where = {path for path, found in imports() if any(m == module or m.startswith(f"{module}.") for m in found)}
     assert where == set(MODULES[module].split())
 
 
-def test_nothing_runs_text_as_code_or_calls_what_is_known_to_be_unsafe() -> None:
+def test_no_unsafe_call() -> None:
     found = [
         f"{path}:{node.lineno}: {dotted(node.func)}"
         for path, tree in trees()
@@ -94,7 +94,7 @@ def test_no_process_is_started_by_name() -> None:
     assert starts == []
 
 
-def test_no_certificate_goes_unchecked_but_where_the_configuration_says_so() -> None:
+def test_certificates_are_checked_unless_configured() -> None:
     """`insecure_skip_verify` is the one place; everywhere else the library's own checks stand."""
     found = {
         path

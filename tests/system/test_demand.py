@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,6 @@ import numpy as np
 import pytest
 from history_samples import START, booking, finished
 from numpy.testing import assert_array_equal
-from paths import ROOT
 
 from agent.forecasting.history_input import read_demand
 from agent.forecasting.requests import settled_time
@@ -46,7 +43,7 @@ def requests(several: tuple[MinuteDemand, ...]) -> list[tuple[float, float | Non
 # ---- booking and reading ----
 
 
-def test_the_minutes_of_all_replicas_and_plans_are_one_row_of_the_tier(store: HistoryStore) -> None:
+def test_demand_has_one_row_a_minute(store: HistoryStore) -> None:
     store.book([booking(0, "r0", 1), booking(0, "r1", 2, plan="v2", finished=30.0), booking(1, "r0", finished=6.0)])
     store.book([booking(1, "r1", finished=5.0), booking(0, tier="mi300", finished=9.0)])
     assert requests(store.demand("h100", *EVER)) == [(0, 90.0), (1, 11.0)]
@@ -54,14 +51,14 @@ def test_the_minutes_of_all_replicas_and_plans_are_one_row_of_the_tier(store: Hi
     assert store.demand("h200", *EVER) == ()
 
 
-def test_a_request_that_goes_through_both_pools_arrived_once(store: HistoryStore) -> None:
+def test_request_through_both_pools_arrives_once(store: HistoryStore) -> None:
     pools = [replace(booking(0, name), pool=name) for name in ("prefill", "decode")]
     store.book(pools)
     assert requests(store.demand("h100", *EVER)) == [(0, 60.0)]
     assert finished(store.minutes("h100", *EVER)) == 120.0
 
 
-def test_demand_is_written_with_the_minutes_or_not_at_all(store: HistoryStore) -> None:
+def test_demand_is_atomic_with_minutes(store: HistoryStore) -> None:
     store.book([booking(0)])
     store._connection.execute("ALTER TABLE demand RENAME COLUMN waiting TO gone")
     with pytest.raises(sqlite3.OperationalError):
@@ -79,25 +76,6 @@ def test_demand_goes_after_thirteen_weeks(store: HistoryStore) -> None:
     assert requests(store.demand("h100", *EVER)) == [(1, 60.0)]
 
 
-def test_four_weeks_of_a_tier_are_read_in_a_moment_and_a_minute_takes_little_room(
-    store: HistoryStore, path: Path
-) -> None:
-    row = [60.0, 60.0, 60.0, 60.0, 60.0, 6000.0, 60.0, 600.0, 60.0, 12.0, 60.0, 3000.0, 60.0]
-    store.book([booking(0)])
-    marks = ", ".join("?" * (4 + len(row)))
-    store._connection.execute("BEGIN")
-    store._connection.executemany(
-        f"INSERT OR REPLACE INTO demand VALUES ({marks})",
-        ([START + 60 * i, 3, START + 60 * i, START + 60 * i + 60, *row] for i in range(1, 10_080)),
-    )
-    store._connection.execute("COMMIT")
-    (series,) = store._connection.execute("SELECT series FROM demand ORDER BY start LIMIT 1").fetchone()
-    assert series == 3
-    assert len(store.demand("h100", *EVER)) == 10_080
-    store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    assert path.stat().st_size < 10_080 * 200
-
-
 def test_the_columns_are_those_of_this_format() -> None:
     """A column that comes or goes needs another VERSION, or a history of today is no longer read."""
     assert VERSION == 6
@@ -105,12 +83,6 @@ def test_the_columns_are_those_of_this_format() -> None:
         "first, last, expected_seconds, covered_seconds, requests, requests_seconds, completed, prompt_tokens,"
         " prompt_seconds, generation_tokens, generation_seconds, waiting, waiting_seconds, computed_tokens, computed_seconds"
     )
-
-
-def test_the_history_loads_nothing_of_the_forecasts() -> None:
-    code = "import sys, agent.history.store; print([m for m in ('numpy', 'pandas', 'forecast') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "[]"
 
 
 # ---- as series ----
@@ -128,7 +100,7 @@ def minute(place: int, amount: float | None, tokens: float | None = None) -> Min
     )
 
 
-def test_minutes_become_a_series_in_which_what_is_not_known_is_missing() -> None:
+def test_unknown_minutes_are_missing_in_series() -> None:
     kept = [minute(0, None), minute(1, 5.0, 50.0), minute(3, None), minute(4, 7.0, 70.0)]
     reader: Any = SimpleNamespace(demand=lambda *_: kept)
     (found,) = read_demand(reader, "h100", START, START + 360.0, zone="Europe/Berlin")
@@ -136,5 +108,5 @@ def test_minutes_become_a_series_in_which_what_is_not_known_is_missing() -> None
     assert_array_equal(found.values, np.array([NAN, 5, NAN, NAN, 7, NAN]))
 
 
-def test_a_minute_is_settled_two_intervals_after_its_end() -> None:
+def test_minute_settles_after_two_intervals() -> None:
     assert [settled_time(START + t, 30.0) - START for t in (29, 30, 89, 90)] == [-60.0, 0.0, 0.0, 60.0]

@@ -50,7 +50,7 @@ def commands(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_metric_of_ours_that_a_page_names_is_exported(page: str) -> None:
+def test_named_metrics_are_exported(page: str) -> None:
     exported = {metric.name for metric in self_metrics.ALL}
     exported |= {m.name + suffix for m in self_metrics.ALL if m.kind is FamilyKind.HISTOGRAM for suffix in SUFFIXES}
     named = set(re.findall(r"\bsizewatch_[a-z0-9_]+", PAGES[page]))
@@ -71,11 +71,11 @@ def check_commands(shown: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_that_a_page_shows_exists_with_its_options(page: str) -> None:
+def test_shown_commands_exist(page: str) -> None:
     check_commands(commands(page))
 
 
-def test_every_command_and_link_of_the_readme_exists_and_the_index_lists_every_page() -> None:
+def test_readme_commands_and_links_exist() -> None:
     shown = re.findall(r"^(sizewatch [^#\n]+)", README, flags=re.MULTILINE)
     assert len(shown) >= 8
     check_commands(shown)
@@ -85,7 +85,7 @@ def test_every_command_and_link_of_the_readme_exists_and_the_index_lists_every_p
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_to_a_page_and_a_heading_that_exist(page: str) -> None:
+def test_links_lead_to_pages_and_headings(page: str) -> None:
     for target in re.findall(r"\]\((?!https://)([^)\s]+)\)", PAGES[page]):
         path, _, anchor = target.partition("#")
         linked = (DOCS / page).parent / path if path else DOCS / page
@@ -97,14 +97,14 @@ def test_every_link_leads_to_a_page_and_a_heading_that_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_file_of_the_repository_that_a_page_names_is_there(page: str) -> None:
+def test_named_files_exist(page: str) -> None:
     named = [
         span for span in code_spans(page) if re.fullmatch(r"(agent|rules|exporters|tests|docs|deploy)/[\w./-]+", span)
     ]
     assert [span for span in named if not list(ROOT.glob(span.replace("...", "*")))] == []
 
 
-def test_a_duration_whose_option_shows_one_has_it_for_default() -> None:
+def test_duration_option_shows_its_default() -> None:
     parameters = [one for context in list_contexts(main.command_line()) for one in context.command.params]
     shown = [parameter for parameter in parameters if str(parameter.metavar or "")[:1].isdigit()]
     assert shown
@@ -163,7 +163,7 @@ def promtool(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_prometheus_takes_the_queries_of_the_runbooks_and_the_rules_of_the_installation(tmp_path: Path) -> None:
+def test_prometheus_accepts_documented_queries(tmp_path: Path) -> None:
     queries = expressions("runbooks.md")
     assert len(queries) > 20
     recorded = [{"record": f"query_{place}", "expr": query} for place, query in enumerate(queries)]

@@ -182,7 +182,7 @@ def _formatter() -> logging.Formatter:
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_no_name_moves_a_cursor_turns_the_reading_or_forges_a_line(outputs: dict[str, str], output: str) -> None:
+def test_no_name_forges_lines_or_controls(outputs: dict[str, str], output: str) -> None:
     text = outputs[output]
     assert text
     assert CONTROLS.findall(text) == []
@@ -208,7 +208,7 @@ class _Tags(HTMLParser):
 
 
 @pytest.mark.parametrize("output", ["web /", "web /reports/", "file report.html", "file report.md"])
-def test_what_a_browser_makes_of_it_runs_nothing(outputs: dict[str, str], output: str) -> None:
+def test_browser_runs_nothing_of_a_name(outputs: dict[str, str], output: str) -> None:
     text = outputs[output]
     seen = _Tags()
     seen.feed(markdown(text, extensions=["tables"]) if output.endswith(".md") else text)
@@ -219,7 +219,7 @@ def test_what_a_browser_makes_of_it_runs_nothing(outputs: dict[str, str], output
         assert not [value for value in attributes.values() if (value or "").strip().lower().startswith("javascript")]
 
 
-def test_the_numbers_for_machines_carry_the_names_as_they_are(outputs: dict[str, str]) -> None:
+def test_machine_formats_carry_names_unchanged(outputs: dict[str, str]) -> None:
     families = list(text_string_to_metric_families(outputs["web /metrics"]))
     labels = {value for family in families for sample in family.samples for value in sample.labels.values()}
     assert NAME in labels
@@ -228,7 +228,7 @@ def test_the_numbers_for_machines_carry_the_names_as_they_are(outputs: dict[str,
         assert NAME in set(_texts(json.loads(outputs[output]))), output
 
 
-def test_no_label_of_a_stores_series_ends_a_line_or_moves_a_cursor() -> None:
+def test_store_label_ends_no_line() -> None:
     """They are shown wherever a replica, a pod or a GPU is; what cannot be shown so is nobody's name."""
     body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": [
         {"metric": {"__name__": "up", "pod": PAGE, f"odd{PAGE}": "x"}, "value": [1.5, "1"]},
@@ -264,7 +264,7 @@ def _texts(data: object) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_manifest_stays_the_objects_that_it_is(kind: str) -> None:
+def test_name_adds_no_object_to_manifest(kind: str) -> None:
     """The worst name of a page is no further document, key or line; tests/exporters/autoscaling has the rest."""
     good, bad = (objects(replace(CHAT, tier=tier), kind) for tier in ("chat", PAGE))
     assert [_shape(one) for one in good] == [_shape(one) for one in bad]
@@ -277,7 +277,7 @@ def _shape(data: object) -> object:
 
 
 @pytest.mark.parametrize("name", [NAME, PAGE, '"}) or vector(1) #', "a\\", "\\", "} or up{", ".*|.+"])
-def test_a_name_in_a_query_asks_for_that_name_and_nothing_else(name: str) -> None:
+def test_query_matches_exactly_one_name(name: str) -> None:
     parsed = promql_parser.parse(f'up{{tier="{quote_value(name)}",pod=~"{regex_any([name, "other"])}"}}')
     assert isinstance(parsed, promql_parser.VectorSelector)
     exact, pattern = parsed.matchers.matchers
@@ -287,7 +287,7 @@ def test_a_name_in_a_query_asks_for_that_name_and_nothing_else(name: str) -> Non
 
 @pytest.mark.parametrize("key", ["tier", "replica", "engine_version"])
 @pytest.mark.parametrize("name", ["a\nb", "a\x1b[2Jb", "a\u202eb", " a", "a\x85b", "x" * 201])
-def test_a_configuration_refuses_a_name_that_could_not_be_shown(tmp_path: Path, key: str, name: str) -> None:
+def test_unprintable_configured_name_is_refused(tmp_path: Path, key: str, name: str) -> None:
     target = {"url": "http://127.0.0.1:1/metrics", "tier": "t", key: name}
     path = write(tmp_path, {"targets": [target], "gpus": {"source": "none"}})
     with pytest.raises(ConfigError, match=rf"targets\[0\]\.{key}: ") as caught:
@@ -295,7 +295,7 @@ def test_a_configuration_refuses_a_name_that_could_not_be_shown(tmp_path: Path, 
     assert CONTROLS.findall(str(caught.value)) == []
 
 
-def test_a_recording_of_somebody_else_cannot_name_itself_so_either(tmp_path: Path) -> None:
+def test_recording_cannot_name_itself_unprintably(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl.gz").write_bytes(b"")
     entry = {"file": "x.jsonl.gz", "tier": "t", "replica": PAGE}
     (tmp_path / "recording.yaml").write_text(yaml.safe_dump({"targets": [entry]}))
@@ -304,7 +304,7 @@ def test_a_recording_of_somebody_else_cannot_name_itself_so_either(tmp_path: Pat
     assert CONTROLS.findall(target.replica) == []
 
 
-def test_what_a_command_prints_is_plain_whatever_a_file_or_a_server_says(tmp_path: Path) -> None:
+def test_output_is_plain_whatever_the_input(tmp_path: Path) -> None:
     """The last way out, for what no rule above has thought of: here the name of a file."""
     words = [sys.executable, "-m", "agent", "plan", "check", f"no\x1b[2J\rsuch\u202e {tmp_path.name}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=CEILING_SECONDS)

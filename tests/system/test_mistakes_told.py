@@ -31,9 +31,7 @@ def mistaken(folder: Path, several: list[Engine]) -> Path:
     return write(folder, data)
 
 
-def test_doctor_and_check_say_mistakes_first_and_the_daemon_watches_all_targets(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_come_first_and_daemon_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with engines(2) as several:
         path = mistaken(tmp_path, several)
         with running(path) as daemon:

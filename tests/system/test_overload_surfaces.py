@@ -180,7 +180,7 @@ def overloaded(request: pytest.FixtureRequest, moments: dict[float, Moment]) -> 
     return found
 
 
-def test_every_surface_has_one_count_and_one_sentence(moment: Moment) -> None:
+def test_surfaces_have_one_count_and_sentence(moment: Moment) -> None:
     decision = moment.prewarm["recommendation"]
     overview = moment.api["overview"][0]
     assert overview["recommended"] == moment.recommended
@@ -220,7 +220,7 @@ def test_exit_codes_agree_with_the_words(moment: Moment) -> None:
         assert (whatif_code == 0) == ("hold" in answer["sentence"])
 
 
-def test_no_surface_advises_against_replicas_while_the_queue_grows(overloaded: Moment) -> None:
+def test_growing_queue_never_advises_against_replicas(overloaded: Moment) -> None:
     everything = overloaded.words + json.dumps(overloaded.api) + overloaded.overview[1] + json.dumps(overloaded.check)
     assert KEEP_REPLICAS not in everything
     assert "as planned" not in overloaded.words
@@ -232,7 +232,7 @@ def test_the_count_covers_what_arrives(overloaded: Moment) -> None:
     assert overloaded.prewarm["recommendation"]["now_requests"] == pytest.approx(ARRIVING_RPS, rel=0.15)
 
 
-def test_this_size_is_broken_while_the_incident_is_open_and_more_replicas_hold(overloaded: Moment) -> None:
+def test_size_is_broken_during_incident(overloaded: Moment) -> None:
     code, answer = overloaded.whatif[1]
     assert (code, answer["slo"]) == (1, "broken")
     assert re.match(r"(KV cache cascade|TTFT SLO burn) is open at this size since ", answer["sentence"])
@@ -246,7 +246,7 @@ def test_the_cause_names_the_lengths(moments: dict[float, Moment]) -> None:
         assert re.search(f"{suspect}|{root}", moments[offset].words, re.IGNORECASE), offset
 
 
-def test_at_the_height_the_load_is_what_arrives(moments: dict[float, Moment]) -> None:
+def test_height_load_is_arriving_load(moments: dict[float, Moment]) -> None:
     load = moments[HEIGHT].whatif[1][1]
     assert load["rps"] == pytest.approx(ARRIVING_RPS, rel=0.15)
     assert moments[HEIGHT].whatif[1][1]["needed"]["replicas"] == moments[HEIGHT].recommended
@@ -259,7 +259,7 @@ def test_quiet_minutes_gain_nothing(moments: dict[float, Moment], offset: float)
     assert quiet.api["overview"][0]["state"] == "learning"
 
 
-def test_after_the_overload_one_replica_is_enough_again(moments: dict[float, Moment]) -> None:
+def test_one_replica_is_enough_after_overload(moments: dict[float, Moment]) -> None:
     last = moments[LAST]
     assert (last.overview[0], last.recommended) == (0, 1)
     # The load of a what-if is the busiest of the hour, which one replica did not carry.

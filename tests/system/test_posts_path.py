@@ -110,7 +110,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_an_incident_is_posted_once_and_resolved_once(name: str) -> None:
+def test_incident_is_posted_and_resolved_once(name: str) -> None:
     parts, expected = SCENES[name]
     begun: list[str] = []
     ended: list[str] = []
@@ -149,7 +149,7 @@ def told(called: Pager, status: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.server
-def test_a_cascade_pages_once_by_posts_and_is_resolved(tmp_path: Path) -> None:
+def test_posts_page_a_cascade_once(tmp_path: Path) -> None:
     found = pages(CASCADE)
     routes = tmp_path / "alertmanager.sample.yaml"
     with pager() as called:

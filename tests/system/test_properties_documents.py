@@ -85,7 +85,7 @@ def with_value(document: Any, path: tuple[Any, ...], value: object) -> Any:
 
 
 @pytest.mark.parametrize("path", sorted(leaves(DOCUMENT), key=str), ids=str)
-def test_no_value_of_a_configuration_is_repeated_whole(path: tuple[Any, ...], tmp_path: Path) -> None:
+def test_configuration_values_are_not_repeated(path: tuple[Any, ...], tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     for value in (CANARY, [CANARY], {"a": CANARY}):
         file.write_text(yaml.safe_dump(with_value(DOCUMENT, path, value)), encoding="utf-8")
@@ -95,7 +95,7 @@ def test_no_value_of_a_configuration_is_repeated_whole(path: tuple[Any, ...], tm
         assert CANARY not in str(refused.value)
 
 
-def test_a_series_without_a_name_is_no_zero_of_every_family() -> None:
+def test_nameless_series_is_no_zero() -> None:
     """Absence is never zero: a store's series without a name once made every family that its engine lacked one."""
     name = "vllm:num_requests_running"
     for engine in ENGINES:

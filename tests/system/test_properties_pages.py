@@ -56,7 +56,7 @@ def test_an_answer_cut_anywhere_is_no_page(framed: object) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, len(engine_pages()) - 1), st.floats(0, 1, exclude_max=True))
-def test_a_page_cut_inside_a_line_is_refused(which: int, share: float) -> None:
+def test_page_cut_inside_line_is_refused(which: int, share: float) -> None:
     page = engine_pages()[which]
     cut = page[: int(share * len(page))]
     if cut.endswith(b"\n"):
@@ -70,7 +70,7 @@ def test_a_page_cut_inside_a_line_is_refused(which: int, share: float) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, len(engine_pages()) - 1), st.floats(0, 1))
-def test_of_a_page_cut_between_lines_no_histogram_is_smaller(which: int, share: float) -> None:
+def test_cut_page_shrinks_no_histogram(which: int, share: float) -> None:
     """Where nothing frames a page (a saved file), a histogram that lost buckets is broken, never a smaller one; one of
     several replicas' parts may be gone, but what is there is whole."""
     page = engine_pages()[which]
@@ -87,7 +87,7 @@ def test_of_a_page_cut_between_lines_no_histogram_is_smaller(which: int, share: 
         assert one.edges in (known, (math.inf,)) or not set(one.edges) < set(known), family
 
 
-def test_a_gauge_of_no_limit_of_its_own_cannot_be_so_large_that_its_sum_is_infinite() -> None:
+def test_huge_gauge_is_impossible() -> None:
     page = b"# TYPE sglang:spec_accept_length gauge\nsglang:spec_accept_length 2.5\nsglang:num_running_reqs 1\n"
     reader = PageReader()
     before = reader.read(page, NOW)
@@ -104,9 +104,7 @@ NUMBERS = st.one_of(
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 7), st.lists(st.tuples(st.integers(0, 10**6), NUMBERS), min_size=1, max_size=8))
-def test_whatever_numbers_stand_on_a_page_what_is_used_is_finite_and_not_negative(
-    which: int, numbers: list[tuple[int, object]]
-) -> None:
+def test_numbers_in_use_are_finite_and_positive(which: int, numbers: list[tuple[int, object]]) -> None:
     page = engine_pages()[which]
     lines = page.split(b"\n")
     samples = [place for place, line in enumerate(lines) if line and not line.startswith(b"#")]

@@ -80,19 +80,19 @@ def inputs() -> RenderInputs:
 
 
 @pytest.mark.parametrize("kind", sorted(set(LISTED) - {"removed", "json"}))
-def test_no_name_that_a_version_had_is_gone(kind: str) -> None:
+def test_no_released_name_is_gone(kind: str) -> None:
     """Who removes one moves it to `removed`, says so in CHANGELOG.md, and refuses the old name with a hint."""
     assert sorted(set(LISTED[kind]) - set(public_surface(inputs())[kind])) == []
 
 
 @pytest.mark.parametrize("command", ["/api/status", *HISTORY_COMMANDS, *FILE_COMMANDS])
-def test_the_json_of_a_command_has_the_keys_that_it_had(documents: dict[str, set[str]], command: str) -> None:
+def test_command_json_keeps_its_keys(documents: dict[str, set[str]], command: str) -> None:
     listed = set(LISTED["json"][command])
     assert sorted(listed - documents[command]) == [], "removed or renamed: programs that read it break"
     assert sorted(documents[command] - listed) == [], "new: add these to docs/public-surface.json"
 
 
-def test_what_was_removed_stands_in_the_changelog_with_its_version() -> None:
+def test_removed_names_are_in_changelog() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     sections = {part.partition("\n")[0].split(" ")[0]: part for part in changes.split("\n## ")[1:]}
     assert [name for name, version in GONE.items() if f"`{name}`" not in sections.get(version, "")] == []
@@ -105,13 +105,13 @@ def test_rendering_adds_names_and_takes_none_away() -> None:
     assert made["json"] == {"check": ["tiers"]}
 
 
-def test_keys_below_lists_maps_and_references_are_found() -> None:
+def test_keys_below_lists_are_found() -> None:
     listed = set(public_surface(inputs())["configuration"])
     assert {"role", "targets.url", "web.listen", "alerting.alertmanagers.basic_auth.password_file"} <= listed
     assert "tiers.curve.points" in set(public_surface(inputs())["plan"])
 
 
-def test_a_command_or_an_option_that_disappears_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_option_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     smaller = click.Group("sizewatch")
     now = public_surface(RenderInputs(config_schema=config_schema(), command_line=smaller))
     assert "sizewatch check --since" in set(LISTED["commands"]) - set(now["commands"])

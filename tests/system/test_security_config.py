@@ -29,14 +29,12 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_configuration_of_our_own_is_found_in_the_working_folder(here: Path) -> None:
+def test_own_configuration_is_found_in_folder(here: Path) -> None:
     assert find(None) == Path("sizewatch.yaml")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's files take root")
-def test_one_that_another_user_left_in_a_folder_is_used_only_by_name(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_foreign_configuration_needs_its_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It says which of our files is sent as a token, and where to."""
     os.chown(here / "sizewatch.yaml", 65534, 65534)
     with pytest.raises(ConfigError, match="another user's"):
@@ -57,7 +55,7 @@ CLEAR = "credentials go to another machine without TLS; use https://"
 LOGIN = {"basic_auth": {"username": "ada", "password_file": "p"}}
 
 
-def test_whoever_gets_credentials_over_plain_http_from_another_machine_is_named(tmp_path: Path) -> None:
+def test_credentials_over_plain_http_are_named(tmp_path: Path) -> None:
     token = {"bearer_token_file": "token"}
     for way in (token, LOGIN):
         assert f"targets[0].url: {CLEAR}" in warned(tmp_path, targets=[{**TARGET, **way}])
@@ -72,7 +70,7 @@ def test_whoever_gets_credentials_over_plain_http_from_another_machine_is_named(
 @pytest.mark.parametrize(
     "url", ["https://10.0.0.7/metrics", "http://127.0.0.1:8000/metrics", "http://[::1]/", "http://localhost/"]
 )
-def test_over_tls_and_on_this_machine_nobody_is(tmp_path: Path, url: str) -> None:
+def test_tls_and_loopback_are_no_weakness(tmp_path: Path, url: str) -> None:
     found = warned(tmp_path, targets=[{**TARGET, "url": url, **LOGIN}])
     assert [one for one in found if CLEAR in one] == []
     assert [one for one in warned(tmp_path, targets=[TARGET]) if CLEAR in one] == []
@@ -92,7 +90,7 @@ LISTS = {"targets", "alertmanagers", "deliver"}
 
 
 @pytest.mark.parametrize(("section", "key"), HOLDERS)
-def test_what_is_pasted_where_the_place_of_a_secret_belongs_is_in_no_message(section: str, key: str) -> None:
+def test_pasted_secret_is_in_no_message(section: str, key: str) -> None:
     for value in VALUES:
         data: Any = {key: value}
         for part in reversed(section.split(".")):

@@ -15,7 +15,7 @@ from agent.history.store import HistoryStore
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_link_in_the_place_of_the_history_is_not_written_through(tmp_path: Path, there: bool) -> None:
+def test_link_for_history_is_not_followed(tmp_path: Path, there: bool) -> None:
     """Whoever may write where the history is to be would have a file of their choice made or changed with our rights."""
     victim, path = tmp_path / "elsewhere" / "victim", tmp_path / "history.db"
     victim.parent.mkdir()
@@ -31,7 +31,7 @@ def test_a_link_in_the_place_of_the_history_is_not_written_through(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["history.db-wal", "history.db-shm", "history.db-journal"])
-def test_nor_is_one_in_the_place_of_a_file_beside_it(tmp_path: Path, name: str) -> None:
+def test_link_beside_history_is_not_followed(tmp_path: Path, name: str) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / name).symlink_to(victim)
@@ -42,7 +42,7 @@ def test_nor_is_one_in_the_place_of_a_file_beside_it(tmp_path: Path, name: str) 
     assert victim.read_text() == "precious"
 
 
-def test_a_daemon_that_crashes_leaves_no_core_file_and_neither_do_its_children(tmp_path: Path) -> None:
+def test_crash_leaves_no_core_file(tmp_path: Path) -> None:
     with engines(1) as served:
         path = write(tmp_path, configuration(served, data_dir=str(tmp_path / "data"), web={"listen": "127.0.0.1:0"}))
         with process("run", "-c", str(path)) as daemon:

@@ -35,7 +35,7 @@ def moved(to: str) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("place", ["https://{}.evil.example/", "//{}/", "https://{}:443/x"])
-def test_a_redirect_to_a_host_that_is_called_like_our_secret_does_not_tell_it(tmp_path: Path, place: str) -> None:
+def test_redirect_host_does_not_show_secret(tmp_path: Path, place: str) -> None:
     file, secret = tmp_path / "token", "s3cret-token-of-ours"
     file.write_text(secret)
     for spelled in (secret, secret.upper()):
@@ -48,7 +48,7 @@ def test_a_redirect_to_a_host_that_is_called_like_our_secret_does_not_tell_it(tm
     assert "another-secret9" not in str(caught.value)
 
 
-def test_a_store_that_redirects_does_not_bring_our_token_into_a_message(tmp_path: Path) -> None:
+def test_store_redirect_does_not_show_token(tmp_path: Path) -> None:
     file, secret = tmp_path / "token", "s3cret-token-of-ours"
     file.write_text(secret)
     with serving() as store:
@@ -59,7 +59,7 @@ def test_a_store_that_redirects_does_not_bring_our_token_into_a_message(tmp_path
     assert secret not in caught.value.text
 
 
-def test_the_type_of_an_answer_does_not_tell_it_either(tmp_path: Path) -> None:
+def test_content_type_does_not_show_token(tmp_path: Path) -> None:
     file, secret = tmp_path / "token", "s3cret-token-of-ours"
     file.write_text(secret)
 
@@ -77,7 +77,7 @@ def test_the_type_of_an_answer_does_not_tell_it_either(tmp_path: Path) -> None:
     assert secret not in str(caught.value)
 
 
-def test_the_words_of_an_alertmanager_are_not_quoted() -> None:
+def test_alertmanager_words_are_not_quoted() -> None:
     with serving() as server:
         server.act = lambda handler: give_json(handler, b'"no: abcd-1234-secret"', 400)
         with pytest.raises(ScrapeError) as caught:
@@ -98,7 +98,7 @@ def test_the_words_of_an_alertmanager_are_not_quoted() -> None:
         "http://h\0/",
     ],
 )
-def test_an_address_that_nothing_can_be_asked_at_is_refused_before_the_first_turn(url: str) -> None:
+def test_impossible_address_is_refused_at_start(url: str) -> None:
     """It was a defect in every turn, told with its traceback."""
     with pytest.raises(ConfigError, match=r"must be an http:// or https:// address") as caught:
         Peer.read({"url": f"{url}?key=abcd-1234-secret"})

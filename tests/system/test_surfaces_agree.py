@@ -166,7 +166,7 @@ def fleet(request: pytest.FixtureRequest) -> Surfaces:
     return found
 
 
-def test_the_guides_tier_at_119_rps_is_counted_alike_and_has_its_margin(planned: Surfaces) -> None:
+def test_guide_tier_is_counted_alike(planned: Surfaces) -> None:
     one = planned.recommendation
     assert one["quantile_rps"] == pytest.approx(119.0, rel=0.01)
     assert (one["for_forecast"], one["replicas"]) == (12, 12)
@@ -222,7 +222,7 @@ def test_the_forecast_is_counted_as_any_demand(fleet: Surfaces) -> None:
         assert step["replicas"] == max(counted, one["minimum_warm"])
 
 
-def test_step_11_is_the_same_in_the_report_the_next_plan_and_plan_show(fleet: Surfaces) -> None:
+def test_step_11_agrees_on_three_surfaces(fleet: Surfaces) -> None:
     peak = fleet.report["count"]["demand_rps"]
     needed = count_fleet(peak, fleet.capacity, 1.3, USUAL, 2)
     assert fleet.report["count"]["replicas"] == needed
@@ -235,7 +235,7 @@ def test_step_11_is_the_same_in_the_report_the_next_plan_and_plan_show(fleet: Su
     assert any(f"the peak needs {counted} replicas" in text for text in fleet.report["proposal"]["evidence"])
 
 
-def test_use_is_the_served_load_by_that_capacity(fleet: Surfaces) -> None:
+def test_utilization_is_load_by_capacity(fleet: Surfaces) -> None:
     row = next(one for one in fleet.report["monitoring"] if one["key"] == "fleet_utilization")
     served = fleet.report["workload"]["average_rps"] / (REPLICAS * fleet.capacity)
     assert row["observed"]["value"] == pytest.approx(served, rel=0.01)

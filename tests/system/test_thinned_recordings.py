@@ -79,13 +79,13 @@ def false_ones(name: str, seconds: float, within: float) -> list[tuple[float, st
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_at_60_seconds_nothing_is_said_that_15_seconds_do_not_say_within_two_scrapes(name: str) -> None:
+def test_minute_scrapes_never_contradict_15_seconds(name: str) -> None:
     assert false_ones(name, 60.0, MOVED_SECONDS) == []
 
 
 @pytest.mark.parametrize("seconds", [120.0, 300.0])
 @pytest.mark.parametrize("name", NAMES)
-def test_beyond_a_minute_nothing_is_certain_and_nothing_turns_false(name: str, seconds: float) -> None:
+def test_sparse_scrapes_are_never_certain_or_false(name: str, seconds: float) -> None:
     assert false_ones(name, seconds, MOVED_SECONDS) == []
     for t, results in judged(name, seconds):
         for (rule, _), result in results.items():
@@ -107,7 +107,7 @@ def test_beyond_a_minute_some_rules_still_judge() -> None:
 
 @pytest.mark.parametrize("seconds", SPARSE)
 @pytest.mark.parametrize("name", NAMES)
-def test_requests_in_the_system_are_within_the_bounds_of_littles_law(name: str, seconds: float) -> None:
+def test_requests_in_system_obey_littles_law(name: str, seconds: float) -> None:
     """Against what the clients had in flight; they have a request a little longer than the engine."""
     recording, _ = load(thinned(name, seconds))
     several = len(recording.targets) > 1
@@ -132,7 +132,7 @@ def test_requests_in_the_system_are_within_the_bounds_of_littles_law(name: str, 
 @pytest.mark.parametrize(
     "name", ["kv_cascade", "cascade_fast", "cascade_slow", "cascade_open_ramp", "cascade_large_cache"]
 )
-def test_the_known_cascades_are_found_at_60_seconds_and_unknown_beyond(name: str) -> None:
+def test_cascades_are_found_at_60_seconds(name: str) -> None:
     def words(seconds: float) -> set[str]:
         every = (there for _, there in judged(name, seconds))
         return {word(result) for there in every for (rule, _), result in there.items() if rule == "KvCacheCascade"}
@@ -141,7 +141,7 @@ def test_the_known_cascades_are_found_at_60_seconds_and_unknown_beyond(name: str
     assert words(120.0) == {"unknown"}
 
 
-def test_nothing_is_ok_of_a_target_that_nobody_asked(tmp_path: Path) -> None:
+def test_unscraped_target_is_not_ok(tmp_path: Path) -> None:
     """Every silence is longer than what is bridged."""
     results = judge(thin("cascade_slow", 320.0, tmp_path))[-1][1]
     about = {rule: result for (rule, _), result in results.items()}
@@ -159,7 +159,7 @@ def test_nothing_is_ok_of_a_target_that_nobody_asked(tmp_path: Path) -> None:
     assert not any(isinstance(a, Verdict) and a.status is Status.OK for r, a in about.items() if r != "UnknownTooLong")
 
 
-def test_a_replay_that_saw_nothing_ends_with_3_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_without_data_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = str(recorded.PLANS / "cpu-small.yaml")
     assert main.main(["replay", str(thin("cascade_slow", 320.0, tmp_path)), "--plan", plan]) == 3
     said = capsys.readouterr()

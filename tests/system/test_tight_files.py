@@ -36,7 +36,7 @@ def modes(place: Path) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("careless")
-def test_a_daemon_under_the_most_careless_umask_leaves_nothing_that_others_may_read_or_write(tmp_path: Path) -> None:
+def test_careless_umask_leaves_files_private(tmp_path: Path) -> None:
     with engines(1) as served:
         path = write(tmp_path, configuration(served, data_dir=str(tmp_path / "data")))
         with running(path, cycles=4):
@@ -51,7 +51,7 @@ def test_a_daemon_under_the_most_careless_umask_leaves_nothing_that_others_may_r
 
 
 @pytest.mark.usefixtures("careless")
-def test_a_report_that_was_asked_for_can_be_changed_by_its_owner_alone(tmp_path: Path) -> None:
+def test_report_is_writable_by_owner_alone(tmp_path: Path) -> None:
     with engines(1) as served:
         path = write(tmp_path, configuration(served, data_dir=str(tmp_path / "data")))
         (tmp_path / "data").mkdir(mode=0o700)
@@ -73,7 +73,7 @@ NAMES = {"state": f".{STATE_FILE}.new", "lock": LOCK_FILE, "file": "file"}
 
 
 @pytest.mark.parametrize("what", TRAPS)
-def test_a_link_that_somebody_laid_in_our_folder_is_not_written_through(tmp_path: Path, what: str) -> None:
+def test_link_in_data_folder_is_not_followed(tmp_path: Path, what: str) -> None:
     victim, place = tmp_path / "victim", tmp_path / "data"
     victim.write_text("precious")
     place.mkdir()
@@ -83,7 +83,7 @@ def test_a_link_that_somebody_laid_in_our_folder_is_not_written_through(tmp_path
     assert victim.read_text() == "precious"
 
 
-def test_links_in_the_place_of_a_report_are_replaced_and_what_they_lead_to_is_left_alone(tmp_path: Path) -> None:
+def test_report_links_are_replaced_not_followed(tmp_path: Path) -> None:
     victim, place = tmp_path / "victim", tmp_path / "reports"
     victim.mkdir()
     (victim / "report.html").write_text("precious")
@@ -96,7 +96,7 @@ def test_links_in_the_place_of_a_report_are_replaced_and_what_they_lead_to_is_le
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's files take root")
-def test_a_history_of_another_user_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_history_of_another_user_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     HistoryStore(data / "history.db").close()

@@ -107,8 +107,8 @@ class Turn:
     late: float
 
 
-def turns(path: Path, tier: TierContext, each: float | None = None) -> Iterator[Turn]:
-    """Fifty minutes of the pages of four replicas, a forecast after each; `each` keeps the lengths as they are."""
+def turns(path: Path, tier: TierContext) -> Iterator[Turn]:
+    """Fifty minutes of the pages of four replicas, a forecast after each."""
     flat_days(path, tier.name)
     steps, keeping = EvaluationSteps({tier.name: tier}), HistoryService(lambda: HistoryStore(path))
     queues, weighed, alone, chance = [Queue() for _ in range(REPLICAS)], HistoryForecasts(), HistoryForecasts(), 0.0
@@ -117,7 +117,7 @@ def turns(path: Path, tier: TierContext, each: float | None = None) -> Iterator[
         t = BEGIN + step * SCRAPE
         chance = rng.gauss(0.0, 0.02)
         for number, queue in enumerate(queues):
-            page = queue.page(t, RPS * (1 + chance), each or longer(t))
+            page = queue.page(t, RPS * (1 + chance), longer(t))
             steps.apply_snapshot(tier.name, f"r{number}", page)
         _, closed = steps.step(t)
         keeping.write_cycle(closed)
@@ -142,9 +142,7 @@ def tier() -> TierContext:
     return context(workload=lengths, cold_start_seconds=LEAD)
 
 
-def test_the_count_follows_tokens_within_one_lead_and_before_the_first_token_is_late(
-    tmp_path: Path, tier: TierContext
-) -> None:
+def test_count_follows_tokens_within_one_lead(tmp_path: Path, tier: TierContext) -> None:
     assert tier.capacity is not None
     assert tier.capacity.rps == USABLE
     seen = list(turns(tmp_path / "history.db", tier))
@@ -163,9 +161,3 @@ def test_the_count_follows_tokens_within_one_lead_and_before_the_first_token_is_
     last = before[-1].work
     assert last.now_rps > 1.5 * (last.now_requests or 0.0)
     assert "by their tokens the work of" in last.weighing
-
-
-def test_while_tokens_stay_as_planned_work_and_requests_ask_for_the_same(tmp_path: Path, tier: TierContext) -> None:
-    seen = list(turns(tmp_path / "history.db", tier, each=1.0))
-    assert {one.work.replicas for one in seen} == {one.alone.replicas for one in seen}
-    assert all(one.late == 0.0 for one in seen)

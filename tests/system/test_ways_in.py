@@ -121,7 +121,7 @@ def strict(authorization: str) -> Callable[[Handler], None]:
 
 @pytest.mark.parametrize("ask", CONNECTIONS, ids=lambda ask: str(ask.__name__))
 @pytest.mark.parametrize("login", ["basic", "bearer"])
-def test_it_gets_in_with_a_certificate_of_its_own_and_a_password_or_token(
+def test_connection_uses_certificate_and_login(
     tmp_path: Path, ask: Ask, login: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tls, secret = Tls(tmp_path, "inside.example"), tmp_path / "secret"

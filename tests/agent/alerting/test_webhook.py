@@ -85,24 +85,24 @@ def test_what_we_sent_ourselves_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("starts", ["0001-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "1900-01-01T00:00:00+00:00"])
-def test_a_start_that_cannot_be_is_the_arrival(starts: str) -> None:
+def test_impossible_start_is_the_arrival(starts: str) -> None:
     (found,), _ = read(body(ALERT | {"startsAt": starts}), NOW)
     assert found.started_at == NOW
 
 
-def test_an_end_before_the_start_is_the_start() -> None:
+def test_end_is_not_before_start() -> None:
     (found,), _ = read(body(ALERT | {"status": "resolved", "endsAt": "2020-01-01T00:00:00Z"}), NOW)
     assert found.ended_at == found.started_at
 
 
-def test_what_is_shown_is_one_printable_line_of_a_bounded_length() -> None:
+def test_summary_is_one_bounded_line() -> None:
     strange = {"summary": "a\n\x1b[31mb" + "x" * 5000}
     (found,), _ = read(body(ALERT | {"annotations": strange}), NOW)
     assert found.summary.startswith("a �[31mbxxx")
     assert len(found.summary) == webhook.LONGEST_SUMMARY
 
 
-def test_alerts_that_the_sender_left_out_are_counted() -> None:
+def test_truncated_alerts_are_counted() -> None:
     alerts, left_out = read(body(ALERT, truncatedAlerts=7), NOW)
     assert (len(alerts), left_out) == (1, 7)
 
@@ -134,13 +134,13 @@ WRONG: tuple[tuple[bytes, str], ...] = (
 
 
 @pytest.mark.parametrize(("wrong", "why"), WRONG, ids=[why for _, why in WRONG])
-def test_a_body_that_is_not_sound_is_not_used_at_all(wrong: bytes, why: str) -> None:
+def test_unsound_body_is_not_used(wrong: bytes, why: str) -> None:
     with pytest.raises(ValueError) as found:
         read(wrong, NOW)
     assert why in str(found.value)
 
 
-def test_a_hostile_body_costs_little_time_and_memory() -> None:
+def test_hostile_body_costs_little_memory() -> None:
     hostile = (
         b"[" * (WEBHOOK_BYTES // 2),
         b'{"version":"4","alerts":[' + b"[]," * (WEBHOOK_BYTES // 4) + b"[]]}",
@@ -163,7 +163,7 @@ def test_a_receiver_without_credentials_takes_nothing() -> None:
     assert not WebhookReceiver(Authenticator()).gate.has_token("Bearer ")
 
 
-def test_no_more_wait_for_a_turn_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_alerts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.alerting.webhook.MOST_WAITING", 3)
     receiver = WebhookReceiver(Authenticator((TOKEN,)))
     receiver.take(body(*[ALERT] * 5))
@@ -200,7 +200,7 @@ def raw(port: int, data: bytes) -> bytes:
         return b"".join(iter(lambda: sock.recv(65536), b""))
 
 
-def test_a_message_with_the_token_waits_for_the_next_turn() -> None:
+def test_message_waits_for_next_cycle() -> None:
     with serving() as (server, receiver):
         assert post(server.port, body()) == (200, "ok\n")
         assert [one.name for one in receiver.waiting()] == ["QueueBacklog"]
@@ -231,7 +231,7 @@ def test_a_refusal_says_what_it_wants() -> None:
         assert TOKEN.encode() not in result
 
 
-def test_the_webhooks_token_opens_no_page_and_a_readers_token_no_webhook(tmp_path: Path) -> None:
+def test_webhook_and_page_tokens_are_separate(tmp_path: Path) -> None:
     (tmp_path / "readers").write_text("a-token-of-the-readers")
     status = agent_status()
     server = WebServer(
@@ -287,7 +287,7 @@ BEGAN = time.time() - 60
 THEIRS = ALERT | {"labels": {"alertname": "ApiLatencyHigh", "tier": "cpu-small"}, "startsAt": timestamp(BEGAN)}
 
 
-def test_a_daemon_puts_alerts_on_their_tier_keeps_them_and_knows_them_after_a_restart(tmp_path: Path) -> None:
+def test_alerts_reach_tier_and_survive_restart(tmp_path: Path) -> None:
     with receiving(tmp_path) as daemon:
         assert post(port_of(daemon), body(THEIRS, ALERT))[0] == 200
         assert wait_for(lambda: len(foreign(daemon)) == 2)
@@ -309,7 +309,7 @@ def test_a_daemon_puts_alerts_on_their_tier_keeps_them_and_knows_them_after_a_re
     assert [(one.name, one.ended_at is not None) for one in kept] == [("QueueBacklog", False), ("ApiLatencyHigh", True)]
 
 
-def test_a_hostile_sender_changes_nothing_in_a_daemon(tmp_path: Path) -> None:
+def test_hostile_sender_changes_nothing(tmp_path: Path) -> None:
     with receiving(tmp_path) as daemon:
         port = port_of(daemon)
         for wrong, _ in WRONG:
@@ -328,7 +328,7 @@ def test_a_hostile_sender_changes_nothing_in_a_daemon(tmp_path: Path) -> None:
         assert reader.spans(ExternalAlert, 0.0) == ()
 
 
-def test_a_reload_takes_a_new_token_and_switches_the_webhook_off_and_on(tmp_path: Path) -> None:
+def test_reload_changes_token_and_webhook(tmp_path: Path) -> None:
     with receiving(tmp_path) as daemon:
         path = tmp_path / "sizewatch.yaml"
         assert post(port_of(daemon), body(THEIRS))[0] == 200

@@ -56,10 +56,9 @@ NEW = f"""\
     curve:
       # {WRITTEN}
       loop: open
-      source:
-        - r.json
+      source: [r.json]
       points:
-        - {{requested_rps: 2, completed_rps: 1.5}}
+        - {{completed_rps: 1.5, requested_rps: 2.0}}
 """
 
 
@@ -168,8 +167,7 @@ def test_however_the_curve_was_written(tmp_path: Path, curve: str, after: str) -
     text = f"{head}    {curve}\n{after}"
     found = edited(plan_in(tmp_path, text), "a").text
     kept = curve[len(curve.rstrip()) :] + after
-    margin = NEW.replace("        - ", "      - ") if "\n      -" in curve else NEW
-    assert found == head + margin + kept
+    assert found == head + NEW + kept
 
 
 def test_the_files_own_indentation_is_used(tmp_path: Path) -> None:
@@ -180,10 +178,9 @@ def test_the_files_own_indentation_is_used(tmp_path: Path) -> None:
     assert added == [
         "        curve:",
         "            loop: open",
-        "            source:",
-        "            - r.json",
+        "            source: [r.json]",
         "            points:",
-        "            - {requested_rps: 2, completed_rps: 1.5}",
+        "              - {completed_rps: 1.5, requested_rps: 2.0}",
     ]
     assert found.endswith("schema: 1\n")
 

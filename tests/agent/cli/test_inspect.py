@@ -40,6 +40,7 @@ ENGINES_OF = {
     "made-dynamo-worker": ("dynamo", "worker"),
     "made-dynamo-worker-trtllm": ("trtllm", "v1.3"),
     "made-dynamo-worker-vllm": ("vllm", "v1"),
+    "made-llamacpp": ("llamacpp", "server"),
     "made-tgi": ("tgi", "router"),
     "made-triton": ("triton", "trtllm"),
     "made-trtllm-1.0": ("trtllm", "v1.0"),

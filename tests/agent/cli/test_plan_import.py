@@ -102,7 +102,7 @@ def test_points_with_a_remark_carry_it_as_a_comment(capsys: Captured) -> None:
         "    # bench_c01.json: P99 of 16 requests rests on the slowest few: the true P99 is above all of them with a"
         in out
     )
-    assert "probability of 85%\n    - {concurrency: 1, " in out
+    assert "probability of 85%\n    - {completed_rps: " in out
     assert (
         "# bench_c32.json: P99 of 192 requests rests on the slowest few: the true P99 is above all of them with a"
         in out

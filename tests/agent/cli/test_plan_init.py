@@ -113,7 +113,7 @@ def test_kv_cache_and_context_length_are_told(capsys: pytest.CaptureFixture[str]
     with engine() as url:
         text = skeleton(capsys, url)
     assert "# KV cache: " in text
-    assert "# context length: 2048 tokens" in text
+    assert "; context length: 2048 tokens" in text
     assert "max_prompt_tokens: 2048" in text
 
 

@@ -170,7 +170,7 @@ def test_the_command_writes_four_files_that_hold(tmp_path: Path, capsys: pytest.
     assert whole["until"] - whole["since"] == WEEK
     assert main.main(["plan", "check", str(out / "plan.next.yaml")]) == 0
     assert main.main(["plan", "diff", str(tmp_path / "plan.yaml"), str(out / "plan.next.yaml")]) == 1
-    assert capsys.readouterr().out.count("t: replicas: 10 -> 6 (-40%)") == 1
+    assert capsys.readouterr().out.count("t: fleet instances: 10 -> 6 (-40%)") == 1
 
 
 def test_a_report_is_sent_by_hand_as_often_as_it_is_asked_for(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from status_samples import agent_status, fine_tier, fleet_status
 from agent.cli.main import main
 from agent.config.web import Web
 from agent.http_server.server import WebServer
-from exporters.status.records import AgentStatus
+from exporters.status.records import AgentHealth, AgentStatus
 from exporters.status.status_json import status_json
 from rules.confidence import Certainty
 from rules.verdicts.verdict import Status, Subject, Verdict
@@ -112,6 +113,59 @@ def test_a_token_is_sent_where_it_is_given_and_a_refusal_is_exit_code_3(
         assert main(words) == 3, "the configured token is not sent without TLS"
         assert main([*words, "--bearer-token-file", str(token)]) == 0
     assert "secret-of-the-page" not in "".join(capsys.readouterr())
+
+
+def test_missing_token_file_is_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--url", "http://127.0.0.1:9", "--bearer-token-file", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err == (
+        f"sizewatch status: bearer_token_file {tmp_path / 'none'}: No such file or directory\n"
+    )
+
+
+def test_broken_plan_on_disk_hides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = replace(quiet(), health=AgentHealth(config_trouble="plan.yaml: is not YAML"))
+    with serving(status) as server:
+        path = Path(configured(tmp_path, server)[-1])
+        path.write_text(path.read_text() + "plan: plan.yaml\ntypo: 1\n")
+        (tmp_path / "plan.yaml").write_text("tiers: [")
+        assert main(["status", "-c", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "✓ 1 tier as planned, 1 learning"
+    trouble = "Configuration or plan on disk is not valid, the previous configuration is active: plan.yaml: is not YAML"
+    assert trouble in lines
+
+
+@pytest.mark.parametrize("name", ["sizewatch.yaml", "link.yaml", "other.yaml"])
+def test_only_the_named_daemon_is_shown(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "link.yaml").symlink_to("sizewatch.yaml")
+    with serving(replace(quiet(), config=str(tmp_path / name))) as server:
+        code = main(configured(tmp_path, server))
+    captured = capsys.readouterr()
+    if name != "other.yaml":
+        assert (code, captured.err) == (0, "")
+        return
+    assert (code, captured.out) == (3, "")
+    assert (
+        f"the daemon there uses the configuration {tmp_path / name}, not {tmp_path / 'sizewatch.yaml'}." in captured.err
+    )
+
+
+@pytest.mark.parametrize(("words", "seconds"), [(["--watch"], 5.0), (["--watch", "2"], 2.0)])
+def test_watch_prints_it_again(
+    words: list[str], seconds: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("agent.cli.status.time", SimpleNamespace(sleep=wait))
+    with serving(quiet()) as server:
+        assert main(["status", "--url", server.url, *words]) == 130
+    assert waits == [seconds, seconds]
+    assert capsys.readouterr().out.count("✓ 1 tier as planned, 1 learning") == 2
 
 
 def test_over_tls_the_configured_certificate_and_token_are_enough(

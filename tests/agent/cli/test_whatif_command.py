@@ -82,7 +82,7 @@ def test_the_answer_stands_first_then_load_money_curve_limits_and_what_was_assum
     assert "5 replicas left, 6 rps each: the SLO would likely hold; one may be lost at up to 36.7 rps" in flowing
     assert "Step 11 6 replicas: 1.2 x this load for safety, at least " in flowing
     assert "316 ms (200 to 500 ms)" in text
-    parts = ["What would break first", "KV cache above", "Assumed", "load spread evenly"]
+    parts = ["what breaks first", "KV cache above", "Assumed", "load spread evenly"]
     assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)
 
 
@@ -295,7 +295,7 @@ def test_two_numbers_of_replicas_are_for_pools(week: str, capsys: pytest.Capture
         # Far below what production carries at any hour of the day: the estimate rises by midnights.
         ("curve", "24", 0, "Use not known: the plan has no benchmark"),
         ("curve", "5", 3, "at which load something breaks is not known"),
-        ("workload", "10", 0, "30 rps: the peak on"),
+        ("workload", "10", 0, "30 rps; the peak was 30 rps on"),
     ],
 )
 def test_a_plan_without_a_part_leaves_a_named_gap(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import forecast_answers
 import yaml
 from daemon_runs import ask, configuration, further, health, metric, running, write
 from engine_server import engines
@@ -87,7 +86,7 @@ def test_a_forecast_is_shown_exported_and_judged(tmp_path: Path) -> None:
         assert len(projection.points) < 8
 
 
-def test_a_killed_process_is_on_the_timeline_and_the_next_forecast_comes(tmp_path: Path) -> None:
+def test_killed_worker_costs_one_forecast(tmp_path: Path) -> None:
     with forecasting(tmp_path) as daemon:
         daemon.assembly.forecast(time.time())
         before = told(daemon)
@@ -111,16 +110,7 @@ def test_a_killed_process_is_on_the_timeline_and_the_next_forecast_comes(tmp_pat
     ]
 
 
-def test_the_process_ends_with_the_daemon(tmp_path: Path) -> None:
-    with forecasting(tmp_path, minutes=0) as daemon:
-        daemon.assembly.forecast(time.time())
-        assert told(daemon)["gap"] == "no demand of this tier has been kept yet"
-        asked = pid(daemon)
-        assert Path(f"/proc/{asked}").exists()
-    assert not Path(f"/proc/{asked}").exists()
-
-
-def test_a_new_configuration_ends_forecasting_or_goes_on_with_it(tmp_path: Path) -> None:
+def test_reload_continues_or_ends_forecasting(tmp_path: Path) -> None:
     with forecasting(tmp_path) as daemon:
         daemon.assembly.forecast(time.time())
         asked = pid(daemon)
@@ -142,13 +132,6 @@ def test_a_new_configuration_ends_forecasting_or_goes_on_with_it(tmp_path: Path)
         assert daemon.counts.cycle_errors == 0
 
 
-def test_a_node_says_that_it_keeps_no_history(tmp_path: Path) -> None:
-    with forecasting(tmp_path, minutes=0, role="node") as daemon:
-        daemon.assembly.forecast(time.time())
-        assert told(daemon)["gap"] == "not exposed: this agent keeps no history"
-        assert "No replica count: not exposed: this agent keeps no history" in ask(daemon).decode()
-
-
 def test_the_schedule_makes_forecasts_by_itself(tmp_path: Path) -> None:
     """Once a minute; these minutes are as fast as the cycles, a tenth of a second more would be due to the machine."""
     with engines(1) as served:
@@ -156,15 +139,3 @@ def test_the_schedule_makes_forecasts_by_itself(tmp_path: Path) -> None:
         with running(path, speed=100.0) as daemon:
             assert wait_for(lambda: health(daemon)["forecasting"]["answers"] >= 2)
             assert daemon.counts.cycle_errors == 0
-
-
-def test_a_daemon_that_ends_does_not_wait_for_a_forecast(tmp_path: Path) -> None:
-    with engines(1) as served:
-        with running(write(tmp_path, configuration(served, **ON)), speed=100.0) as daemon:
-            forecasts = daemon.assembly.forecasts
-            assert forecasts is not None
-            forecasts._answer = forecast_answers.hangs
-            assert wait_for(lambda: forecasts.pid is not None)
-            asked = forecasts.pid
-        assert not Path(f"/proc/{asked}").exists()
-        assert forecasts.health().failures == {}

@@ -120,9 +120,7 @@ def secure(tmp_path: Path) -> dict[str, Any]:
 
 
 @WAYS
-def test_a_renewed_certificate_is_served_and_an_open_connection_is_answered(
-    way: Callable[[Path], Change], tmp_path: Path
-) -> None:
+def test_renewed_certificate_is_served(way: Callable[[Path], Change], tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     old, new, change = trustme.CA(), trustme.CA(), way(tmp_path / "s")
     change(**certificate(old))
@@ -136,9 +134,7 @@ def test_a_renewed_certificate_is_served_and_an_open_connection_is_answered(
 
 
 @pytest.mark.parametrize("broken", ["half", "other key", "no key", "empty"])
-def test_a_broken_certificate_leaves_the_one_before_and_is_told_until_it_is_mended(
-    broken: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_broken_certificate_keeps_the_previous(broken: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "s").mkdir()
     old, new, change = trustme.CA(), trustme.CA(), in_place(tmp_path / "s")
     change(**certificate(old))
@@ -166,7 +162,7 @@ def test_a_broken_certificate_leaves_the_one_before_and_is_told_until_it_is_mend
         assert wait_for(lambda: daemon.counts.config_trouble is None)
 
 
-def test_a_half_client_ca_leaves_the_one_before_and_the_next_whole_one_is_taken(tmp_path: Path) -> None:
+def test_broken_client_ca_keeps_the_previous(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     authority, old, new, change = trustme.CA(), trustme.CA(), trustme.CA(), in_place(tmp_path / "s")
     change(**certificate(authority), ca=old.cert_pem.bytes().decode())
@@ -204,7 +200,7 @@ def post(daemon: Daemon, token: str) -> int:
 
 
 @WAYS
-def test_tokens_and_users_of_pages_and_webhook_are_followed(way: Callable[[Path], Change], tmp_path: Path) -> None:
+def test_tokens_and_users_are_followed(way: Callable[[Path], Change], tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     change = way(tmp_path / "s")
     change(page=FIRST, users=USERS, hook=FIRST)
@@ -236,7 +232,7 @@ def test_tokens_and_users_of_pages_and_webhook_are_followed(way: Callable[[Path]
         assert post(daemon, FIRST) == 400
 
 
-def test_a_configuration_that_was_refused_for_a_secret_is_taken_when_that_is_mended(tmp_path: Path) -> None:
+def test_refused_configuration_is_taken_once_mended(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(FIRST)
     with engines(2) as served:
@@ -253,7 +249,7 @@ def test_a_configuration_that_was_refused_for_a_secret_is_taken_when_that_is_men
             assert daemon.counts.config_trouble is None
 
 
-def test_a_token_file_that_is_removed_opens_the_pages_to_nobody(tmp_path: Path) -> None:
+def test_removed_token_file_opens_nothing(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(FIRST)
     with running(write(tmp_path, configuration([], web={"bearer_token_file": str(token)}))) as daemon:
@@ -265,9 +261,7 @@ def test_a_token_file_that_is_removed_opens_the_pages_to_nobody(tmp_path: Path) 
 
 
 @WAYS
-def test_a_changed_plan_is_taken_up_and_a_half_written_one_changes_nothing(
-    way: Callable[[Path], Change], tmp_path: Path
-) -> None:
+def test_changed_plan_is_taken_up(way: Callable[[Path], Change], tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     change, plan = way(tmp_path / "p"), yaml.safe_load(PLAN.read_text(encoding="utf-8"))
     change(plan=yaml.safe_dump(plan))

@@ -14,7 +14,7 @@ from rules.verdicts.finding import UNASKED_SECONDS, Finding, RuleState, step_rul
 from rules.verdicts.verdict import Unknown
 
 
-def test_a_finding_whose_question_is_no_longer_asked_is_open_nowhere() -> None:
+def test_unasked_finding_is_open_nowhere() -> None:
     """Such as speculation that was switched off. An alert of it must not come back, and a page not show it."""
     tier = cascading_tier()
     (finding,) = (one for one in tier.findings if one.rule == "KvCacheCascade" and one.ended_at is None)

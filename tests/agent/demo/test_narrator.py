@@ -49,7 +49,7 @@ def printed(capsys: pytest.CaptureFixture[str], change: Finding) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_finding_has_its_time_its_sentence_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_finding_prints_time_sentence_and_action(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, finding()) == [
         "  0:45  LIKELY KvCacheCascade in cascade/cascade-0, stage 1 (filling)",
         f"        {SENTENCE}",
@@ -62,9 +62,9 @@ def test_a_step_for_the_worse_is_printed(capsys: pytest.CaptureFixture[str]) -> 
     assert printed(capsys, worse(finding()))[0] == head
 
 
-def test_a_rule_that_only_a_report_tells_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_rule_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, finding("UtilizationTrap")) == []
 
 
-def test_the_severity_is_where_the_terminal_colours_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_severity_is_coloured(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\033[31m\033[1mCRITICAL\033[0m" in highlight(printed(capsys, worse(finding()))[0])

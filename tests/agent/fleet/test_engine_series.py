@@ -65,7 +65,7 @@ def watched(samples: list[Sample], source: TierSource = SOURCE) -> tuple[Fleet, 
     return fleet, windows.sum_windows(c.slice.window for c in fleet.closed)
 
 
-def test_a_replica_has_the_gpus_that_the_exporter_says_are_its_own() -> None:
+def test_replica_has_gpus_of_its_exporter() -> None:
     engines = list(engine_samples("steady"))
     begin, end = times(engines)
     gpus = exporter_samples(begin, end, POD)
@@ -84,7 +84,7 @@ def test_a_replica_has_the_gpus_that_the_exporter_says_are_its_own() -> None:
     assert without.counters == {f: v for f, v in whole.counters.items() if f in without.counters}
 
 
-def test_a_label_that_the_target_moved_away_is_read_under_its_own_name() -> None:
+def test_moved_label_is_read() -> None:
     samples = list(engine_samples("sglang", "vllm"))
     moved = [
         (name, {("exported_endpoint" if key == "endpoint" else key): text for key, text in labels.items()}, t, value)
@@ -97,7 +97,7 @@ def test_a_label_that_the_target_moved_away_is_read_under_its_own_name() -> None
     assert whole.counters["http_requests_ok"] == plain.counters["http_requests_ok"] > 0
 
 
-def test_a_tier_of_engines_is_read_replica_by_replica_whatever_its_size() -> None:
+def test_engine_tier_is_read_by_replica() -> None:
     samples = [
         (name, {**labels, "instance": f"{labels['instance']}-{number}"}, t, value)
         for number in range(3)
@@ -112,7 +112,7 @@ def test_a_tier_of_engines_is_read_replica_by_replica_whatever_its_size() -> Non
     assert {closed.replica for closed in fleet.closed} == {target.replica for target in fleet.source.targets}
 
 
-def test_a_tier_of_more_engines_than_measured_is_read_whole_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_large_engine_tier_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     begin = 1_790_000_000.0
     up = [("up", {"instance": f"e{n}", "job": "vllm"}, begin + 15.0 * k, 0.0) for n in range(101) for k in range(20)]
     reader = build_replica_reader(TIER, SOURCE, VIEW, MemoryStore.of(up))
@@ -139,7 +139,7 @@ def test_what_overlapping_answers_repeat_counts_once() -> None:
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda exporter: exporter.name)
-def test_a_real_store_takes_the_selector_of_every_exporter(exporter: object, tmp_path: Path) -> None:
+def test_store_accepts_selectors_of_all_exporters(exporter: object, tmp_path: Path) -> None:
     known = next(one for one in EXPORTERS if one is exporter)
     names = sorted({name for row in known.fields for name in row.names})
     begin = 1_790_000_000.0
@@ -150,7 +150,7 @@ def test_a_real_store_takes_the_selector_of_every_exporter(exporter: object, tmp
     assert sorted(one.labels["__name__"] for one in found) == names
 
 
-def test_gpus_of_a_tier_that_agents_tell_of_are_refused() -> None:
+def test_gpus_of_agent_tiers_are_refused() -> None:
     source = TierSource.model_construct(gpus=GpuSource(selector='job="dcgm"'))
     assert [path for path, _ in source._contradictions()] == [("gpus",)]
     assert GpuSource.model_validate({"selector": 'job="dcgm"'}).replica_label == "exported_pod"

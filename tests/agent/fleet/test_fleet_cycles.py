@@ -111,7 +111,7 @@ def told_by_engines(samples: list[Sample]) -> tuple[Fleet, Away]:
 
 
 @pytest.mark.parametrize("told", [told_by_agents, told_by_engines])
-def test_a_cascade_is_found_in_the_store_when_and_where_it_was(told: Any) -> None:
+def test_store_shows_cascade_in_place(told: Any) -> None:
     of = agent_samples if told is told_by_agents else engine_samples
     fleet, _ = told(list(of("cascade_fast")))
     fleet.go(5)
@@ -122,7 +122,7 @@ def test_a_cascade_is_found_in_the_store_when_and_where_it_was(told: Any) -> Non
     assert len(cascade.transitions) >= 3
 
 
-def test_what_a_restart_of_the_agent_adds_up_from_zero_is_continued() -> None:
+def test_restarted_agent_counters_continue() -> None:
     samples = list(agent_samples("steady"))
     begin, end = times(samples)
     cut = (begin + end) / 2
@@ -149,7 +149,7 @@ def test_what_a_restart_of_the_agent_adds_up_from_zero_is_continued() -> None:
     )
 
 
-def test_a_store_that_is_away_leaves_everything_unknown_and_is_caught_up_with() -> None:
+def test_absent_store_is_unknown_then_caught_up() -> None:
     samples = list(agent_samples("steady"))
     fleet, api = told_by_agents(samples)
     fleet.go(2)
@@ -173,7 +173,7 @@ def test_a_store_that_is_away_leaves_everything_unknown_and_is_caught_up_with() 
     assert sums[0].covered_seconds == pytest.approx(sums[1].covered_seconds)
 
 
-def test_samples_that_are_missing_in_the_store_are_a_gap_whose_counters_come_later() -> None:
+def test_missing_samples_are_a_gap() -> None:
     samples = list(engine_samples("steady"))
     begin, _ = times(samples)
     fleet, _ = told_by_engines([one for one in samples if not begin + 60 < one[2] < begin + 110])
@@ -187,7 +187,7 @@ def test_samples_that_are_missing_in_the_store_are_a_gap_whose_counters_come_lat
     assert seen.gaps[windows.EVERYTHING] is Gap.SCRAPE_FAILED
 
 
-def test_a_tier_of_which_no_replica_is_told_any_more_is_unseen_and_not_down() -> None:
+def test_untold_tier_is_unseen_not_down() -> None:
     samples = list(agent_samples("steady"))
     begin, _ = times(samples)
     fleet, _ = told_by_agents([one for one in samples if one[2] < begin + 130])
@@ -206,7 +206,7 @@ def two(samples: list[Sample], until: float) -> list[Sample]:
     return [*samples, *more]
 
 
-def test_a_replica_whose_agent_was_killed_is_a_gap_and_then_gone_and_the_others_go_on() -> None:
+def test_killed_agent_is_a_gap_then_gone() -> None:
     samples = list(agent_samples("steady"))
     begin, _ = times(samples)
     fleet, _ = told_by_agents(two(samples, begin + 100))
@@ -263,7 +263,7 @@ def copies(count: int, names: tuple[str, ...], begin: float) -> list[Sample]:
 BEGIN = 1_790_000_000.0
 
 
-def test_sums_over_many_replicas_say_exactly_what_the_replicas_say(tmp_path: Path) -> None:
+def test_sums_equal_their_replicas(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as store:
         store.write(copies(24, ("steady", "cascade_fast", "prefix"), BEGIN))
         found = {}
@@ -315,7 +315,7 @@ def regridded(samples: list[Sample], replica: str) -> list[Sample]:
     ]
 
 
-def test_replicas_with_other_bucket_edges_are_never_summed_over_le(tmp_path: Path) -> None:
+def test_differing_buckets_are_never_summed(tmp_path: Path) -> None:
     samples = regridded(copies(6, ("steady",), BEGIN), "r002")
     with victoria_metrics(tmp_path) as store:
         store.write(samples)
@@ -331,7 +331,7 @@ def test_replicas_with_other_bucket_edges_are_never_summed_over_le(tmp_path: Pat
     assert parts[0].n == pytest.approx(finished[0].n, rel=0.1)
 
 
-def test_a_tier_that_grows_beyond_the_limit_is_read_as_sums_from_the_next_turn_on(tmp_path: Path) -> None:
+def test_growing_tier_switches_to_sums(tmp_path: Path) -> None:
     samples = copies(6, ("steady",), BEGIN)
     grown = [one for one in samples if one[2] > BEGIN + 75 or one[1]["replica"] in ("r000", "r001")]
     with victoria_metrics(tmp_path) as store:
@@ -367,7 +367,7 @@ class FewInstants:
         raise StoreError(StoreErrorKind.TOO_MUCH, self.place, "too many samples")
 
 
-def test_sums_that_the_store_refuses_are_a_gap_of_the_tier(tmp_path: Path) -> None:
+def test_refused_sums_are_a_gap(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as store:
         store.write(copies(4, ("steady",), BEGIN))
         api = FewInstants(StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0)))
@@ -396,7 +396,7 @@ def exported(fleet: Fleet, tells: str) -> set[tuple[str, str]]:
     return set(found)
 
 
-def test_what_node_agents_tell_of_their_replicas_is_not_exported_twice() -> None:
+def test_replica_verdicts_are_exported_once() -> None:
     fleet, _ = told_by_agents(list(agent_samples("steady")))
     fleet.go(3)
     whole = exported(fleet, "whole tiers")
@@ -407,7 +407,7 @@ def test_what_node_agents_tell_of_their_replicas_is_not_exported_twice() -> None
     assert whole < everything
 
 
-def test_gpus_of_a_replica_that_spans_nodes_are_joined_to_it() -> None:
+def test_gpus_across_nodes_are_joined() -> None:
     samples = list(agent_samples("steady"))
     gpus = []
     for gpu, instance, late in (("GPU-a", "node-1:19095", 0.0), ("GPU-b", "node-2:19095", 1.3)):
@@ -429,6 +429,6 @@ def test_gpus_of_a_replica_that_spans_nodes_are_joined_to_it() -> None:
     assert whole.counters == windows.sum_windows(c.slice.window for c in alone.closed).counters
 
 
-def test_a_series_that_no_part_of_a_query_gives_is_left_alone() -> None:
+def test_foreign_series_are_ignored() -> None:
     strange = [{"__name__": "sizewatch_x_total"}, {"sizewatch_part": "a.b.sums"}, {"sizewatch_part": "." * 2000}]
     assert group_sums((MatrixSeries(labels, (0.0, 60.0), (1.0, 2.0)) for labels in strange), 0.0, 60.0) == {}

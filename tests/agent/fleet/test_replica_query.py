@@ -50,7 +50,7 @@ def filled(kind: str, folder: Path, samples: list[Sample]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["victoria-metrics", "prometheus"])
-def test_sums_of_two_agents_that_export_a_replica_are_not_mixed(kind: str, tmp_path: Path) -> None:
+def test_agents_of_one_replica_never_mix(kind: str, tmp_path: Path) -> None:
     once = [*series("r1", "node-1:19095", 5.0), *series("r2", "node-2:19095", 7.0)]
     with filled(kind, tmp_path / "once", once) as url:
         api = StoreApi(StoreConfig(url=url, timeout_seconds=60.0))
@@ -78,7 +78,7 @@ def pages_of(api: StoreApi) -> dict[str, StoredPage]:
     return {replica_page.page.replica: replica_page.page for replica_page in found}
 
 
-def test_lots_of_names_are_as_long_as_their_expression_may_be() -> None:
+def test_name_lots_fit_their_limit() -> None:
     chance = random.Random(5)
     names = ["".join(chance.choices('ab.-"\\ä', k=chance.randint(1, 9))) for _ in range(300)]
     for most in (12, 40, 300):

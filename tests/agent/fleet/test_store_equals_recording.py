@@ -178,7 +178,7 @@ def by_place(found: Replay) -> dict[tuple[str, str | None, int], Window]:
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["Prometheus", "VictoriaMetrics"])
-def test_every_reading_of_a_store_is_that_of_the_recording(
+def test_store_readings_equal_recording(
     urls: dict[str, str], tmp_path: Path, kind: str, name: str, source: str
 ) -> None:
     _, expected, _, _ = recorded(name)
@@ -198,7 +198,7 @@ def test_every_reading_of_a_store_is_that_of_the_recording(
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["Prometheus", "VictoriaMetrics"])
-def test_every_episode_of_a_store_is_that_of_the_recording(
+def test_store_findings_equal_recording(
     urls: dict[str, str], tmp_path: Path, kind: str, name: str, source: str
 ) -> None:
     found, expected = told(from_store(urls[kind], name, source, tmp_path)), told(recorded(name)[1])
@@ -233,7 +233,7 @@ def where(binned: list[BinnedWindow]) -> list[tuple[str | None, float, float]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_reading_of_the_history_is_that_of_the_recording(tmp_path: Path, name: str) -> None:
+def test_history_readings_equal_recording(tmp_path: Path, name: str) -> None:
     closed = closed_minutes(name)
     with HistoryStore(tmp_path / "history.db") as store:
         store.book(ClosedMinute(tier=one.tier, plan_version="", slice=one.slice) for one in closed)
@@ -250,9 +250,7 @@ def test_every_reading_of_the_history_is_that_of_the_recording(tmp_path: Path, n
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", ["steady", "cascade_fast", "mixed_tier"])
-def test_a_history_that_role_fleet_keeps_is_the_one_that_a_daemon_at_the_engines_would_have_kept(
-    urls: dict[str, str], tmp_path: Path, name: str, source: str
-) -> None:
+def test_fleet_history_equals_daemon_history(urls: dict[str, str], tmp_path: Path, name: str, source: str) -> None:
     closed = closed_minutes(name)
     given = options(urls["Prometheus"], name, source, tmp_path)
     loaded, api = open_store(given)

@@ -67,12 +67,12 @@ def test_requests_become_a_series(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
-def test_gaps_in_time_and_empty_cells_are_missing_and_not_zero(tmp_path: Path) -> None:
+def test_gaps_and_empty_cells_are_missing(tmp_path: Path) -> None:
     found = trace(tmp_path, "0,1", "60,", "120,3", "300,6", "360,7")
     assert_array_equal(found.requests.values, row(1, NAN, 3, NAN, NAN, 6, 7))
 
 
-def test_columns_may_stand_in_any_order_and_unknown_ones_are_noted(tmp_path: Path) -> None:
+def test_columns_may_stand_in_any_order(tmp_path: Path) -> None:
     found = trace(tmp_path, "x,1,0,1,", "y,2,60,2,", "z,3,120,3,", header="note, Requests,Timestamp,note,prompt_tokens")
     assert_array_equal(found.requests.values, row(1, 2, 3))
     assert found.notes == (
@@ -85,9 +85,7 @@ def test_columns_may_stand_in_any_order_and_unknown_ones_are_noted(tmp_path: Pat
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_byte_order_marks_line_ends_and_gzip_make_no_difference(
-    tmp_path: Path, end: str, mark: bytes, zipped: bool
-) -> None:
+def test_encodings_make_no_difference(tmp_path: Path, end: str, mark: bytes, zipped: bool) -> None:
     body = mark + end.join(("timestamp,requests", "0, 1", "", '60,"2"', "120,3", "")).encode()
     path = tmp_path / ("trace.csv.gz" if zipped else "trace.csv")
     path.write_bytes(gzip.compress(body) if zipped else body)
@@ -140,7 +138,7 @@ def local_rows(first: str, last: str, step: timedelta, zone: str) -> list[str]:
 
 @pytest.mark.parametrize("minutes", [5, 15, 60])
 @pytest.mark.parametrize("zone", [BERLIN, "America/New_York", "Australia/Lord_Howe", "UTC"])
-def test_a_year_of_local_times_is_even_in_spring_and_autumn(tmp_path: Path, zone: str, minutes: int) -> None:
+def test_local_year_is_even_over_clock_changes(tmp_path: Path, zone: str, minutes: int) -> None:
     if zone == "Australia/Lord_Howe" and minutes == 60:
         minutes = 30  # its clock moves by half an hour
     rows: list[str] = []
@@ -154,7 +152,7 @@ def test_a_year_of_local_times_is_even_in_spring_and_autumn(tmp_path: Path, zone
     assert found.requests.end == unix("2026-12-01")
 
 
-def test_a_time_that_the_clock_leaves_out_in_spring_is_refused(tmp_path: Path) -> None:
+def test_skipped_local_hour_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "2026-03-29 01:30,1", "2026-03-29 02:00,1", "2026-03-29 03:30,1")
     said = wrong(path, BERLIN)
     assert said.startswith(": timestamp: by the clock in Europe/Berlin: 2026-03-29 02:00:00 is a nonexistent time")
@@ -162,20 +160,20 @@ def test_a_time_that_the_clock_leaves_out_in_spring_is_refused(tmp_path: Path) -
     assert len(read_trace(path).requests) == 5, "in UTC it is a time like others"
 
 
-def test_an_hour_that_comes_twice_is_refused_where_its_order_does_not_tell_which_it_is(tmp_path: Path) -> None:
+def test_ambiguous_hour_is_refused(tmp_path: Path) -> None:
     rows = [f"2026-10-25 0{h}:{m:02d},1" for h in (1, 2, 3) for m in (0, 15, 30, 45)]
     said = wrong(written(tmp_path, *rows), BERLIN)
     assert said.startswith(": timestamp: by the clock in Europe/Berlin: 2026-10-25 02:00:00 is an ambiguous time")
     assert "write times in UTC" in said
 
 
-def test_a_second_hour_with_a_hole_in_it_is_still_told_apart(tmp_path: Path) -> None:
+def test_repeated_hour_with_hole_is_understood(tmp_path: Path) -> None:
     rows = [f"2026-10-25 02:{m:02d},1" for m in (0, 15, 30, 45)] + ["2026-10-25 02:30,9", "2026-10-25 03:00,1"]
     found = trace(tmp_path, *rows, zone=BERLIN)
     assert_array_equal(found.requests.values, row(1, 1, 1, 1, NAN, NAN, 9, NAN, 1))
 
 
-def test_an_hour_that_comes_three_times_is_refused(tmp_path: Path) -> None:
+def test_tripled_hour_is_refused(tmp_path: Path) -> None:
     rows = [f"2026-10-25 02:{m:02d},1" for _ in range(3) for m in (0, 30)]
     assert wrong(written(tmp_path, *rows), BERLIN).startswith(
         ": timestamp: by the clock in Europe/Berlin: There are 2 dst"
@@ -230,7 +228,7 @@ def test_an_hour_that_comes_three_times_is_refused(tmp_path: Path) -> None:
         ((), ": has a header and no row"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line_and_what_to_do(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
+def test_errors_name_line_and_remedy(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
     assert wrong(written(tmp_path, *lines)).startswith(said)
 
 
@@ -245,7 +243,7 @@ def test_what_is_wrong_is_named_with_its_line_and_what_to_do(tmp_path: Path, lin
         ("timestamp,requests,requests", ":1: has more than one column requests"),
     ],
 )
-def test_another_header_is_refused_with_the_right_one(tmp_path: Path, header: str, said: str) -> None:
+def test_unknown_header_is_refused(tmp_path: Path, header: str, said: str) -> None:
     assert wrong(written(tmp_path, "0,1", "60,2", "120,3", header=header)).startswith(said)
 
 
@@ -266,18 +264,18 @@ NO_CSV = ": is no CSV in UTF-8"
         pytest.param("t.csv", b'timestamp,requests\n0,1\n60,"5\n', NO_CSV, id="a quote"),
     ],
 )
-def test_files_that_are_no_csv_are_refused_in_words(tmp_path: Path, name: str, body: bytes, said: str) -> None:
+def test_broken_csv_is_refused_in_words(tmp_path: Path, name: str, body: bytes, said: str) -> None:
     path = tmp_path / name
     path.write_bytes(body)
     assert wrong(path).startswith(said)
 
 
-def test_a_file_that_is_not_there_or_is_a_folder_is_told(tmp_path: Path) -> None:
+def test_missing_file_or_folder_is_reported(tmp_path: Path) -> None:
     assert wrong(tmp_path / "no.csv") == ": cannot be read: No such file or directory"
     assert wrong(tmp_path) == ": cannot be read: Is a directory"
 
 
-def test_lines_are_counted_in_the_file_and_not_in_the_data(tmp_path: Path) -> None:
+def test_line_numbers_are_those_of_file(tmp_path: Path) -> None:
     lines = ("0,1", "", "60,2", "   ", "", "60,3")
     assert wrong(written(tmp_path, *lines)).startswith(":7: timestamp: '60' is not later than the row before")
     assert wrong(written(tmp_path, *lines[:-1], "90,x")).startswith(":7: requests: 'x' is no count")
@@ -286,22 +284,17 @@ def test_lines_are_counted_in_the_file_and_not_in_the_data(tmp_path: Path) -> No
 # ---- bins that are asked for ----
 
 
-def test_finer_bins_of_the_file_are_added_up_to_those_asked_for(tmp_path: Path) -> None:
+def test_finer_bins_are_added_up(tmp_path: Path) -> None:
     path = written(tmp_path, *(f"{60 * i},{i}" for i in range(10)))
     found = read_trace(path, bin_seconds=300.0)
     assert (found.requests.bin_seconds, found.notes) == (300.0, ())
     assert_array_equal(found.requests.values, row(10, 35))
 
 
-def test_coarser_bins_of_the_file_are_kept_and_noted(tmp_path: Path) -> None:
+def test_coarser_bins_are_kept(tmp_path: Path) -> None:
     found = read_trace(written(tmp_path, "0,1", "600,2", "1200,3"), bin_seconds=300.0)
     assert found.requests.bin_seconds == 600.0
     assert found.notes == ("bins of 5m were asked for; the file's own are 10m and are kept",)
-
-
-def test_the_files_own_bins_may_be_asked_for(tmp_path: Path) -> None:
-    found = read_trace(written(tmp_path, "0,1", "600,2", "1200,3"), bin_seconds=600.0)
-    assert (len(found.requests), found.notes) == (3, ())
 
 
 def test_more_bins_than_fit_are_refused(tmp_path: Path) -> None:
@@ -324,7 +317,7 @@ def test_bins_that_are_no_multiple_are_refused(tmp_path: Path) -> None:
     width=st.sampled_from((1, 60, 300, 86_400)),
     start=st.integers(0, 2_000_000_000),
 )
-def test_each_amount_is_at_its_time_and_nothing_else_is_known(
+def test_each_amount_is_at_its_time(
     tmp_path_factory: pytest.TempPathFactory, amounts: list[int | None], left_out: set[int], width: int, start: int
 ) -> None:
     # The first two rows tell the width, whatever is left out after them.
@@ -344,13 +337,6 @@ def test_each_amount_is_at_its_time_and_nothing_else_is_known(
     assert_array_equal(found.values, row(*expected))
 
 
-def test_a_hundred_thousand_rows_are_read(tmp_path: Path) -> None:
-    begin = datetime(2026, 1, 1)
-    lines = [f"{(begin + timedelta(minutes=i)).isoformat()}Z,{i % 997}" for i in range(100_000)]
-    path = written(tmp_path, *lines)
-    assert len(read_trace(path).requests) == 100_000
-
-
 @pytest.mark.skipif(not TRACES.is_dir(), reason="../shared/traces is not there: real traces are not read")
 @pytest.mark.parametrize("name", ["nab_elb_requests", "nasa_http_1995", "servegen_mmid_diurnal", "nab_tweets_goog"])
 def test_real_traces_are_read_as_they_are(name: str) -> None:
@@ -364,7 +350,7 @@ def test_real_traces_are_read_as_they_are(name: str) -> None:
     assert found.time_text(found.requests.start) == first
 
 
-def test_a_trace_with_tokens_is_work_in_requests_of_its_own_mean(tmp_path: Path) -> None:
+def test_trace_with_tokens_is_work(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     rows = ("0,10,1000,100", "60,10,3000,300", "120,10,,", "180,,2000,200")
     path.write_text("\n".join(("timestamp,requests,prompt_tokens,output_tokens", *rows)) + "\n")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +13,6 @@ from typing import Any
 import forecast_answers
 import pytest
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, keep, question
-from paths import ROOT
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.forecasting import service
@@ -61,7 +58,7 @@ def history(tmp_path: Path) -> Path:
     return keep(tmp_path / "history.db", SHORT)
 
 
-def test_a_real_process_forecasts_a_real_history_and_keeps_to_its_memory(tmp_path: Path) -> None:
+def test_worker_forecasts_a_real_history(tmp_path: Path) -> None:
     path = keep(tmp_path / "history.db", 3 * DAY_MINUTES)
     with forecasting() as forecasts:
         assert forecasts.run([question(path)]) == ()
@@ -127,7 +124,7 @@ def test_a_killed_process_costs_one_forecast(history: Path) -> None:
         (forecast_answers.hangs, WorkerFailure.TIMEOUT, "took longer than 0.5 s and was ended"),
     ],
 )
-def test_a_process_that_misbehaves_is_ended_told_and_counted(
+def test_misbehaving_worker_is_ended_and_counted(
     answer: Callable[[ForecastRequest], ForecastResponse], fault: WorkerFailure, words: str
 ) -> None:
     seconds = 0.5 if fault is WorkerFailure.TIMEOUT else CEILING_SECONDS
@@ -141,7 +138,7 @@ def test_a_process_that_misbehaves_is_ended_told_and_counted(
         assert words in status.gap
 
 
-def test_a_process_that_cannot_even_load_its_libraries_is_told(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_without_memory_is_reported(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "FORECAST_MEMORY_BYTES", 8 * MIB)
     with forecasting() as forecasts:
         (event,) = forecasts.run([question(history)])
@@ -149,9 +146,7 @@ def test_a_process_that_cannot_even_load_its_libraries_is_told(history: Path, mo
         assert forecasts.pid is None
 
 
-def test_what_a_library_prints_goes_to_the_log_and_costs_nothing(
-    history: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_library_output_goes_to_log(history: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with forecasting(forecast_answers.prints) as forecasts:
         assert forecasts.run([question(history)]) == ()
         assert shown(forecasts).recommended is not None
@@ -159,7 +154,7 @@ def test_what_a_library_prints_goes_to_the_log_and_costs_nothing(
     assert (printed.out, printed.err) == ("", "[library] chatter\nmore\n")
 
 
-def test_a_process_that_cannot_be_begun_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(process: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -170,7 +165,7 @@ def test_a_process_that_cannot_be_begun_is_told(monkeypatch: pytest.MonkeyPatch)
         assert forecasts.health().failures == {"start": 1}
 
 
-def test_a_process_that_keeps_failing_is_begun_with_growing_pauses() -> None:
+def test_failing_worker_restarts_with_growing_pauses() -> None:
     now = 1000.0
     with forecasting(forecast_answers.exits, monotonic=lambda: now) as forecasts:
         tried = []
@@ -185,9 +180,7 @@ def test_a_process_that_keeps_failing_is_begun_with_growing_pauses() -> None:
         assert tried == [0, 1, 3, 7, 15]
 
 
-def test_a_defect_costs_this_tier_its_forecast_and_the_process_goes_on(
-    history: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_defect_costs_one_tier_its_forecast(history: Path, caplog: pytest.LogCaptureFixture) -> None:
     with forecasting(forecast_answers.fails_for_bad) as forecasts:
         (event,) = forecasts.run([question(history, tier="bad"), question(history)])
         assert event.text == "the forecast failed: ZeroDivisionError: division by zero"
@@ -196,16 +189,6 @@ def test_a_defect_costs_this_tier_its_forecast_and_the_process_goes_on(
         assert forecasts.health().failures == {"error": 1}
         assert forecasts.pid is not None
     assert any("Traceback" in record.getMessage() for record in caplog.records)
-
-
-def test_one_tiers_failure_costs_the_others_nothing(tmp_path: Path) -> None:
-    path = keep(tmp_path / "history.db", 30, tier="good")
-    with forecasting() as forecasts:
-        # A time of next to no seconds is a defect's doing, and raises inside the process.
-        forecasts.run([question(path, tier="bad", country="DE", zone="Nowhere/Atall"), question(path, tier="good")])
-        assert forecasts.status("good", None, 1, NOW).recommended is not None
-        assert forecasts.status("bad", None, 1, NOW).recommended is None
-        assert forecasts.pid is not None
 
 
 def test_after_a_defect_the_tier_begins_anew(history: Path) -> None:
@@ -217,7 +200,7 @@ def test_after_a_defect_the_tier_begins_anew(history: Path) -> None:
             assert forecasts.health().troubles == (f"h100: the forecast failed: ValueError: begun {times} times",)
 
 
-def test_the_memory_limit_is_the_systems_and_grows_with_the_tiers(history: Path) -> None:
+def test_memory_limit_grows_with_tiers(history: Path) -> None:
     with forecasting() as forecasts:
         forecasts.run([question(history), question(history, tier="another")])
         limits = Path(f"/proc/{forecasts.pid}/limits").read_text()
@@ -225,7 +208,7 @@ def test_the_memory_limit_is_the_systems_and_grows_with_the_tiers(history: Path)
         assert line.split()[3] == str(FORECAST_MEMORY_BYTES + MEMORY_BYTES_A_TIER)
 
 
-def test_a_stop_ends_a_question_that_is_under_way_and_is_no_failure() -> None:
+def test_stop_ends_question_without_failure() -> None:
     forecasts = ForecastService(forecast_answers.hangs, question_seconds=86_400.0)
     asking = threading.Thread(target=forecasts.run, args=([question()],))
     asking.start()
@@ -237,7 +220,7 @@ def test_a_stop_ends_a_question_that_is_under_way_and_is_no_failure() -> None:
     assert forecasts.run([question(minutes_later=1)]) == ()
 
 
-def test_replicas_that_were_asked_for_are_held_by_a_process_that_begins_anew(history: Path) -> None:
+def test_requested_replicas_survive_new_settings(history: Path) -> None:
     with forecasting() as forecasts:
         forecasts.run([question(history)])
         usual = shown(forecasts).recommended
@@ -254,7 +237,7 @@ def test_replicas_that_were_asked_for_are_held_by_a_process_that_begins_anew(his
         assert after < usual + 3
 
 
-def test_what_is_outlived_is_not_shown_any_more(history: Path) -> None:
+def test_outlived_forecast_is_not_shown(history: Path) -> None:
     with forecasting() as forecasts:
         forecasts.run([question(history)])
         assert shown(forecasts).recommended is not None
@@ -285,7 +268,7 @@ def test_what_is_outlived_is_not_shown_any_more(history: Path) -> None:
         )
 
 
-def test_what_was_said_a_lead_ago_of_now_is_kept(history: Path) -> None:
+def test_forecast_for_now_is_kept(history: Path) -> None:
     with forecasting() as forecasts:
         forecasts.run([question(history)])
         assert shown(forecasts).for_now is None
@@ -296,7 +279,7 @@ def test_what_was_said_a_lead_ago_of_now_is_kept(history: Path) -> None:
         assert shown(forecasts, 3).for_now == first
 
 
-def test_no_older_ones_are_kept_than_what_was_said_a_lead_ago(history: Path) -> None:
+def test_only_forecasts_since_lead_are_kept(history: Path) -> None:
     """Of forecasts a minute apart with a lead of 140 s: the last one that is so old, and those made since."""
     with forecasting() as forecasts:
         for minute in range(6):
@@ -307,7 +290,7 @@ def test_no_older_ones_are_kept_than_what_was_said_a_lead_ago(history: Path) -> 
             assert [one.made_at for one in kept] == [NOW + 60.0 * minute for minute in (2, 3, 4, 5)]
 
 
-def test_a_tier_that_is_watched_no_more_is_forgotten(history: Path) -> None:
+def test_removed_tier_is_forgotten(history: Path) -> None:
     with forecasting() as forecasts:
         forecasts.run([question(history)])
         forecasts.run([])
@@ -315,7 +298,7 @@ def test_a_tier_that_is_watched_no_more_is_forgotten(history: Path) -> None:
         assert shown(forecasts).gap == "no forecast is made yet"
 
 
-def test_a_tier_that_has_been_silent_for_weeks_is_answered_in_time(tmp_path: Path) -> None:
+def test_silent_tier_is_answered(tmp_path: Path) -> None:
     path = keep(tmp_path / "history.db", 3 * DAY_MINUTES, SETTLED - 20 * 86_400)
     with forecasting() as forecasts:
         assert forecasts.run([question(path)]) == ()
@@ -328,7 +311,7 @@ def test_a_tier_that_has_been_silent_for_weeks_is_answered_in_time(tmp_path: Pat
         assert found.prewarm.reason == "the newest demand of the tier is 20 d old; after 10 min nothing is recommended"
 
 
-def test_a_history_without_this_tier_or_without_a_file_says_so(history: Path, tmp_path: Path) -> None:
+def test_missing_history_is_reported(history: Path, tmp_path: Path) -> None:
     with forecasting() as forecasts:
         forecasts.run([question(history, tier="unseen"), question(tmp_path / "none.db", tier="nowhere")])
         assert forecasts.status("unseen", None, 1, NOW).gap == "no demand of this tier has been kept yet"
@@ -336,18 +319,7 @@ def test_a_history_without_this_tier_or_without_a_file_says_so(history: Path, tm
         assert forecasts.health().failures == {}
 
 
-def test_the_daemons_side_loads_no_numbers_library() -> None:
-    code = (
-        "import sys, agent.daemon.daemon, agent.forecasting.service, agent.forecasting.requests, exporters.status.page\n"
-        "print([m for m in ('numpy', 'pandas', 'scipy', 'statsmodels', 'dateutil', 'holidays') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True
-    )
-    assert done.stdout.strip() == "[]"
-
-
-def test_forecasters_are_kept_for_settings_and_not_for_moments() -> None:
+def test_forecasters_are_kept_by_settings() -> None:
     asked = question()
     assert asked.settings == question(minutes_later=5, lead_source="21 starts", lead_seconds=179.0).settings
     for changes in ({"lead_seconds": 181.0}, {"zone": "Europe/Berlin"}, {"bin_seconds": 900.0}, {"capacity": None}):

@@ -19,7 +19,6 @@ from forecast.capacity.simulation import SimulatedDemand, cheapest_reacting, sim
 from forecast.lead.online import run_past
 from forecast.series.binned import Array
 from rules.catalogue.registry import margin_of
-from rules.plan.money import figure
 from rules.plan.replica_count import NO_MARGIN
 
 DAY = 1440
@@ -61,7 +60,7 @@ def days(surges: float, count: int, seed: int) -> Array:
     return wave * shape * np.random.default_rng(seed).lognormal(0.0, 0.02, len(place))
 
 
-def test_the_reacting_that_ours_is_compared_with_is_chosen_on_the_time_before_the_judged_week() -> None:
+def test_reacting_is_chosen_before_judged_week() -> None:
     """It was calm and surges began with the judged week: nobody could have chosen to be careful then."""
     calm, wild = days(1.0, 10, 1), days(3.0, 7, 2)
     for before, after in ((calm, wild), (days(3.0, 10, 1), days(1.0, 7, 2))):
@@ -78,26 +77,26 @@ def test_the_reacting_that_ours_is_compared_with_is_chosen_on_the_time_before_th
         assert told.recommended in (told.reacting, told.ours)
 
 
-def test_the_minutes_that_stayed_within_what_was_ready_are_counted() -> None:
+def test_covered_minutes_are_counted() -> None:
     judged, _ = split(days(1.0, 12, 3))
     assert judged.coverage_ratio is not None
     assert 0.97 < judged.coverage_ratio <= 1.0
 
 
-def test_what_must_stay_warm_is_the_plans_where_too_little_was_said_before() -> None:
+def test_minimum_warm_needs_enough_history() -> None:
     rates = days(1.0, 10, 4)
     _, before = split(rates[: 3 * DAY + 600])
     assert np.isfinite(before.quantile).sum() < DAY
     assert before.minimum_warm(0.99, 2, NO_MARGIN) == 2
 
 
-def test_the_margin_is_a_line_of_its_own_and_all_others_are_compared_without_it() -> None:
+def test_margin_is_a_line_of_its_own() -> None:
     rates = days(1.5, 12, 5)
     judged, before = split(rates, 0.5)
     bare, told = (
         compare(judged, before, certainty=0.5, margin=margin, replica_hour=2.0) for margin in (NO_MARGIN, margin_of())
     )
-    assert (bare.with_margin, bare.margin_sentence) == ("", "")
+    assert bare.with_margin == ""
     assert told.with_margin == "pre-warming with the margin"
     roomy = next(one for one in told.strategies if one.name == told.with_margin)
     ours = next(one for one in told.strategies if one.name == told.ours)
@@ -107,14 +106,9 @@ def test_the_margin_is_a_line_of_its_own_and_all_others_are_compared_without_it(
     assert roomy.replica_hours == pytest.approx(counted.sum() / 60)
     assert roomy.replica_hours > ours.replica_hours / 0.9
     assert roomy.violation_minutes < ours.violation_minutes
-    more = roomy.replica_hours - ours.replica_hours
-    assert told.margin_sentence == (
-        f"The margin of recommended counts costs {more:,.0f} replica-hours ({figure(2 * more)} USD); the time short of capacity "
-        f"goes from {ours.violation_minutes:,.0f} to {roomy.violation_minutes:,.0f} min."
-    )
 
 
-def test_what_the_margin_carries_is_not_kept_warm_a_second_time() -> None:
+def test_margin_lowers_the_warm_minimum() -> None:
     """Surges of a half: the margin carries a part of each. In the quiet half of the day the minimum is what is warm."""
     rates = days(1.5, 12, 6)
     rates[np.arange(len(rates)) % DAY < DAY // 2] *= 0.02
@@ -141,7 +135,7 @@ def found() -> ForecastResponse:
     return TierForecast(asked, series(4 * 1440)).respond(asked)
 
 
-def test_what_the_forecast_found_comes_into_the_report_as_it_is(found: ForecastResponse) -> None:
+def test_forecast_reaches_the_report_unchanged(found: ForecastResponse) -> None:
     told = prewarming_from_response(found)
     assert told is not None
     assert found.forecast is not None
@@ -154,7 +148,7 @@ def test_what_the_forecast_found_comes_into_the_report_as_it_is(found: ForecastR
     assert told.error_ratio == projection.error_ratio
 
 
-def test_without_a_forecast_and_a_comparison_nothing_is_told(found: ForecastResponse) -> None:
+def test_nothing_is_reported_without_forecast(found: ForecastResponse) -> None:
     nothing = replace(found, forecast=None, prewarm=replace(found.prewarm, worth=None))
     assert prewarming_from_response(nothing) is None
     assert prewarming_from_response(replace(found, prewarm=replace(found.prewarm, worth=None))) is not None

@@ -11,7 +11,7 @@ from agent.forecasting.results import forecast_now
 
 
 @pytest.mark.parametrize("amount", [0.0, 7.0, 100.0, 1e12])
-def test_of_traffic_that_never_changes_every_target_is_within_its_quantile(amount: float) -> None:
+def test_constant_traffic_is_always_covered(amount: float) -> None:
     same = series(np.full(24 * 12, amount))
     given = InputSeries(name="same", series=same, time_text=str, sundays={}, factors=np.ones(24 * 12 + 288))
     found = forecast_now("same", given, 3600.0).projection

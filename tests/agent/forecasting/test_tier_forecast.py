@@ -12,7 +12,6 @@ import pytest
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, amounts, keep, question, rate, series
 
 from agent.config.forecast import EventConfig
-from agent.errors import ConfigError
 from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.messages import ForecastResponse
 from agent.forecasting.responses import NOTHING
@@ -33,7 +32,7 @@ def follow(tier: TierForecast, *minutes: float) -> None:
     tier.follow(question(), np.array([np.nan, *minutes]))
 
 
-def test_four_days_of_a_daily_wave_are_forecast_and_warmed_for() -> None:
+def test_daily_wave_is_forecast_and_warmed() -> None:
     found = answered(4 * DAY_MINUTES)
     assert found.forecast is not None
     projection = found.forecast.projection
@@ -59,7 +58,7 @@ def test_four_days_of_a_daily_wave_are_forecast_and_warmed_for() -> None:
     assert projection.error_ratio < 1.2
 
 
-def test_the_schedule_covers_the_day_to_come_with_enough_replicas_for_each_part() -> None:
+def test_schedule_covers_the_next_day() -> None:
     found = answered(4 * DAY_MINUTES)
     steps, until = found.prewarm.schedule, found.prewarm.until
     assert steps[0].start == SETTLED
@@ -69,7 +68,7 @@ def test_the_schedule_covers_the_day_to_come_with_enough_replicas_for_each_part(
         assert wanted - 0.5 <= step.replicas <= wanted + 2.0 or step.replicas == 3
 
 
-def test_a_surge_lifts_the_schedule_at_its_time_and_one_sentence_says_both() -> None:
+def test_surge_lifts_schedule_and_sentence() -> None:
     """Four times the demand in the last two minutes: the day's forecast does not follow as far as the count."""
     surging = series(4 * DAY_MINUTES)
     surging.values[-2:] *= 4
@@ -89,7 +88,7 @@ def test_a_surge_lifts_the_schedule_at_its_time_and_one_sentence_says_both() -> 
     assert ready.sentence.endswith("by the schedule, of 99% certainty")
 
 
-def test_what_it_was_worth_stands_beside_reacting_and_perfect_foresight() -> None:
+def test_worth_lies_between_reacting_and_foresight() -> None:
     found = answered(4 * DAY_MINUTES, replica_hour=10.0, currency="USD").prewarm.worth
     assert found is not None
     assert found.end == SETTLED
@@ -109,7 +108,7 @@ def test_what_it_was_worth_stands_beside_reacting_and_perfect_foresight() -> Non
     assert found.with_margin == ""
 
 
-def test_the_margin_of_the_recommended_counts_is_told_apart_and_not_in_the_minimum_too() -> None:
+def test_margin_is_not_in_the_minimum() -> None:
     surging = series(4 * DAY_MINUTES)
     for first in np.random.default_rng(1).integers(0, 4 * DAY_MINUTES, 200):
         surging.values[first : first + 2] *= 1.5
@@ -127,7 +126,7 @@ def test_the_margin_of_the_recommended_counts_is_told_apart_and_not_in_the_minim
     assert roomy.minimum_warm < bare.minimum_warm
 
 
-def test_following_minute_by_minute_says_what_beginning_anew_says_of_the_bins() -> None:
+def test_following_equals_starting_over() -> None:
     asked = question()
     minutes = amounts(3 * DAY_MINUTES + 60, SETTLED + 3600.0)
     begun = Series(
@@ -154,7 +153,7 @@ def test_following_minute_by_minute_says_what_beginning_anew_says_of_the_bins() 
     assert abs(one.prewarm.recommendation.replicas - other.prewarm.recommendation.replicas) <= 1
 
 
-def test_a_day_later_the_tier_starts_anew_from_the_history_and_until_then_it_follows(tmp_path: Path) -> None:
+def test_tier_restarts_after_a_day(tmp_path: Path) -> None:
     path = keep(tmp_path / "history.db", 4 * DAY_MINUTES, SETTLED + 86_400.0)
     forecasts = HistoryForecasts()
     worths, forecasters = [], []
@@ -171,7 +170,7 @@ def test_a_day_later_the_tier_starts_anew_from_the_history_and_until_then_it_fol
     assert found.forecast.projection.points[0].t == SETTLED + 86_400
 
 
-def test_little_history_is_an_answer_with_its_own_words() -> None:
+def test_little_history_has_its_own_words() -> None:
     found = answered(5 * 60)
     assert found.forecast is not None
     assert found.forecast.projection.method == "same as now"
@@ -184,7 +183,7 @@ def test_little_history_is_an_answer_with_its_own_words() -> None:
     assert recommended.replicas >= recommended.needed_now
 
 
-def test_a_few_minutes_give_no_forecast_and_replicas_for_what_is_needed_now() -> None:
+def test_few_minutes_give_no_forecast() -> None:
     found = answered(4)
     assert found.forecast is None
     assert found.gap == "too few bins have passed to know how far a forecast is off"
@@ -192,7 +191,7 @@ def test_a_few_minutes_give_no_forecast_and_replicas_for_what_is_needed_now() ->
     assert found.prewarm.recommendation.replicas == found.prewarm.recommendation.needed_now
 
 
-def test_nothing_is_recommended_where_nobody_knows_how_long_a_start_takes() -> None:
+def test_nothing_is_recommended_without_lead() -> None:
     found = answered(600, lead_seconds=None)
     assert found.prewarm.recommendation is None
     assert found.prewarm.schedule == ()
@@ -202,13 +201,13 @@ def test_nothing_is_recommended_where_nobody_knows_how_long_a_start_takes() -> N
     assert found.forecast.projection.horizon_seconds == 900.0
 
 
-def test_nothing_is_recommended_where_no_replica_can_be_counted() -> None:
+def test_nothing_is_recommended_without_capacity() -> None:
     found = answered(600, capacity=None, no_replicas="the plan has no curve to derive usable rps from")
     assert found.prewarm.recommendation is None
     assert found.prewarm.reason == "the plan has no curve to derive usable rps from"
 
 
-def test_what_was_seen_last_counts_for_ten_minutes_and_then_nothing_is_recommended() -> None:
+def test_old_demand_recommends_nothing() -> None:
     asked = question()
     tier = TierForecast(asked, series(600))
     follow(tier, *[np.nan] * 9)
@@ -224,7 +223,7 @@ def test_what_was_seen_last_counts_for_ten_minutes_and_then_nothing_is_recommend
     assert silent.prewarm.seen_until == SETTLED
 
 
-def test_no_schedule_is_made_of_what_was_seen_an_hour_ago() -> None:
+def test_hour_old_demand_has_no_schedule() -> None:
     tier = TierForecast(question(), series(4 * DAY_MINUTES))
     # Each question comes half a minute after its last settled minute.
     follow(tier, *[np.nan] * 59)
@@ -235,7 +234,7 @@ def test_no_schedule_is_made_of_what_was_seen_an_hour_ago() -> None:
     assert old.reason == "the newest demand of the tier is 1 h old: no schedule is made of it"
 
 
-def test_a_demand_is_told_with_its_parts_and_the_weeks_highest_minute() -> None:
+def test_recommendation_names_its_parts() -> None:
     at_lead = datetime.fromtimestamp(SETTLED + 120, UTC).replace(tzinfo=None)
     later = datetime.fromtimestamp(SETTLED + 6 * 3600, UTC).replace(tzinfo=None)
     events = (
@@ -269,7 +268,7 @@ def test_a_demand_is_told_with_its_parts_and_the_weeks_highest_minute() -> None:
     assert found.schedule_certainty == 0.99
 
 
-def test_a_known_event_multiplies_what_is_forecast_and_is_not_learnt_from() -> None:
+def test_event_multiplies_forecast_and_teaches_nothing() -> None:
     start = datetime.fromtimestamp(SETTLED + 6 * 3600, UTC).replace(tzinfo=None)
     event = EventConfig(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
     usual, with_event = answered(), answered(events=(event,))
@@ -289,7 +288,7 @@ def test_a_known_event_multiplies_what_is_forecast_and_is_not_learnt_from() -> N
     assert after.now_rps == pytest.approx(3 * (usual.now_rps or 0.0))
 
 
-def test_replicas_for_an_event_are_asked_for_one_lead_before_it_begins() -> None:
+def test_event_replicas_start_one_lead_before() -> None:
     for begins, factor in ((180.0, 3.0), (240.0, 1.0)):
         start = datetime.fromtimestamp(SETTLED + begins, UTC).replace(tzinfo=None)
         event = EventConfig(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
@@ -301,7 +300,7 @@ def test_replicas_for_an_event_are_asked_for_one_lead_before_it_begins() -> None
         assert with_event.needed_now == usual.needed_now
 
 
-def test_prices_say_how_sure_it_must_be_and_how_many_stay_warm() -> None:
+def test_prices_decide_certainty_and_minimum() -> None:
     cheap = answered(4 * DAY_MINUTES, replica_hour=10.0, late_request=0.05)
     dear = answered(4 * DAY_MINUTES, replica_hour=10.0, late_request=100.0)
     assert cheap.prewarm.recommendation is not None
@@ -312,13 +311,13 @@ def test_prices_say_how_sure_it_must_be_and_how_many_stay_warm() -> None:
     assert (cheap.minimum_warm or 0) >= 3
 
 
-def test_the_configured_certainty_counts_where_there_are_no_prices() -> None:
+def test_configured_certainty_counts_without_prices() -> None:
     found = answered(600, certainty=0.9, replica_hour=10.0).prewarm.recommendation
     assert found is not None
     assert found.certainty == 0.9
 
 
-def test_a_hold_shorter_than_a_start_is_none() -> None:
+def test_hold_is_at_least_the_lead() -> None:
     """A peak of one minute is held until replicas that were asked for it have served: the lead of three, and one more."""
     for hold, held in ((0.0, 4), (600.0, 10)):
         asked = question(hold_seconds=hold)
@@ -333,12 +332,7 @@ def test_a_hold_shorter_than_a_start_is_none() -> None:
         assert kept.count(20) == held - 1
 
 
-def test_a_country_that_is_none_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"forecast\.country"):
-        answered(600, country="XX")
-
-
-def test_bins_of_a_quarter_of_an_hour_are_taken_as_minutes_between_them() -> None:
+def test_quarter_hour_bins_become_minutes() -> None:
     asked = question(bin_seconds=900.0)
     coarse = series(3 * DAY_MINUTES).values.reshape(-1, 15).sum(axis=1)
     start = SETTLED // 900 * 900 - len(coarse) * 900.0
@@ -349,7 +343,7 @@ def test_bins_of_a_quarter_of_an_hour_are_taken_as_minutes_between_them() -> Non
     assert found.prewarm.recommendation is not None
 
 
-def test_traffic_that_ended_is_hardly_any_and_less_than_one_a_day_is_none() -> None:
+def test_traffic_that_ended_becomes_zero() -> None:
     asked = question()
     silent = series(9 * DAY_MINUTES)
     tier = TierForecast(asked, replace(silent, values=np.where(np.arange(len(silent)) < 60, silent.values, 0.0)))

@@ -53,7 +53,7 @@ def only(discovered: DiscoveryResult) -> str:
 ON = {"sizewatch.io/scrape": "true"}
 
 
-def test_an_annotated_pod_is_a_target_at_its_own_address() -> None:
+def test_annotated_pod_is_a_target() -> None:
     notes = {
         **ON,
         "sizewatch.io/port": "9100",
@@ -90,7 +90,7 @@ def test_what_tells_an_engine(given: dict[str, Any], data: Object, wanted: bool)
     assert discovered.left_out == ()
 
 
-def test_the_first_port_of_the_configuration_that_the_pod_has_counts() -> None:
+def test_first_configured_port_counts() -> None:
     ports = (("http", 8000), ("metrics", 9090))
     assert found(pod("a", ports=ports)).targets[0].url.endswith(":9090/metrics")
     assert found(pod("a", ports=ports), ports=[8000]).targets[0].url.endswith(":8000/metrics")
@@ -123,7 +123,7 @@ def test_the_first_port_of_the_configuration_that_the_pod_has_counts() -> None:
         ({"tier": TIER + "x"}, f"did you mean {TIER}"),
     ],
 )
-def test_what_a_pod_says_wrong_is_told_and_leads_nowhere(notes: dict[str, str], reason: str) -> None:
+def test_wrong_annotation_leads_nowhere(notes: dict[str, str], reason: str) -> None:
     said = only(found(pod("a", annotations={**ON, **{f"sizewatch.io/{k}": v for k, v in notes.items()}})))
     assert reason in said
     assert len(said) < 400
@@ -133,18 +133,18 @@ def test_what_a_pod_says_wrong_is_told_and_leads_nowhere(notes: dict[str, str], 
 @pytest.mark.parametrize(
     "address", ["evil.example", "10.0.0.1:80", "10.0.0.1/../", "10.0.0.1@evil", "x" * 5000, "[::1]"]
 )
-def test_an_address_is_an_ip_address_or_none(address: str) -> None:
+def test_address_is_an_ip_or_none(address: str) -> None:
     assert "no IP address" in only(found(pod("a", annotations=ON, address=address)))
 
 
-def test_a_pod_in_the_nodes_network_answers_on_its_own_ports_alone() -> None:
+def test_host_network_pod_keeps_its_ports() -> None:
     assert "is no port of its containers" in only(
         found(pod("a", annotations={**ON, "sizewatch.io/port": "10250"}, hostNetwork=True))
     )
     assert found(pod("a", annotations={**ON, "sizewatch.io/port": "8000"}, hostNetwork=True)).targets
 
 
-def test_texts_of_a_pod_are_cut_and_hold_no_control_characters() -> None:
+def test_pod_texts_are_cut_and_clean() -> None:
     labels = {f"l{n}": "v" for n in range(500)} | {"a": "x" * 10_000}
     notes = {**ON, "other.io/huge": "y" * 200_000, "sizewatch.io/tier": "a\x00\u2028\n" + "z" * 9000}
     one = read(pod("a", labels=labels, annotations=notes))
@@ -155,14 +155,14 @@ def test_texts_of_a_pod_are_cut_and_hold_no_control_characters() -> None:
     assert truncate_value("\ud800x\x1b[31m") == "x [31m"
 
 
-def test_a_pod_without_an_address_and_one_without_a_port_are_told() -> None:
+def test_pod_without_address_or_port_is_reported() -> None:
     (left,) = found(pod("a", address=None, phase="Pending")).left_out
     assert (left.reason, left.later) == ("has no address yet", True)
     said = only(found(pod("a", annotations=ON, ports=(("grpc", 50051),))))
     assert said == "has no container port of discovery.kubernetes.ports (its ports: grpc); give sizewatch.io/port"
 
 
-def test_two_pods_of_one_name_are_two_replicas_and_a_target_of_the_file_comes_first() -> None:
+def test_configured_target_comes_before_its_pod() -> None:
     discovered = found(
         pod("a", namespace="x"), pod("a", namespace="y"), pod("b", namespace="z"), taken=((TIER, "z/b"),)
     )
@@ -172,7 +172,7 @@ def test_two_pods_of_one_name_are_two_replicas_and_a_target_of_the_file_comes_fi
     ]
 
 
-def test_of_too_many_pods_those_that_are_watched_stay_and_those_with_a_gpu_come_first() -> None:
+def test_pod_limit_keeps_incumbents_and_gpus() -> None:
     known = TierCandidates(tiers=PLAN.tiers, entries=(PodTier(tier=TIER, namespaces=("aaa", "llm")),))
     crowd = [read(pod(f"p{n}", namespace="aaa", gpus=0, annotations=ON, made=1.0)) for n in range(2 * MOST_TARGETS)]
     last = read(pod("vllm-0", made=2.0))
@@ -184,7 +184,7 @@ def test_of_too_many_pods_those_that_are_watched_stay_and_those_with_a_gpu_come_
     assert {one.pod.uid for one in discover([*crowd, last], keys(), known, incumbents=stays).targets} == stays
 
 
-def test_a_pod_names_its_tier_only_in_a_namespace_that_the_tier_allows() -> None:
+def test_pod_tier_needs_an_allowed_namespace() -> None:
     known = TierCandidates(tiers=PLAN.tiers, entries=(PodTier(tier=TIER, namespaces=("prod",)),))
     named = {**ON, "sizewatch.io/tier": TIER}
     assert found(pod("a", annotations=named, namespace="prod"), known=known).targets
@@ -196,13 +196,16 @@ def test_a_pod_names_its_tier_only_in_a_namespace_that_the_tier_allows() -> None
 
 @pytest.mark.parametrize(
     "address",
-    ["169.254.169.254", "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "::ffff:192.0.0.192"],
+    [
+        *("169.254.169.254", "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "::ffff:192.0.0.192"),
+        *("::ffff:169.254.169.254", "fe80::1", "224.0.0.1", "ff02::1", "0.0.0.0", "::", "::ffff:0.0.0.0"),
+    ],
 )
-def test_no_address_of_a_metadata_service_is_asked(address: str) -> None:
+def test_no_metadata_service_is_asked(address: str) -> None:
     assert only(found(pod("a", annotations=ON, address=address))) == "its address is none that a pod has"
 
 
-def test_a_new_pod_takes_the_place_of_one_of_its_name_that_ends() -> None:
+def test_new_pod_replaces_ending_namesake() -> None:
     old = pod("a", uid="old", made=1.0)
     old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     discovered = found(old, pod("a", uid="new"))
@@ -224,7 +227,7 @@ NAMED = {**ON, "sizewatch.io/tier": TIER}
     ],
 )
 @pytest.mark.parametrize("notes", [NAMED, ON])
-def test_a_pod_without_a_gpu_joins_no_tier_whatever_it_says_of_itself(
+def test_pod_without_gpu_joins_no_tier(
     entries: tuple[PodTier, ...], namespaces: tuple[str, ...], notes: dict[str, str]
 ) -> None:
     known = TierCandidates(
@@ -241,14 +244,12 @@ def test_a_pod_without_a_gpu_joins_no_tier_whatever_it_says_of_itself(
 @pytest.mark.parametrize(
     ("entries", "namespaces"), [((PodTier(tier=TIER, namespaces=("llm",)),), ()), ((PodTier(tier=TIER),), ("llm",))]
 )
-def test_a_pod_without_a_gpu_counts_where_the_operator_names_its_namespace(
-    entries: tuple[PodTier, ...], namespaces: tuple[str, ...]
-) -> None:
+def test_operator_namespace_admits_pod_without_gpu(entries: tuple[PodTier, ...], namespaces: tuple[str, ...]) -> None:
     known = TierCandidates(tiers=PLAN.tiers, entries=entries, namespaces=namespaces)
     assert found(pod("a", gpus=0, annotations=NAMED), known=known).targets
 
 
-def test_a_claim_is_a_gpu_only_by_the_kubelets_word() -> None:
+def test_claim_counts_by_kubelet_only() -> None:
     claims = pod("a", annotations=NAMED, gpus=0)
     claims["spec"]["containers"][0]["resources"] = {"claims": [{"name": "anything"}]}
     assert only(found(claims)).startswith("requests devices by a claim, which may be no GPU, and")
@@ -256,7 +257,7 @@ def test_a_claim_is_a_gpu_only_by_the_kubelets_word() -> None:
     assert found(claims, known=told).targets
 
 
-def test_a_tier_takes_pods_of_its_namespaces_alone_by_whatever_way_they_come() -> None:
+def test_tier_takes_its_namespaces_alone() -> None:
     known = TierCandidates(
         tiers={"one": PLANNED, "two": PLANNED},
         entries=(PodTier(tier="one", namespaces=("prod",)), PodTier(tier="two", namespaces=("dev",))),
@@ -296,7 +297,7 @@ def member(index: int, **more: Any) -> Object:
     return pod("deep-3" if not index else f"deep-3-{index}", labels=labels, annotations={**ON, **notes}, **more)
 
 
-def test_workers_of_a_group_are_their_leaders_and_are_not_scraped() -> None:
+def test_group_workers_are_not_scraped() -> None:
     discovered = found(member(0), member(1), member(2))
     assert [one.pod.name for one in discovered.targets] == ["deep-3"]
     assert [one.key for one in discovered.workers] == [(TIER, "llm/deep-3")] * 2
@@ -319,7 +320,7 @@ def test_workers_of_a_group_are_their_leaders_and_are_not_scraped() -> None:
         ({"scope": "pod", "pod": "a"}, "POD_NAMESPACE"),
     ],
 )
-def test_a_wrong_configuration_is_told_with_its_place(given: dict[str, Any], said: str) -> None:
+def test_wrong_keys_are_reported_with_place(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as bad:
         parse_config({"discovery": {"kubernetes": given}}, environment={})
     assert any(said in problem for problem in bad.value.problems), bad.value.problems

@@ -54,12 +54,12 @@ def test_the_kubelet_tells_each_containers_devices(tmp_path: Path) -> None:
     assert asked == [b"", b""]
 
 
-def test_an_answer_larger_than_a_window_of_http2_arrives_whole(tmp_path: Path) -> None:
+def test_large_kubelet_answer_arrives_whole(tmp_path: Path) -> None:
     with kubelet(tmp_path / "k.sock", lambda *_: ANSWER * 1500) as path:
         assert len(read_devices(path)) == 1500 * len(DEVICES)
 
 
-def test_a_refusal_an_unknown_version_and_nonsense_are_told_in_words(tmp_path: Path) -> None:
+def test_kubelet_refusals_are_reported(tmp_path: Path) -> None:
     def refuse(_: bytes, context: Any) -> bytes:
         context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by\nrate limit")
         raise AssertionError
@@ -117,7 +117,7 @@ def odd_server(path: Path, said: bytes) -> Iterator[str]:
             thread.join(CEILING_SECONDS)
 
 
-def test_a_socket_that_is_not_there_hangs_or_speaks_otherwise_costs_only_the_answer(tmp_path: Path) -> None:
+def test_broken_kubelet_socket_costs_the_answer(tmp_path: Path) -> None:
     assert not socket_exists(str(tmp_path / "none.sock"))
     with pytest.raises(PodResourcesError, match=r"there is no socket .*none\.sock here"):
         read_devices(str(tmp_path / "none.sock"))
@@ -148,7 +148,7 @@ def a_pod(name: str, namespace: str = "llm", uid: str = "u") -> Pod:
     return Pod(uid=uid, namespace=namespace, name=name, wants_gpu=True)
 
 
-def test_whole_gpus_instances_and_slices_belong_to_the_pods_that_were_given_them() -> None:
+def test_devices_belong_to_their_pods() -> None:
     seen = (READOUTS, DEVICES)
     assert assign_pod_gpus(a_pod("vllm-0"), *seen).gpus == (f"{GPU}6", f"{GPU}7")
     assert assign_pod_gpus(a_pod("mig-0"), *seen).gpus == ("MIG-1a2b3c4d-0000-1111-2222-333344445555",)
@@ -175,27 +175,27 @@ def test_whole_gpus_instances_and_slices_belong_to_the_pods_that_were_given_them
         ("", None),
     ],
 )
-def test_every_spelling_of_a_device_is_a_gpu_or_a_gap_with_its_name(device: str, gpu: str | None) -> None:
+def test_device_spelling_is_gpu_or_gap(device: str, gpu: str | None) -> None:
     ours = replace(DEVICES[0], ids=(device,))
     found = assign_pod_gpus(a_pod("vllm-0"), READOUTS, (ours,))
     assert found.gpus == ((gpu,) if gpu else ())
     assert (device in found.missing) == (gpu is None)
 
 
-def test_a_device_that_is_not_read_leaves_the_whole_pod_a_gap_never_a_part() -> None:
+def test_unread_device_makes_whole_pod_a_gap() -> None:
     ours = replace(DEVICES[0], ids=(f"{GPU}6", "GPU-gone"))
     found = assign_pod_gpus(a_pod("vllm-0"), READOUTS, (ours,))
     assert found.gpus == ()
     assert "GPU-gone" in found.missing
 
 
-def test_a_device_of_dynamic_resource_allocation_is_a_named_gap() -> None:
+def test_dynamic_allocation_is_a_named_gap() -> None:
     found = assign_pod_gpus(a_pod("dra-0"), READOUTS, DEVICES)
     assert found.gpus == ()
     assert "gpu-1/gpu-0 of gpu.nvidia.com" in found.missing
 
 
-def test_the_exporters_word_counts_where_the_kubelet_says_nothing() -> None:
+def test_exporter_counts_where_kubelet_is_silent() -> None:
     named = {**READOUTS, f"{GPU}8": replace(READOUTS[f"{GPU}8"], pods=("llm/vllm-0", "dev/other"))}
     assert assign_pod_gpus(a_pod("vllm-0"), named, DEVICES).gpus == (
         f"{GPU}6",
@@ -204,14 +204,14 @@ def test_the_exporters_word_counts_where_the_kubelet_says_nothing() -> None:
     assert assign_pod_gpus(a_pod("vllm-0"), named, "there is no socket").gpus == (f"{GPU}8",)
 
 
-def test_a_pod_that_asks_for_no_gpu_lacks_none_and_nothing_is_missing_where_no_gpu_is_read() -> None:
+def test_pod_without_gpu_lacks_none() -> None:
     assert assign_pod_gpus(replace(a_pod("cpu"), wants_gpu=False), READOUTS, ()).missing == ""
     assert assign_pod_gpus(a_pod("vllm-0"), {}, DEVICES).missing == ""
     told = assign_pod_gpus(a_pod("vllm-0"), READOUTS, "there is no socket").missing
     assert told == "its GPUs are not known: there is no socket; no GPU exporter names it"
 
 
-def test_a_gpu_that_several_replicas_have_is_told() -> None:
+def test_shared_gpu_is_reported() -> None:
     seen = (READOUTS, (DEVICES[3], replace(DEVICES[3], pod="shared-1", ids=(f"{GPU}8::4",))))
     several = {("t", name): assign_pod_gpus(a_pod(name, "dev"), *seen) for name in ("shared-0", "shared-1")}
     (told,) = find_shared_gpus(several)
@@ -226,7 +226,7 @@ DCGM_FI_DEV_GPU_TEMP{gpu="2",UUID="GPU-c",modelName="H",Hostname="n",container="
 """
 
 
-def test_a_sidecar_takes_from_the_nodes_exporter_what_is_its_own_pods() -> None:
+def test_sidecar_takes_own_gpus_from_exporter() -> None:
     page = DCGM.read(samples(SeriesReader(DCGM.wanted).read(DCGM_PAGE.encode())), 1.0)
     readouts = by_uuid(*page.readouts)
     assert {one.gpu: one.pods for one in page.readouts} == {
@@ -258,7 +258,7 @@ def test_nvml_gives_a_sidecar_all_or_nothing(visible: int, planned: int, gpus: t
     assert bool(owned.missing) == bool(missing)
 
 
-def test_amds_exporter_names_the_pod_of_a_gpu_too() -> None:
+def test_amd_exporter_names_the_pod() -> None:
     page = (TESTS / "gpu_exporter_pages" / "made-amd-1.5-mi300x.prom").read_bytes()
     given = page.replace(b'pod=""', b'pod="vllm-0"').replace(b'namespace=""', b'namespace="llm"')
     for body, pods in ((page, ()), (given, ("llm/vllm-0",))):

@@ -77,7 +77,7 @@ def sees(watch: PodWatch, *wanted: str) -> bool:
     return bool(wait_for(lambda: names(watch.snapshot()) == set(wanted)))
 
 
-def test_a_pod_finds_its_api_and_another_process_is_told_what_to_do(tmp_path: Path) -> None:
+def test_api_endpoint_comes_from_the_pod(tmp_path: Path) -> None:
     there = endpoint_from_pod({"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}, tmp_path)
     assert there.url == "https://[fd00::1]:6443"
     assert there.bearer_token_file == str(tmp_path / "token")
@@ -85,9 +85,7 @@ def test_a_pod_finds_its_api_and_another_process_is_told_what_to_do(tmp_path: Pa
         endpoint_from_pod({}, tmp_path)
 
 
-def test_a_token_that_is_renewed_is_used_at_once_and_a_bad_one_is_named_without_its_text(
-    kube: Kube, token: Path
-) -> None:
+def test_renewed_token_is_used_at_once(kube: Kube, token: Path) -> None:
     kube.node("gpu-1", a="b")
     api = client(kube, token)
     assert api.get("/api/v1/nodes/gpu-1")["metadata"]["labels"] == {"a": "b"}
@@ -105,7 +103,7 @@ def test_a_token_that_is_renewed_is_used_at_once_and_a_bad_one_is_named_without_
     api.close()
 
 
-def test_the_api_is_known_by_the_clusters_own_ca_and_a_renewed_one_is_taken(tmp_path: Path) -> None:
+def test_renewed_cluster_ca_is_taken(tmp_path: Path) -> None:
     old, new = trustme.CA(), trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     new.issue_cert("127.0.0.1").configure_cert(context)
@@ -123,7 +121,7 @@ def test_the_api_is_known_by_the_clusters_own_ca_and_a_renewed_one_is_taken(tmp_
         api.close()
 
 
-def test_a_connection_that_the_server_gave_up_meanwhile_costs_nothing(token: Path) -> None:
+def test_closed_connection_costs_nothing(token: Path) -> None:
     kube = Kube()
     kube.node("gpu-1")
     with serving(kube) as served:
@@ -135,7 +133,7 @@ def test_a_connection_that_the_server_gave_up_meanwhile_costs_nothing(token: Pat
     api.close()
 
 
-def test_a_watch_that_always_ends_at_once_is_not_asked_without_a_pause(kube: Kube, token: Path) -> None:
+def test_broken_watch_is_repeated_with_pauses(kube: Kube, token: Path) -> None:
     kube.put(pod("a"))
     kube.break_off = True
     with watching(kube, token) as watch:
@@ -144,9 +142,7 @@ def test_a_watch_that_always_ends_at_once_is_not_asked_without_a_pause(kube: Kub
     assert sum("watch=1" in one for one in kube.asked) < 50
 
 
-def test_a_missing_token_file_a_refusal_and_an_object_that_is_not_there_are_told_in_words(
-    kube: Kube, token: Path, tmp_path: Path
-) -> None:
+def test_api_errors_are_reported_in_words(kube: Kube, token: Path, tmp_path: Path) -> None:
     with pytest.raises(KubernetesApiError, match=r"(?i)no such file"):
         client(kube, tmp_path / "none").get("/api/v1/pods")
     api = client(kube, token)
@@ -159,9 +155,7 @@ def test_a_missing_token_file_a_refusal_and_an_object_that_is_not_there_are_told
     api.close()
 
 
-def test_an_answer_that_is_too_large_or_never_ends_is_given_up(
-    kube: Kube, token: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_or_endless_answer_is_abandoned(kube: Kube, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kube.node("gpu-1", long="x" * 5000)
     monkeypatch.setattr(api_module, "MOST_BYTES", 1000)
     api = client(kube, token)
@@ -175,7 +169,7 @@ def test_an_answer_that_is_too_large_or_never_ends_is_given_up(
     api.close()
 
 
-def test_a_label_keeps_its_name_though_a_heavy_key_is_called_the_same(kube: Kube, token: Path) -> None:
+def test_label_named_like_heavy_key_stays(kube: Kube, token: Path) -> None:
     kube.put(pod("a", labels={"env": "prod"}))
     api = client(kube, token)
     (item,) = api.get("/api/v1/pods")["items"]
@@ -185,7 +179,7 @@ def test_a_label_keeps_its_name_though_a_heavy_key_is_called_the_same(kube: Kube
     api.close()
 
 
-def test_pods_of_the_node_are_listed_from_the_servers_memory_and_followed(kube: Kube, token: Path) -> None:
+def test_node_pods_are_listed_and_followed(kube: Kube, token: Path) -> None:
     kube.put(pod("a"))
     kube.put(pod("elsewhere", node="gpu-2"))
     with watching(kube, token) as watch:
@@ -200,7 +194,7 @@ def test_pods_of_the_node_are_listed_from_the_servers_memory_and_followed(kube: 
     assert sum("watch=1" not in one for one in kube.asked) == 1, "one list is enough"
 
 
-def test_one_namespace_is_asked_for_by_itself_several_are_told_apart_here(kube: Kube, token: Path) -> None:
+def test_namespaces_are_asked_or_filtered(kube: Kube, token: Path) -> None:
     kube.put(pod("a"))
     kube.put(pod("b", namespace="other"))
     kube.put(pod("c", namespace="third"))
@@ -214,7 +208,7 @@ def test_one_namespace_is_asked_for_by_itself_several_are_told_apart_here(kube: 
     assert selected == {"/api/v1/pods"}
 
 
-def test_pods_that_have_ended_are_not_asked_for(kube: Kube, token: Path) -> None:
+def test_ended_pods_are_left_out(kube: Kube, token: Path) -> None:
     kube.put(pod("refused", phase="Failed"))
     kube.put(pod("a"))
     with watching(kube, token) as watch:
@@ -224,9 +218,7 @@ def test_pods_that_have_ended_are_not_asked_for(kube: Kube, token: Path) -> None
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"items": [{}', b'{"kind": "PodList", "items": []}'])
-def test_a_list_that_is_cut_off_or_has_no_version_is_trouble_and_no_empty_node(
-    kube: Kube, token: Path, body: bytes
-) -> None:
+def test_broken_list_is_no_empty_node(kube: Kube, token: Path, body: bytes) -> None:
     kube.put(pod("a"))
     kube.list_body = body
     with watching(kube, token) as watch:
@@ -236,7 +228,7 @@ def test_a_list_that_is_cut_off_or_has_no_version_is_trouble_and_no_empty_node(
         assert sees(watch, "a")
 
 
-def test_a_version_that_is_gone_means_a_new_list_and_no_trouble(kube: Kube, token: Path) -> None:
+def test_expired_version_means_new_list(kube: Kube, token: Path) -> None:
     kube.put(pod("a"))
     with watching(kube, token) as watch:
         assert sees(watch, "a")
@@ -255,7 +247,7 @@ def versions(kube: Kube) -> list[int]:
     return [0, *map(int, asked)]
 
 
-def test_a_watch_that_ends_goes_on_from_the_last_bookmark(kube: Kube, token: Path) -> None:
+def test_watch_resumes_from_last_bookmark(kube: Kube, token: Path) -> None:
     kube.put(pod("a"))
     with watching(kube, token, watch_seconds=0.6) as watch:
         assert sees(watch, "a")
@@ -267,7 +259,7 @@ def test_a_watch_that_ends_goes_on_from_the_last_bookmark(kube: Kube, token: Pat
     assert sum("watch=1" not in one for one in kube.asked) == 1
 
 
-def test_while_the_api_is_away_the_last_pods_stand_and_then_no_longer(kube: Kube, token: Path) -> None:
+def test_absent_api_keeps_pods_for_a_while(kube: Kube, token: Path) -> None:
     kube.put(pod("a"))
     with watching(kube, token, keep=3600.0) as watch:
         assert sees(watch, "a")
@@ -286,7 +278,7 @@ def test_while_the_api_is_away_the_last_pods_stand_and_then_no_longer(kube: Kube
         assert names(watch.snapshot()) == {"a"}
 
 
-def test_a_quiet_node_is_no_trouble_once_the_api_is_back(kube: Kube, token: Path) -> None:
+def test_quiet_node_recovers(kube: Kube, token: Path) -> None:
     kube.bookmarks = False
     kube.refuse = 500
     with watching(kube, token) as watch:
@@ -295,7 +287,7 @@ def test_a_quiet_node_is_no_trouble_once_the_api_is_back(kube: Kube, token: Path
         assert wait_for(lambda: watch.snapshot().listed and not watch.snapshot().trouble)
 
 
-def test_a_server_that_hangs_is_left_and_asked_again(kube: Kube, token: Path) -> None:
+def test_hanging_api_is_asked_again(kube: Kube, token: Path) -> None:
     kube.hang = True
     kube.put(pod("a"))
     with watching(kube, token, seconds=0.2) as watch:
@@ -314,7 +306,7 @@ def test_a_server_that_hangs_is_left_and_asked_again(kube: Kube, token: Path) ->
         {"metadata": {"name": "x", "namespace": "y", "uid": "z", "labels": [1]}, "spec": {"containers": [3]}},
     ],
 )
-def test_an_object_of_a_strange_shape_costs_only_itself(kube: Kube, token: Path, strange: dict[str, object]) -> None:
+def test_strange_object_costs_only_itself(kube: Kube, token: Path, strange: dict[str, object]) -> None:
     with watching(kube, token) as watch:
         assert wait_for(lambda: watch.snapshot().listed)
         kube.tell({"spec": {"nodeName": "gpu-1"}, **strange})
@@ -322,7 +314,7 @@ def test_an_object_of_a_strange_shape_costs_only_itself(kube: Kube, token: Path,
         assert wait_for(lambda: "a" in names(watch.snapshot()))
 
 
-def test_the_time_of_readiness_is_believed_of_a_pod_that_was_seen_before(kube: Kube, token: Path) -> None:
+def test_readiness_time_needs_an_earlier_sight(kube: Kube, token: Path) -> None:
     kube.put(pod("old", made=1000.0, became_ready=9000.0))
     kube.put(pod("new", made=1000.0, ready=False))
     with watching(kube, token) as watch:
@@ -347,7 +339,7 @@ def test_the_time_of_readiness_is_believed_of_a_pod_that_was_seen_before(kube: K
         assert times("new").asked_at is None, "a container that was started again was not asked for"  # type: ignore[attr-defined]
 
 
-def test_a_pod_that_was_ready_before_it_was_met_is_not_timed_from_its_making(kube: Kube, token: Path) -> None:
+def test_pod_met_after_ready_is_not_timed(kube: Kube, token: Path) -> None:
     """An agent that starts while a probe fails: the pod served for a day, and would count as a start of a day."""
     kube.put(pod("busy", made=1000.0, ready=False, became_ready=90_000.0))
     with watching(kube, token) as watch:
@@ -360,7 +352,7 @@ def test_a_pod_that_was_ready_before_it_was_met_is_not_timed_from_its_making(kub
         assert (busy.times.asked_at, busy.times.ready_at) == (None, None)
 
 
-def test_the_shapes_that_are_tested_with_are_those_of_kubernetes() -> None:
+def test_standin_pods_fit_kubernetes_schema() -> None:
     kubernetes_validate: Any = pytest.importorskip("kubernetes_validate")
     newest = kubernetes_validate.latest_version()
     several = (

@@ -48,7 +48,7 @@ def completed(runtime: RuntimeState) -> list[float]:
     return found
 
 
-def test_sums_grow_by_every_accepted_window_and_keep_first_and_last_instant() -> None:
+def test_sums_grow_by_accepted_windows() -> None:
     sums = RunningSums()
     for n in range(3):
         parts = {"ttft_seconds": (histogram([0.2, 0.7]),)}
@@ -69,14 +69,14 @@ def test_what_is_exported_does_not_change_afterwards() -> None:
     assert before.counters == {"requests_finished": 2.0}
 
 
-def test_a_gap_and_a_restart_add_nothing_to_what_was_counted() -> None:
+def test_gap_and_restart_add_nothing() -> None:
     sums = RunningSums()
     sums.add(window(counters={"requests_finished": 2.0}))
     sums.add(windows.gap_window(START + 60, START + 75, Gap.RESTARTED))
     assert sums.window().counters == {"requests_finished": 2.0}
 
 
-def test_new_bucket_edges_begin_the_histogram_anew_and_leave_the_rest() -> None:
+def test_new_bucket_edges_restart_histogram() -> None:
     sums = RunningSums()
     sums.add(window(counters={"requests_finished": 2.0}, histograms={"ttft_seconds": (histogram([0.2]),)}))
     edges = (0.3, math.inf)
@@ -87,7 +87,7 @@ def test_new_bucket_edges_begin_the_histogram_anew_and_leave_the_rest() -> None:
     assert total.counters == {"requests_finished": 3.0}
 
 
-def test_a_sum_that_cannot_be_trusted_adds_to_the_buckets_and_not_to_the_sum() -> None:
+def test_untrusted_sum_adds_buckets_only() -> None:
     sums = RunningSums()
     whole = histogram([0.2])
     sums.add(window(histograms={"ttft_seconds": (whole,)}))
@@ -96,7 +96,7 @@ def test_a_sum_that_cannot_be_trusted_adds_to_the_buckets_and_not_to_the_sum() -
     assert (part.counts[1], part.total) == (2.0, pytest.approx(0.2))
 
 
-def test_counters_of_gpus_are_kept_by_gpu_and_not_added_to_the_replicas() -> None:
+def test_gpu_counters_are_kept_by_gpu() -> None:
     runtime = RuntimeState()
     of_gpus = {
         name: window(counters={"gpu_energy_joules": joules}) for name, joules in (("GPU-a", 5.0), ("GPU-b", 7.0))
@@ -109,7 +109,7 @@ def test_counters_of_gpus_are_kept_by_gpu_and_not_added_to_the_replicas() -> Non
     assert entry.gpu_totals == {"GPU-a": {"gpu_energy_joules": 10.0}, "GPU-b": {"gpu_energy_joules": 14.0}}
 
 
-def test_gpus_of_a_target_count_only_with_its_own_window_and_those_of_other_agents_always() -> None:
+def test_gpus_count_with_their_window() -> None:
     runtime, elsewhere = RuntimeState(), ("t", "scraped by another agent")
     gpus = {
         key: ReplicaGpus(windows={"GPU-a": window(counters={"gpu_energy_joules": 5.0})}) for key in (KEY, elsewhere)
@@ -127,7 +127,7 @@ def scraped(kind: ScrapeFailure | None, key: ReplicaKey = KEY, window: Window | 
     return StepResult(now=START, observation=Observation(now=START, scrapes=(scrape,), **more), windows=found)
 
 
-def test_failures_are_counted_by_kind_and_a_target_that_is_left_alone_keeps_its_trouble() -> None:
+def test_failures_are_counted_by_kind() -> None:
     runtime = RuntimeState()
     for kind in (ScrapeFailure.CONNECT, ScrapeFailure.CONNECT, ScrapeFailure.TIMEOUT, None, None):
         runtime.accept(scraped(kind))
@@ -135,7 +135,7 @@ def test_failures_are_counted_by_kind_and_a_target_that_is_left_alone_keeps_its_
     assert runtime.replicas[KEY].error == "timeout: why"
 
 
-def test_the_last_hour_has_a_point_a_minute_oldest_first_and_no_more_than_an_hour() -> None:
+def test_trend_has_one_point_a_minute() -> None:
     runtime = RuntimeState()
     for n in range(TREND_MINUTES + 5):
         runtime.record_minutes((minute(n, float(n)),), VIEWS)
@@ -146,7 +146,7 @@ def test_the_last_hour_has_a_point_a_minute_oldest_first_and_no_more_than_an_hou
     assert runtime.trend("other") == ()
 
 
-def test_replicas_that_close_a_minute_in_different_turns_make_one_point_of_all_of_them() -> None:
+def test_late_replicas_share_one_point() -> None:
     runtime = RuntimeState()
     runtime.record_minutes((minute(0, 60.0, "a"),), VIEWS)
     runtime.record_minutes((minute(0, 30.0, "b", offset=2.0), minute(1, 60.0, "a")), VIEWS)
@@ -155,7 +155,7 @@ def test_replicas_that_close_a_minute_in_different_turns_make_one_point_of_all_o
     assert completed(runtime) == pytest.approx([90.0 * 120 / 124] * 2, rel=0.05)
 
 
-def test_a_minute_that_comes_very_late_keeps_its_place_in_time() -> None:
+def test_late_minute_keeps_its_place() -> None:
     runtime = RuntimeState()
     for n in (0, 1, 2, 4, 3):
         runtime.record_minutes((minute(n, 60.0),), VIEWS)
@@ -163,7 +163,7 @@ def test_a_minute_that_comes_very_late_keeps_its_place_in_time() -> None:
     assert len(runtime._minutes["t"]) == OPEN_MINUTES
 
 
-def test_the_books_of_replicas_that_are_still_watched_go_on_after_a_change() -> None:
+def test_retained_replicas_keep_their_sums() -> None:
     runtime = RuntimeState()
     for key in (KEY, ("t", "gone")):
         runtime.accept(scraped(ScrapeFailure.CONNECT, key, window(counters={"requests_finished": 1.0})))
@@ -175,7 +175,7 @@ def test_the_books_of_replicas_that_are_still_watched_go_on_after_a_change() -> 
     assert len(runtime.trend("t")) == 1
 
 
-def test_a_window_of_nothing_is_no_number_in_the_trend() -> None:
+def test_gap_is_no_number_in_trend() -> None:
     runtime = RuntimeState()
     silent = ClosedMinute(tier="t", replica="r", slice=load_bins.bin_window(_silence(), None, "r"))
     runtime.record_minutes((silent,), VIEWS)
@@ -187,7 +187,7 @@ def _silence() -> Window:
     return windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED)
 
 
-def test_a_minute_that_cannot_be_read_costs_no_finding_and_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_minute_costs_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = RuntimeState()
     event = TimelineEvent(t=START, kind=TimelineKind.RESTART, tier="t", replica="r", text="the engine restarted")
     span = closed_finding()

@@ -159,9 +159,7 @@ USELESS = [
 
 
 @pytest.mark.parametrize(("act", "kind", "words"), USELESS)
-def test_a_useless_answer_ends_in_one_sentence_of_its_kind(
-    server: Server, act: Any, kind: StoreErrorKind, words: str
-) -> None:
+def test_useless_answer_has_kind_and_sentence(server: Server, act: Any, kind: StoreErrorKind, words: str) -> None:
     server.act = act
     api = api_of(server, **({"timeout_seconds": 0.5} if "0.5 s" in words else {}))
     with pytest.raises(StoreError, match=words) as raised:
@@ -196,7 +194,7 @@ def test_a_useless_instant_is_refused_as_well(server: Server, body: bytes, words
         api_of(server).query("up", 5.0)
 
 
-def test_what_a_store_remarks_about_the_query_alone_is_no_trouble(server: Server) -> None:
+def test_store_infos_are_no_error(server: Server) -> None:
     server.act = lambda handler: give(handler, vector(UP, infos=["metric might not be a counter"], warnings=[]))
     assert api_of(server).query("up", 5.0) == (InstantSample({"__name__": "up"}, 1.0),)
 
@@ -206,21 +204,21 @@ def test_a_packed_answer_is_read(server: Server) -> None:
     assert api_of(server).query("up", 5.0) == (InstantSample({"__name__": "up"}, 1.0),)
 
 
-def test_the_same_sample_written_twice_is_one_and_samples_out_of_the_span_are_none(server: Server) -> None:
+def test_samples_are_deduplicated_and_cut_to_span(server: Server) -> None:
     server.act = lambda handler: give(
         handler, matrix(series([1, "0"], [2, "1"], [2, "1"], [3, "NaN"], [4, "+Inf"], [5, "9"]))
     )
     assert api_of(server).query_samples("x", 1.0, 4.0) == (MatrixSeries({}, (2.0, 4.0), (1.0, math.inf)),)
 
 
-def test_a_series_of_which_nothing_is_left_is_not_there(server: Server) -> None:
+def test_empty_series_is_absent(server: Server) -> None:
     server.act = lambda handler: give(handler, matrix(series([1, "NaN"]), series(a="b")))
     assert api_of(server).query_samples("x", 0.0, 4.0) == ()
     server.act = lambda handler: give(handler, vector({"metric": {}, "value": [1, "NaN"]}))
     assert api_of(server).query("x", 1.0) == ()
 
 
-def test_a_store_may_leave_out_a_part_of_itself_only_where_that_was_allowed(server: Server) -> None:
+def test_partial_answer_needs_permission(server: Server) -> None:
     server.act = lambda handler: give(handler, vector(UP, isPartial=True, warnings=["no store"]))
     api = api_of(server, partial_answers="take")
     assert api.query("up", 5.0) == (InstantSample({"__name__": "up"}, 1.0),)
@@ -252,7 +250,7 @@ ENTRIES = st.fixed_dictionaries(
     kind=st.sampled_from(["vector", "matrix", "scalar"]) | JSON,
     further=st.dictionaries(st.sampled_from(["warnings", "isPartial", "status", "error", "errorType"]), JSON),
 )
-def test_whatever_comes_back_is_samples_or_a_trouble(server: Server, result: Any, kind: Any, further: Any) -> None:
+def test_any_answer_is_samples_or_error(server: Server, result: Any, kind: Any, further: Any) -> None:
     body = {"status": "success", "data": {"resultType": kind, "result": result}, **further}
     server.act = lambda handler: give(handler, json.dumps(body).encode())
     api = api_of(server)

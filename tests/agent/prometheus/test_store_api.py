@@ -51,7 +51,7 @@ def api(url: str) -> Iterator[StoreApi]:
     made.close()
 
 
-def test_an_instant_gives_the_value_of_each_series_with_its_labels(api: StoreApi) -> None:
+def test_instant_query_gives_labelled_values(api: StoreApi) -> None:
     found = api.query("requests_total", T + 30)
     assert sorted(found, key=lambda one: one.value) == [
         InstantSample({"__name__": "requests_total", "replica": "a"}, 6.0),
@@ -63,19 +63,19 @@ def test_an_instant_gives_the_value_of_each_series_with_its_labels(api: StoreApi
     assert api.counts.seconds > 0
 
 
-def test_what_is_not_there_is_an_empty_answer_and_what_divides_by_zero_is_dropped(api: StoreApi) -> None:
+def test_absent_series_gives_empty_answer(api: StoreApi) -> None:
     assert api.query("nobody", T) == ()
     assert api.query_samples("nobody", T - 10, T) == ()
     assert api.query_range("nobody", T, T + 60, 15) == ()
     assert api.query("requests_total - requests_total / (requests_total * 0)", T) == ()
 
 
-def test_texts_come_on_one_line_and_infinities_as_they_are(api: StoreApi) -> None:
+def test_texts_and_infinities_arrive(api: StoreApi) -> None:
     assert api.query("odd", T) == (InstantSample({"__name__": "odd", "text": one_line(ODD)}, math.inf),)
     assert api.query("vector(1 + 1)", T) == (InstantSample({}, 2.0),)
 
 
-def test_raw_samples_have_their_true_times_and_the_first_instant_is_not_among_them(api: StoreApi) -> None:
+def test_raw_samples_keep_their_times(api: StoreApi) -> None:
     assert api.query_samples("exact", T, T + 9.999) == (
         MatrixSeries({"__name__": "exact"}, (T + 1.234, T + 7.5, T + 9.999), (2.0, 3.0, 4.0)),
     )
@@ -83,12 +83,12 @@ def test_raw_samples_have_their_true_times_and_the_first_instant_is_not_among_th
     assert api.query_samples("exact", T, T + 1) == ()
 
 
-def test_a_sample_that_is_not_a_number_is_no_sample(api: StoreApi) -> None:
+def test_nan_is_no_sample(api: StoreApi) -> None:
     assert api.query_samples("hole", T - 1, T + 30) == (MatrixSeries({"__name__": "hole"}, (T, T + 30), (1.0, 3.0)),)
 
 
 @pytest.mark.parametrize("count", [3, 200])
-def test_a_grid_begins_where_it_was_asked_to_whatever_the_step(api: StoreApi, count: int) -> None:
+def test_grid_begins_at_start(api: StoreApi, count: int) -> None:
     start, step = T + 7.25, 15.0
     found = api.query_range("requests_total", start, start + (count - 0.5) * step, step)
     assert {one.labels["replica"] for one in found} == {"a", "b"}
@@ -98,7 +98,7 @@ def test_a_grid_begins_where_it_was_asked_to_whatever_the_step(api: StoreApi, co
     assert of_a.values == tuple(3.0 * place for place in range(count))
 
 
-def test_an_answer_above_the_limit_of_samples_is_too_much(url: str) -> None:
+def test_too_many_samples_are_refused(url: str) -> None:
     api = StoreApi(StoreConfig(url=url, most_samples=1000))
     for ask in (
         lambda: api.query_samples("requests_total", T, T + 4000 * 15),
@@ -111,7 +111,7 @@ def test_an_answer_above_the_limit_of_samples_is_too_much(url: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["sum(", "x[", 'x{a=~"("}'])
-def test_a_query_that_is_none_is_refused_by_its_status(api: StoreApi, query: str) -> None:
+def test_bad_query_is_refused_by_status(api: StoreApi, query: str) -> None:
     with pytest.raises(StoreError) as raised:
         api.query(query, T)
     assert raised.value.kind is StoreErrorKind.REFUSED
@@ -121,7 +121,7 @@ def test_a_query_that_is_none_is_refused_by_its_status(api: StoreApi, query: str
     assert api.query("vector(1)", T)
 
 
-def test_what_reads_more_than_the_store_allows_is_too_much(tmp_path: Path) -> None:
+def test_store_limit_is_too_much(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path, "-search.maxSamplesPerQuery=1000") as store:
         store.write(samples())
         api = StoreApi(StoreConfig(url=store.url))
@@ -131,7 +131,7 @@ def test_what_reads_more_than_the_store_allows_is_too_much(tmp_path: Path) -> No
         api.close()
 
 
-def test_the_newest_samples_of_a_store_that_hides_them_from_its_cache_are_seen(tmp_path: Path) -> None:
+def test_newest_samples_are_seen(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path, "-search.latencyOffset=30s") as store:
         now = round(time.time())
         store.write(steady("fresh", {}, now - 5, 6, 1.0, 1.0))
@@ -152,7 +152,7 @@ class Clock:
         return self.now
 
 
-def test_a_store_that_was_stopped_is_left_alone_for_the_turn_and_asked_again_in_the_next(tmp_path: Path) -> None:
+def test_stopped_store_is_paused_until_next_cycle(tmp_path: Path) -> None:
     clock = Clock()
     with victoria_metrics(tmp_path) as store:
         store.write(steady("x", {}, T, 2, 1.0, 1.0))
@@ -172,7 +172,7 @@ def test_a_store_that_was_stopped_is_left_alone_for_the_turn_and_asked_again_in_
         api.close()
 
 
-def test_a_store_that_stays_away_is_asked_every_second_turn() -> None:
+def test_absent_store_is_asked_every_second_cycle() -> None:
     clock = Clock()
     api = StoreApi(StoreConfig(url="http://127.0.0.1:1"), clock)
     asked = []
@@ -184,7 +184,7 @@ def test_a_store_that_stays_away_is_asked_every_second_turn() -> None:
     assert asked == [1, 2, *(n for n in range(3, 12) for _ in range(2))]
 
 
-def test_an_answer_ends_what_was_held_against_the_store() -> None:
+def test_answer_clears_the_pause() -> None:
     slow, clock = b'{"status":"error","errorType":"timeout","error":"query timed out"}', Clock()
     with serving() as server:
         api = StoreApi(StoreConfig(url=server.url), clock)
@@ -209,7 +209,7 @@ def test_an_answer_ends_what_was_held_against_the_store() -> None:
         api.close()
 
 
-def test_one_slow_query_does_not_take_the_others_with_it_and_two_in_a_row_do() -> None:
+def test_two_slow_queries_pause_the_store() -> None:
     with serving() as server:
         api = StoreApi(StoreConfig(url=server.url), Clock())
         slow = b'{"status":"error","errorType":"timeout","error":"query timed out"}'

@@ -112,7 +112,7 @@ def fill(keys: LoadedConfig, url: str, folder: Path, begin: float, end: float) -
 
 
 @pytest.mark.parametrize("tier", [POOLS, AGENTS], ids=["engines", "agents"])
-def test_demand_is_what_arrived_at_the_pools_that_answer(tmp_path: Path, past: str, tier: str) -> None:
+def test_demand_is_that_of_answering_pools(tmp_path: Path, past: str, tier: str) -> None:
     filled, demand = fill(loaded(tmp_path, past, tier=tier), past, tmp_path, HOUR - 3600, HOUR + LENGTH + 3600)
 
     assert len(demand) == filled > 100
@@ -124,7 +124,7 @@ def test_demand_is_what_arrived_at_the_pools_that_answer(tmp_path: Path, past: s
 
 
 @pytest.mark.server
-def test_demand_is_that_of_the_cycles_that_would_have_read_it(tmp_path: Path) -> None:
+def test_filled_demand_equals_cycles(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as there:
         there.write(s for n in range(14) for s in moved("steady", HOUR + 255.0 * n))
         keys, api = loaded(tmp_path, there.url), StoreApi(StoreConfig(url=there.url))
@@ -140,7 +140,7 @@ def test_demand_is_that_of_the_cycles_that_would_have_read_it(tmp_path: Path) ->
         assert ours == pytest.approx(theirs, rel=0.1)
 
 
-def test_minutes_next_to_a_gap_are_left_out(tmp_path: Path) -> None:
+def test_minutes_beside_gap_are_left_out(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as there:
         for begin in (HOUR, HOUR + 5400.0):
             there.write(even_load("engines", begin, 15.0, until=3600.0))
@@ -163,7 +163,7 @@ def test_minutes_of_a_daemon_are_left_alone(tmp_path: Path, past: str) -> None:
     assert fill(keys, past, tmp_path, HOUR + 600, HOUR + 5400)[0] == 0
 
 
-def test_the_demand_before_a_start_is_filled_and_the_timeline_tells_it(tmp_path: Path, url: str) -> None:
+def test_demand_is_filled_before_start(tmp_path: Path, url: str) -> None:
     assembly = assemble(loaded(tmp_path, url))
     run(assembly)
     assembly.close(time.time())
@@ -177,7 +177,7 @@ def test_the_demand_before_a_start_is_filled_and_the_timeline_tells_it(tmp_path:
         assert not store.bins(TIER, 0.0, 4e9)
 
 
-def test_a_second_run_and_a_second_start_have_nothing_to_fill(tmp_path: Path, url: str) -> None:
+def test_second_run_fills_nothing(tmp_path: Path, url: str) -> None:
     for _ in range(2):
         assembly = assemble(loaded(tmp_path, url, back_fill="1h"))
         run(assembly)
@@ -188,7 +188,7 @@ def test_a_second_run_and_a_second_start_have_nothing_to_fill(tmp_path: Path, ur
         assert len([event for event in store.events(0.0) if event.kind == "back_fill"]) == 1
 
 
-def test_a_daemon_that_ends_does_not_wait_for_its_past(tmp_path: Path) -> None:
+def test_stop_does_not_wait_for_past(tmp_path: Path) -> None:
     with serving() as store:
         store.act = hangs
         daemon = Daemon(loaded(tmp_path, store.url, back_fill="90d"), DaemonOptions(web=lambda loaded: None))
@@ -201,7 +201,7 @@ def test_a_daemon_that_ends_does_not_wait_for_its_past(tmp_path: Path) -> None:
         assert not history.demand(TIER, 0.0, 4e9)
 
 
-def test_a_store_that_is_away_costs_nothing_but_the_past_which_the_next_run_fills(
+def test_absent_store_costs_only_the_past(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assembly = assemble(loaded(tmp_path, url, back_fill="1h"))
@@ -241,7 +241,7 @@ def test_no_back_fill_where_none_is_wanted(tmp_path: Path, url: str) -> None:
     assert assembly.back_fill is None
 
 
-def test_a_forecast_learns_what_was_filled_after_it_began(tmp_path: Path) -> None:
+def test_forecast_learns_filled_demand(tmp_path: Path) -> None:
     path, now = tmp_path / "history.db", HOUR + 12 * 86_400.0
     flat = {"covered_seconds": 60.0, "expected_seconds": 60.0, "requests_seconds": 60.0, "requests": 600.0}
     forecasts = HistoryForecasts()

@@ -24,9 +24,7 @@ def reading(capsys: pytest.CaptureFixture[str], folder: Path, product: str, weig
     return found
 
 
-def test_operations_and_bytes_are_shares_of_the_products_peak(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_mfu_and_mbu_are_shares_of_peak(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     h100 = reading(capsys, tmp_path, "NVIDIA H100 80GB HBM3")
     a100 = reading(capsys, tmp_path, "NVIDIA A100-SXM4-80GB")
     assert 0 < h100["mfu"]["value"] < h100["mbu"]["value"] < 0.01
@@ -34,9 +32,7 @@ def test_operations_and_bytes_are_shares_of_the_products_peak(
     assert a100["mbu"]["value"] == pytest.approx(h100["mbu"]["value"] * 3.35 / 2.04)
 
 
-def test_an_unknown_product_and_weights_of_8_bits_have_no_answer(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_unknown_product_has_no_mfu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for product in ("CPU", "NVIDIA H200 NVL", "NVIDIA H100 PCIe"):
         found = reading(capsys, tmp_path, product)
         assert (found["mfu"]["gap"], found["mbu"]["gap"]) == ("not_in_plan", "not_in_plan")

@@ -56,7 +56,7 @@ Daemon(loaded, surroundings).run()
 """
 
 
-def test_a_daemon_makes_a_missed_report_serves_and_sends_it_and_stays_light(tmp_path: Path) -> None:
+def test_daemon_makes_and_sends_missed_report(tmp_path: Path) -> None:
     with_history(tmp_path)
     with webhook() as hook:
         addresses = {"chat": f"json://u:{CANARY}@{hook.place}/", "gone": f"json://u:{CANARY}@127.0.0.1:1/{CANARY}"}
@@ -81,7 +81,7 @@ def test_a_daemon_makes_a_missed_report_serves_and_sends_it_and_stays_light(tmp_
     assert "<svg" in pages["reports/latest/report.html"]
 
 
-def test_a_reload_changes_where_reports_go_and_loses_no_delivery(tmp_path: Path) -> None:
+def test_reload_moves_reports_without_losing_one(tmp_path: Path) -> None:
     with webhook() as hook:
         configured(tmp_path, {"chat": "json://127.0.0.1:1/"})
         written(tmp_path)
@@ -104,7 +104,7 @@ def test_a_reload_changes_where_reports_go_and_loses_no_delivery(tmp_path: Path)
     assert not any(delivery.is_pending for delivery in state_of(tmp_path).deliveries.values())
 
 
-def test_a_report_that_cannot_be_made_is_a_metric_and_a_notice_and_costs_no_turn(tmp_path: Path) -> None:
+def test_failed_report_is_metric_and_notice(tmp_path: Path) -> None:
     with_history(tmp_path)
     configured(tmp_path)
     (tmp_path / "data" / "reports").write_text("a file in its place")

@@ -21,14 +21,14 @@ def test_a_report_appears_whole(tmp_path: Path) -> None:
     assert storage.files(root, "2026-11-16") == ("report.html",)
 
 
-def test_the_same_date_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
+def test_same_date_replaces_report(tmp_path: Path) -> None:
     storage.publish(tmp_path, "2026-11-23", ONE, keep=26)
     storage.publish(tmp_path, "2026-11-23", {"report.md": b"again"}, keep=26)
     assert storage.files(tmp_path, "2026-11-23") == ("report.md",)
     assert storage.read_report_file(tmp_path, "2026-11-23", "report.html") is None
 
 
-def test_what_an_interrupted_run_left_is_no_report_and_goes(tmp_path: Path) -> None:
+def test_interrupted_report_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".new-2026-11-23").mkdir()
     (tmp_path / ".new-2026-11-23" / "report.html").write_bytes(b"half")
     assert storage.names(tmp_path) == ()
@@ -36,7 +36,7 @@ def test_what_an_interrupted_run_left_is_no_report_and_goes(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["2026-11-16"]
 
 
-def test_the_oldest_go_and_nothing_that_is_not_ours(tmp_path: Path) -> None:
+def test_only_old_own_reports_go(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "2026-plans").mkdir()
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
@@ -63,12 +63,12 @@ def test_the_oldest_go_and_nothing_that_is_not_ours(tmp_path: Path) -> None:
         ("latest", "report.html"),
     ],
 )
-def test_nothing_but_a_reports_own_files_is_read(tmp_path: Path, name: str, file: str) -> None:
+def test_only_report_files_are_read(tmp_path: Path, name: str, file: str) -> None:
     storage.publish(tmp_path, "2026-11-23", {**ONE, "secret": b"no"}, keep=26)
     assert storage.read_report_file(tmp_path, name, file) is None
 
 
-def test_a_link_a_pipe_and_a_folder_are_not_read(tmp_path: Path) -> None:
+def test_links_pipes_and_folders_are_unread(tmp_path: Path) -> None:
     storage.publish(tmp_path, "2026-11-23", {**ONE, "report.md": b"x" * 100}, keep=26)
     (tmp_path / "secret").write_text("secret")
     place = tmp_path / "2026-11-23"

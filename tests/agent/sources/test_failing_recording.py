@@ -77,7 +77,7 @@ def first(rule: str) -> Finding:
 # --- what the page counts
 
 
-def test_failures_refusals_and_what_was_served_are_what_the_clients_met() -> None:
+def test_page_counts_match_clients() -> None:
     """Of a whole life of the process: but for what falls between two scrapes."""
     whole = ("healthy", "engine dead")
     told, truth = ended(*whole), met(*whole)
@@ -88,7 +88,7 @@ def test_failures_refusals_and_what_was_served_are_what_the_clients_met() -> Non
     assert told.doubt == ""
 
 
-def test_the_engine_counts_no_error_when_its_worker_is_dead_and_the_front_end_counts_them_all() -> None:
+def test_front_end_counts_dead_worker_errors() -> None:
     counters = page_of("engine dead").counters
     assert counters["requests_failed"] == 0
     assert counters["http_requests_failed"] > 1600
@@ -99,7 +99,7 @@ def test_the_engine_counts_no_error_when_its_worker_is_dead_and_the_front_end_co
     assert windows.sum_windows(after).counters["engine_steps"] == 0
 
 
-def test_a_stream_that_broke_off_is_in_no_count() -> None:
+def test_broken_stream_is_in_no_count() -> None:
     """200 was sent before: three of these, and ten clients that left, are answers 2xx of requests that never finished."""
     whole = ("healthy", "engine dead")
     counters, truth = page_of(*whole).counters, met(*whole)
@@ -110,7 +110,7 @@ def test_a_stream_that_broke_off_is_in_no_count() -> None:
     assert counters["requests_aborted"] == 0
 
 
-def test_what_failed_and_what_was_refused_is_demand() -> None:
+def test_failed_and_refused_requests_are_demand() -> None:
     for name in ("overload", "engine dead"):
         rows = recorded.requests(NAME)
         since, until = phases()[name]
@@ -121,7 +121,7 @@ def test_what_failed_and_what_was_refused_is_demand() -> None:
 # --- what is told
 
 
-def test_a_tier_that_answers_only_500_beside_a_live_page_pages() -> None:
+def test_tier_answering_500_pages() -> None:
     found = first("AvailabilityBurn")
     dead = phases()["engine dead"]
     assert found.worst.status is Status.CRITICAL
@@ -133,7 +133,7 @@ def test_a_tier_that_answers_only_500_beside_a_live_page_pages() -> None:
     assert any("99% are promised to be served (the default" in one for one in found.worst.details)
 
 
-def test_the_full_queue_is_a_ticket_about_room_and_the_bad_requests_are_not_it() -> None:
+def test_full_queue_is_a_ticket() -> None:
     found = first("RequestsRefused")
     overload = phases()["overload"]
     assert found.worst.certainty is Certainty.CERTAIN

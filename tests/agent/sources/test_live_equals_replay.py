@@ -73,16 +73,16 @@ def assert_same(folder: Path) -> list[Finding]:
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("name", ["kv_cascade", "restart", "mixed_tier"])
-def test_live_and_replay_find_the_same_at_the_same_minutes(name: str, phase: float, tmp_path: Path) -> None:
+def test_live_equals_replay_at_each_phase(name: str, phase: float, tmp_path: Path) -> None:
     assert assert_same(lay(recorded.folder(name), MINUTE + phase, tmp_path))
 
 
 @pytest.mark.parametrize("name", sorted({*recorded.names()} - {"kv_cascade", "restart", "mixed_tier"}))
-def test_so_do_all_recordings_where_they_were_recorded(name: str) -> None:
+def test_live_equals_replay_for_all_recordings(name: str) -> None:
     assert_same(recorded.folder(name))
 
 
-def test_replicas_that_are_scraped_one_after_another_are_judged_together(tmp_path: Path) -> None:
+def test_staggered_replicas_are_judged_together(tmp_path: Path) -> None:
     """After each scrape, the tier would be judged by the minute of its first replica before the others close theirs."""
     folder = lay(recorded.folder("routing"), MINUTE, tmp_path, apart=1.5)
     recording, result = replayed(folder)
@@ -111,9 +111,7 @@ def begins(name: str, into: Path) -> dict[str, list[float]]:
         ("routing", set[str](), 2 * MINUTE_SECONDS + SCRAPE_SECONDS),
     ],
 )
-def test_where_minutes_begin_moves_rules_over_minutes_only(
-    name: str, sometimes: set[str], most: float, tmp_path: Path
-) -> None:
+def test_minute_phase_moves_minute_rules_only(name: str, sometimes: set[str], most: float, tmp_path: Path) -> None:
     """docs/readings.md, "Live and replay", has the bounds."""
     found = begins(name, tmp_path)
     assert {rule for rule, several in found.items() if len(several) < len(LAYINGS)} == sometimes
@@ -122,7 +120,7 @@ def test_where_minutes_begin_moves_rules_over_minutes_only(
 
 
 @pytest.mark.parametrize("name", ["mixed_tier", "routing", "specdecode"])
-def test_what_the_cut_minute_begins_a_live_agent_finds_when_it_is_over(name: str) -> None:
+def test_cut_minute_is_found_live_later(name: str) -> None:
     folder = recorded.folder(name)
     recording, result = replayed(folder)
     early = {one.rule for one in result.of_cut_minute if one.ended_at is None}

@@ -66,7 +66,7 @@ def verdict(parts: LoopParts, rule: str, replica: str | None) -> str:
     return result.status.value if isinstance(result, Verdict) else result.reason.value
 
 
-def test_each_worker_of_a_page_is_judged_as_a_replica(sidecar: Sidecar) -> None:
+def test_each_worker_is_a_replica(sidecar: Sidecar) -> None:
     parts = sidecar.loop("decode")
     for _ in range(3):
         sidecar.cycle(parts)
@@ -83,7 +83,7 @@ def test_each_worker_of_a_page_is_judged_as_a_replica(sidecar: Sidecar) -> None:
     assert verdict(parts, "TierDown", None) == "ok"
 
 
-def test_a_worker_that_its_page_no_longer_tells_of_is_down_and_later_no_replica(sidecar: Sidecar) -> None:
+def test_vanished_worker_is_down_then_gone(sidecar: Sidecar) -> None:
     parts = sidecar.loop()
     sidecar.cycle(parts)
     sidecar.page = ONE + 'sglang_num_running_reqs{worker_addr="http://127.0.0.1:8003"} 1\n'
@@ -95,7 +95,7 @@ def test_a_worker_that_its_page_no_longer_tells_of_is_down_and_later_no_replica(
     assert replicas(parts) == [WORKERS[0], "a/127.0.0.1:8003"]
 
 
-def test_a_page_that_fails_is_a_failure_of_each_of_its_workers(sidecar: Sidecar) -> None:
+def test_failed_page_fails_each_worker(sidecar: Sidecar) -> None:
     parts = sidecar.loop()
     sidecar.cycle(parts)
     sidecar.page = ""
@@ -104,7 +104,7 @@ def test_a_page_that_fails_is_a_failure_of_each_of_its_workers(sidecar: Sidecar)
     assert [verdict(parts, "TargetDown", name) for name in WORKERS] == ["warning", "warning"]
 
 
-def test_a_page_that_was_down_at_first_leaves_no_replica_of_its_own(sidecar: Sidecar) -> None:
+def test_page_down_at_first_leaves_no_replica(sidecar: Sidecar) -> None:
     parts = sidecar.loop()
     sidecar.page = ""
     sidecar.cycle(parts)
@@ -115,7 +115,7 @@ def test_a_page_that_was_down_at_first_leaves_no_replica_of_its_own(sidecar: Sid
     assert tuple(replicas(parts)) == WORKERS
 
 
-def test_a_routers_page_is_no_replica_and_its_row_says_so(sidecar: Sidecar) -> None:
+def test_router_page_is_no_replica(sidecar: Sidecar) -> None:
     parts = sidecar.loop()
     sidecar.page = ROUTER
     for _ in range(20):
@@ -128,7 +128,7 @@ def test_a_routers_page_is_no_replica_and_its_row_says_so(sidecar: Sidecar) -> N
     assert "a router's page" in row.problems[0]
 
 
-def test_the_replay_of_such_pages_judges_each_worker(tmp_path: Path) -> None:
+def test_replay_judges_each_worker(tmp_path: Path) -> None:
     lines = [json.dumps({"t": T + 15 * cycle, "text": TWO}) for cycle in range(20)]
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(json.dumps({"t": T, "text": ROUTER}).encode()))

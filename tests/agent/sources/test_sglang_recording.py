@@ -105,12 +105,12 @@ def bounds(reading: SignalValue) -> tuple[float, float]:
 # --- counts
 
 
-def test_every_page_is_the_engines_and_has_no_problem() -> None:
+def test_pages_are_sglang_without_problems() -> None:
     for page in pages():
         assert (page.engine, page.problems) == ("sglang", ())
 
 
-def test_over_the_recording_every_request_and_every_token_is_counted_once() -> None:
+def test_requests_and_tokens_are_counted_once() -> None:
     """From the first page to the last; the three before it are not the clients'."""
     whole = diff_snapshots(pages()[0], pages()[-1])
     mine = [request for request in clients() if inside(whole, request.ended_at)]
@@ -125,7 +125,7 @@ def test_over_the_recording_every_request_and_every_token_is_counted_once() -> N
     assert [whole.counters[family] for family in ("preemptions", "requests_aborted")] == [0, 0]
 
 
-def test_first_tokens_are_counted_from_the_page_on_that_has_the_first() -> None:
+def test_first_tokens_count_from_first_histogram() -> None:
     """A histogram appears with its first event: what happened between the page before and that one is not known."""
     assert "ttft_seconds" not in pages()[0].histograms
     late = diff_snapshots(pages()[1], pages()[-1])
@@ -137,7 +137,7 @@ def test_first_tokens_are_counted_from_the_page_on_that_has_the_first() -> None:
     )
 
 
-def test_so_is_every_window_but_at_its_edges() -> None:
+def test_windows_match_clients_within_edges() -> None:
     compared = 0
     for window in shown():
         ended = [request for request in clients() if inside(window, request.ended_at)]
@@ -153,14 +153,14 @@ def test_so_is_every_window_but_at_its_edges() -> None:
     assert compared > 250
 
 
-def test_prompts_are_counted_at_their_first_token_by_the_prefix_cache() -> None:
+def test_prefix_cache_counts_prompts_at_first_token() -> None:
     for window in shown():
         first = sum(r.prompt_tokens for r in clients() if inside(window, r.first_at))
         near = sum(r.prompt_tokens for r in clients() if at_edge(window, r.first_at))
         assert abs(window.counters["prefix_queried_tokens"] - first) <= near, window.start
 
 
-def test_arrivals_are_those_of_the_clients_even_while_a_queue_builds_up() -> None:
+def test_arrivals_match_clients_in_queue() -> None:
     building = 0
     for window in shown():
         began = sum(inside(window, r.began_at) for r in clients())
@@ -173,7 +173,7 @@ def test_arrivals_are_those_of_the_clients_even_while_a_queue_builds_up() -> Non
 # --- latencies
 
 
-def test_the_time_per_output_token_lies_within_its_bounds() -> None:
+def test_time_per_output_token_is_within_bounds() -> None:
     compared = 0
     for window in shown():
         measured = [r.tpot for r in clients() if inside(window, r.ended_at)]
@@ -186,7 +186,7 @@ def test_the_time_per_output_token_lies_within_its_bounds() -> None:
     assert compared >= 8
 
 
-def test_the_time_to_first_token_lies_within_its_bounds() -> None:
+def test_time_to_first_token_is_within_bounds() -> None:
     compared = 0
     for window in shown():
         measured = [r.ttft for r in clients() if inside(window, r.first_at)]
@@ -199,7 +199,7 @@ def test_the_time_to_first_token_lies_within_its_bounds() -> None:
     assert compared >= 8
 
 
-def test_below_100_ms_only_a_bound_is_known() -> None:
+def test_below_100_ms_is_only_a_bound() -> None:
     """The clients measured 15 ms; SGLang's first edge says no more than that it was below 100."""
     light = [w for w in shown() if max((r.ttft for r in clients() if inside(w, r.first_at)), default=1.0) < 0.1]
     assert len(light) >= 4
@@ -216,7 +216,7 @@ def test_of_lengths_below_100_tokens_too() -> None:
 # --- gauges
 
 
-def test_the_queue_and_the_cache_are_seen_to_fill() -> None:
+def test_queue_and_cache_fill() -> None:
     """Limits of the recording: 8 running requests, 3072 tokens; 12 clients."""
     full = [window for window in shown() if window.gauges["requests_waiting"].minimum >= 3]
     assert len(full) >= 2
@@ -230,7 +230,7 @@ def test_the_queue_and_the_cache_are_seen_to_fill() -> None:
         assert usage.value == pytest.approx(0.72, abs=0.06)
 
 
-def test_a_usage_that_stands_since_the_last_request_is_not_believed() -> None:
+def test_stale_usage_is_not_believed() -> None:
     """Three pages say 0.02 after the light phase, while no pass was made and nothing ran."""
     idle = [
         (earlier, later)

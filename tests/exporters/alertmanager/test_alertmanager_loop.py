@@ -54,9 +54,7 @@ def fingerprints(several: list[dict[str, Any]]) -> set[str]:
     return {alert["fingerprint"] for alert in several}
 
 
-def test_a_cascade_reaches_the_pager_once_explains_an_alert_of_others_and_is_resolved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cascade_pages_once_and_resolves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # What is replayed is over before now by Alertmanager's clock.
     port, clock = free_port(), StandingClock(time.time() - 600.0)
     with (
@@ -155,7 +153,7 @@ def trouble(daemon: Daemon) -> str | None:
 
 
 @pytest.mark.usefixtures("without_waits")
-def test_after_an_outage_the_present_state_is_posted_and_nothing_false(tmp_path: Path) -> None:
+def test_outage_ends_with_present_state(tmp_path: Path) -> None:
     with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines(3) as served:
         tiers = [{"url": one.url, "tier": f"t{n}", "replica": "r"} for n, one in enumerate(served)]
         with posting(tmp_path, manager, served, targets=tiers) as daemon:
@@ -193,7 +191,7 @@ def test_after_an_outage_the_present_state_is_posted_and_nothing_false(tmp_path:
 
 
 @pytest.mark.usefixtures("without_waits")
-def test_a_restart_of_the_agent_makes_no_second_alert(tmp_path: Path) -> None:
+def test_agent_restart_makes_no_second_alert(tmp_path: Path) -> None:
     with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines() as served:
         with posting(tmp_path, manager, served, resend="1m"):
             served[0].act = answers_500
@@ -217,7 +215,7 @@ def _seconds(text: str) -> float:
 
 
 @pytest.mark.usefixtures("without_waits")
-def test_an_alert_is_sent_again_before_it_lapses_and_ends_when_nobody_sends_it(tmp_path: Path) -> None:
+def test_alert_lapses_only_when_not_resent(tmp_path: Path) -> None:
     with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines() as served:
         with posting(tmp_path, manager, served, resend="2s"):
             served[0].act = answers_500

@@ -55,7 +55,7 @@ def posted(
     return present(alerts(known, T + after, newest), (), T + after, settings, {"t": waiting})
 
 
-def test_an_alert_carries_labels_times_and_all_that_helps() -> None:
+def test_alert_carries_labels_times_and_help() -> None:
     symptoms = [finding(rule, T + 20, tier="t", status=Status.WARNING) for rule in ("KvEviction", "QueueGrowing")]
     settings = replace(SETTINGS, external_url="https://sizewatch.example/")
     (one,) = posted([cascade(), *symptoms], 30, settings, waiting=1233.0)
@@ -96,7 +96,7 @@ def test_an_alert_carries_labels_times_and_all_that_helps() -> None:
     }
 
 
-def test_a_page_names_what_helps_at_once_beside_the_action_of_its_root() -> None:
+def test_page_names_relief_and_root_action() -> None:
     drift = finding("WorkloadDrift", T + 10, tier="t", status=Status.WARNING)
     (one,) = posted([cascade(), drift], 30)
     assert one.body["labels"]["alertname"] == alert_name(PAGE)
@@ -113,7 +113,7 @@ def test_a_page_names_what_helps_at_once_beside_the_action_of_its_root() -> None
     assert "At once" not in other.body["annotations"]["description"]
 
 
-def test_labels_stay_while_the_annotations_follow_the_newest_verdict() -> None:
+def test_labels_stay_while_annotations_follow() -> None:
     known = cascade()
     milder = Transition(t=T + 60, status=Status.WARNING, stage=1, certainty=Certainty.CERTAIN)
     before, after = (
@@ -129,7 +129,7 @@ def test_labels_stay_while_the_annotations_follow_the_newest_verdict() -> None:
     assert [one["annotations"]["stage"] for one in (before, after)] == ["3 of 4, queueing", "1 of 4, filling"]
 
 
-def test_what_a_configuration_adds_stands_beside_our_labels() -> None:
+def test_external_labels_stand_beside_ours() -> None:
     settings = AlertSettings(
         external_labels={"cluster": "c", "tier": "other"}, external_url="http://sizewatch.example/"
     )
@@ -152,11 +152,11 @@ def test_what_a_configuration_adds_stands_beside_our_labels() -> None:
         ),
     ],
 )
-def test_the_runbook_is_the_configured_one_else_the_agents_own(settings: AlertSettings, address: str) -> None:
+def test_runbook_is_configured_or_own(settings: AlertSettings, address: str) -> None:
     assert posted([cascade()], settings=settings)[0].body["annotations"]["runbook_url"] == address
 
 
-def test_one_that_is_resolved_says_when_and_keeps_its_annotations() -> None:
+def test_resolved_alert_keeps_annotations() -> None:
     (one,) = posted([cascade(ended_at=T + 60)], 61 + KEEP_SECONDS, waiting=0.0)
     assert not one.firing
     assert (one.body["startsAt"], one.body["endsAt"]) == (timestamp(T), timestamp(T + 60))
@@ -165,7 +165,7 @@ def test_one_that_is_resolved_says_when_and_keeps_its_annotations() -> None:
     assert (said["stage"], said["queue"]) == ("3 of 4, queueing", "0 requests waiting")
 
 
-def test_one_that_ends_before_it_began_by_a_clock_that_went_back_ends_where_it_began() -> None:
+def test_alert_never_ends_before_it_began() -> None:
     (state,) = alerts([cascade()], T)
     (one,) = present([replace(state, resolved_at=T - 5)], (), T, SETTINGS)
     assert one.body["startsAt"] == one.body["endsAt"]
@@ -196,7 +196,7 @@ FOREIGN = ExternalAlert(
 )
 
 
-def test_an_explanation_of_an_alert_of_others_goes_out_for_information() -> None:
+def test_explanation_of_foreign_alert_is_info() -> None:
     (one,) = present((), (FOREIGN,), T + 10, SETTINGS)
     assert one.body["labels"] == {
         "alertname": "SizewatchForeignAlertDiagnosis",
@@ -223,7 +223,7 @@ def test_without_a_certain_explanation_nothing_goes_out(changed: ExternalAlert) 
     assert present((), (changed,), T, SETTINGS) == ()
 
 
-def test_of_two_alerts_of_others_with_one_name_the_one_that_fires_is_told() -> None:
+def test_firing_foreign_alert_is_named() -> None:
     over = replace(FOREIGN, ended_at=T + 1)
     for several in ((over, FOREIGN), (FOREIGN, over)):
         (one,) = present((), several, T + 10, SETTINGS)

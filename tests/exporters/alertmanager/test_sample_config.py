@@ -44,9 +44,7 @@ def test_amtool_accepts_it() -> None:
         ("outside", ("alertname=SizewatchWatchdog", "severity=info")),
     ],
 )
-def test_alerts_are_routed_by_their_severity_and_the_watchdog_goes_outside(
-    receiver: str, labels: tuple[str, ...]
-) -> None:
+def test_routes_follow_severity_watchdog_goes_outside(receiver: str, labels: tuple[str, ...]) -> None:
     ran = amtool("config", "routes", "test", f"--config.file={SAMPLE}", f"--verify.receivers={receiver}", *labels)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
@@ -61,9 +59,7 @@ def test_alerts_are_routed_by_their_severity_and_the_watchdog_goes_outside(
         ("pages", ("alertname=SizewatchKvCacheCascade", "severity=critical", "source=sizewatch")),
     ],
 )
-def test_the_webhook_route_of_the_docs_takes_no_alert_from_its_team(
-    receivers: str, labels: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_webhook_route_takes_no_team_alert(receivers: str, labels: tuple[str, ...], tmp_path: Path) -> None:
     page = (ROOT / "docs" / "alerting.md").read_text(encoding="utf-8")
     blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
     (theirs,) = (block for block in blocks if "route" in block)
@@ -78,7 +74,7 @@ def test_the_webhook_route_of_the_docs_takes_no_alert_from_its_team(
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_every_rule_that_is_named_exists_and_the_inhibitions_are_three() -> None:
+def test_inhibitions_name_existing_rules() -> None:
     named = set(re.findall(r'alertname!?="(\w+)"', str(INHIBITIONS)))
     assert named <= {alert_name(name) for name in (*BY_NAME, *(row.name for row in ITSELF))}
     assert len(INHIBITIONS) == 3
@@ -91,7 +87,7 @@ def fits(matcher: str, labels: Labels) -> bool:
 
 
 @pytest.mark.parametrize("row", INHIBITIONS[1:], ids=lambda row: row["source_matchers"][0])
-def test_an_inhibitor_keeps_firing_at_least_as_long_as_what_it_inhibits(row: dict[str, list[str]]) -> None:
+def test_inhibitor_outlasts_what_it_inhibits(row: dict[str, list[str]]) -> None:
     alerts_of_rules = [alert for group in alert_groups() for alert in group.rows]
     kept = {
         side: [
@@ -137,7 +133,7 @@ TOLD: tuple[tuple[str, Labels, Labels], ...] = (
 
 
 @pytest.mark.server
-def test_a_real_alertmanager_silences_what_is_meant_and_nothing_else(tmp_path: Path) -> None:
+def test_alertmanager_silences_only_what_is_meant(tmp_path: Path) -> None:
     """Each pair in a cluster of its own, so that the pairs do not meet."""
     quiet = {**yaml.safe_load(SAMPLE.read_text(encoding="utf-8")), "receivers": [{"name": "nowhere"}]}
     quiet["route"] = {"receiver": "nowhere", "group_wait": "0s", "group_by": ["..."]}

@@ -116,11 +116,11 @@ def test_the_schema_would_see_a_mistake(broken: dict[str, Any]) -> None:
         jsonschema.validate({**data, "spec": {**data["spec"], **broken}}, schema())
 
 
-def test_the_hpa_asks_for_what_the_gauge_says() -> None:
+def test_hpa_follows_the_gauge() -> None:
     assert manifest_text(DRAINED, "hpa").partition("\n---\n")[2] == HPA
 
 
-def test_the_scaled_object_asks_for_what_the_gauge_says() -> None:
+def test_scaled_object_follows_the_gauge() -> None:
     authentication, data = objects(replace(DRAINED, token=TOKEN, prometheus="https://mimir/prometheus/"), "keda")
     assert authentication["kind"] == "TriggerAuthentication"
     assert authentication["spec"] == {"secretTargetRef": [{"parameter": "bearerToken", "name": "prom", "key": "token"}]}
@@ -183,7 +183,7 @@ def test_counts_stay_between_minimum_and_maximum() -> None:
     assert list_cron_entries(UNSCHEDULED) == (2, [])
 
 
-def test_an_hour_that_comes_twice_counts_as_its_higher_step() -> None:
+def test_repeated_hour_takes_higher_step() -> None:
     back = datetime(2026, 10, 25, 0, 0, tzinfo=UTC).timestamp()  # 02:00 in Berlin, and an hour later again
     twice = tuple(
         ScheduleStep(start=back + after, replicas=count, demand_rps=1.0) for after, count in ((0, 7), (3600, 4))
@@ -206,12 +206,12 @@ def test_an_hour_that_comes_twice_counts_as_its_higher_step() -> None:
         ({"drain": DRAINED.drain}, "hpa", "--shutdown-timeout 40"),
     ],
 )
-def test_the_comment_tells_the_owner_and_what_follows(change: dict[str, Any], name: str, words: str) -> None:
+def test_comment_names_owner_and_consequence(change: dict[str, Any], name: str, words: str) -> None:
     assert words in read_comment(replace(CHAT, **change), name)
 
 
 @pytest.mark.parametrize("tier", ["chat", *HOSTILE])
-def test_the_adapter_serves_the_metric_of_that_tier(tier: str) -> None:
+def test_adapter_serves_metric_of_tier(tier: str) -> None:
     head = manifest_text(replace(CHAT, tier=tier), "hpa").partition("\n---\n")[0]
     rule_text = "\n".join(line.removeprefix("# ") for line in head[head.index("# externalRules") :].split("\n"))
     (rule,) = yaml.safe_load(rule_text)["externalRules"]
@@ -229,7 +229,7 @@ def test_the_adapter_serves_the_metric_of_that_tier(tier: str) -> None:
     assert re.fullmatch("[a-z0-9_]+", metric)
 
 
-def test_names_are_of_one_tier_and_kubernetes_takes_them() -> None:
+def test_names_are_valid_in_kubernetes() -> None:
     assert object_name("chat") == "sizewatch-chat"
     tiers = ("a b", "a-b", "A-b", "a_b", "a--b", "x" * 60, "x" * 61, "日本", "日本語", "", "a-b-", "AB", "aB", *HOSTILE)
     assert len({object_name(tier) for tier in tiers}) == len({metric_name(tier) for tier in tiers}) == len(tiers)
@@ -240,7 +240,7 @@ def test_names_are_of_one_tier_and_kubernetes_takes_them() -> None:
 
 @pytest.mark.parametrize("tier", HOSTILE)
 @pytest.mark.parametrize("name", FORMATS)
-def test_no_name_adds_an_object_or_a_field(name: str, tier: str) -> None:
+def test_hostile_name_adds_no_field(name: str, tier: str) -> None:
     hostile = replace(CHAT, tier=tier, note=tier, drain=tier)
     assert [shape(data) for data in objects(hostile, name)] == [shape(data) for data in objects(CHAT, name)]
     assert objects(hostile, name)[0]["metadata"]["annotations"] == {"sizewatch/tier": tier}

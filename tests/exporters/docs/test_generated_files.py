@@ -17,13 +17,11 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_generated_file_is_what_the_program_renders() -> None:
+def test_generated_files_are_as_rendered() -> None:
     assert sorted(list_stale_files(ROOT)) == [], "`sizewatch render` writes these files anew"
 
 
-def test_a_file_that_differs_is_named_with_what_to_run_and_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_different_file_is_named_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = checkout(tmp_path)
     page = root / "docs" / "signals.md"
     page.write_text("old", encoding="utf-8")
@@ -33,9 +31,7 @@ def test_a_file_that_differs_is_named_with_what_to_run_and_left_alone(
     assert page.read_text(encoding="utf-8") == "old"
 
 
-def test_rendering_writes_what_differs_or_is_missing_and_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rendering_writes_only_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = checkout(tmp_path)
     (root / "docs" / "commands.md").write_text("old", encoding="utf-8")
     (root / "docs" / "plan.schema.json").unlink()
@@ -49,7 +45,7 @@ def test_rendering_writes_what_differs_or_is_missing_and_nothing_else(
     assert capsys.readouterr().out == f"{len(ARTEFACTS)} files are as rendered\n"
 
 
-def test_a_threshold_changed_by_hand_in_the_runbook_is_found_and_set_right(tmp_path: Path) -> None:
+def test_hand_changed_threshold_is_set_right(tmp_path: Path) -> None:
     root = checkout(tmp_path)
     page = root / "docs" / "runbooks.md"
     whole = page.read_text(encoding="utf-8")
@@ -68,7 +64,7 @@ def test_a_threshold_changed_by_hand_in_the_runbook_is_found_and_set_right(tmp_p
         (lambda root: (root / "docs/signals.md").write_bytes(b"\xff"), "signals.md: 'utf-8' codec"),
     ],
 )
-def test_a_folder_that_cannot_be_rendered_is_refused_in_words(
+def test_unrenderable_folder_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: object, words: str
 ) -> None:
     root = checkout(tmp_path)

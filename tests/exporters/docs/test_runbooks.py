@@ -63,7 +63,7 @@ def test_section_has_meaning_actions_and_sourced_thresholds(rule: Rule) -> None:
 
 
 @each_rule
-def test_text_by_hand_names_three_looks_and_no_threshold(rule: Rule) -> None:
+def test_hand_text_names_no_threshold(rule: Rule) -> None:
     text = TEXTS[rule.name]
     steps = re.findall(r"^(\d)\. (.+(?:\n   .+)*)", text.partition("**Look at first:**")[2], flags=re.MULTILINE)
     assert [number for number, _ in steps] == ["1", "2", "3"]
@@ -84,7 +84,7 @@ def test_section_names_suspects_or_causes_by_hand(rule: Rule) -> None:
 
 
 @each_rule
-def test_no_action_takes_cache_away_from_a_full_engine(rule: Rule) -> None:
+def test_no_action_shrinks_a_full_cache(rule: Rule) -> None:
     actions = "\n".join([*rule.actions, *(action for group in rule.levers.values() for action in group)])
     assert not re.search(r"(?m)^(?!Never).*\blower --gpu-memory-utilization", actions)
 
@@ -109,7 +109,7 @@ START = "<!-- by hand: TargetDown -->"
     ],
     ids=["missing", "unknown", "twice"],
 )
-def test_page_with_wrong_texts_is_refused_by_name(page: str, words: str) -> None:
+def test_page_with_wrong_text_is_refused(page: str, words: str) -> None:
     with pytest.raises(RunbookError, match=words):
         fill_runbooks(page)
 
@@ -127,14 +127,14 @@ def test_served_page_has_the_section_as_html(rule: Rule) -> None:
         assert mark not in outside_code
 
 
-def test_links_of_served_pages_lead_to_rules_or_pages() -> None:
+def test_links_of_served_pages_exist() -> None:
     pages = [runbooks_page(), *(runbook_page(rule.name) or b"" for rule in RULES)]
     links = {link for page in pages for link in re.findall(r'href="([^"]+)"', page.decode())}
     assert links <= {*NAMES, "./", "../"}
     assert set(NAMES) <= set(re.findall(r'href="(\w+)"', pages[0].decode()))
 
 
-def test_names_that_are_no_rules_have_no_page() -> None:
+def test_unknown_names_have_no_page() -> None:
     assert runbook_page("") is runbook_page("None") is runbook_page("../secret") is None
 
 
@@ -169,7 +169,7 @@ def test_alert_about_sizewatch_itself_is_explained(name: str) -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_list_of_rules_has_each_under_its_severity() -> None:
+def test_rules_are_listed_by_severity() -> None:
     parts = re.split(r"^ (?=\w+ +(?:pages|a) )", rules_text(80), flags=re.MULTILINE)[1:]
     for severity, part in zip(SEVERITIES, parts, strict=True):
         assert part.startswith(f"{severity.value} ")

@@ -20,7 +20,7 @@ from exporters.documents.forecast import (
     forecast_text,
 )
 from forecast.backtest.scores import Scored
-from rules.verdicts.projection import ForecastPoint, Projection
+from rules.verdicts.context import ForecastPoint, Projection
 
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC).timestamp()
 BIN = 300.0
@@ -70,7 +70,7 @@ chat: expected requests per second, made Mon 23 Nov 13:00 (Europe/Berlin) by siz
     )
 
 
-def test_rows_of_many_bins_are_the_highest_of_a_block() -> None:
+def test_rows_hold_highest_of_many_bins() -> None:
     day = replace(FORECAST, projection=replace(PROJECTION, points=points(288)))
     rows = [line for line in forecast_text(day).splitlines() if line.startswith(("  Mon ", "  Tue "))]
     assert len(rows) == MOST_ROWS

@@ -156,14 +156,14 @@ def test_cut_minute_is_listed_for_programs(cut: Finding, change: str) -> None:
     assert replay_json(result(of_cut_minute=(cut,)))["cut_minute"] == [expected]
 
 
-def test_findings_come_in_the_order_of_their_begin() -> None:
+def test_findings_are_sorted_by_begin() -> None:
     late = finding(rule="TargetDown")
     early = replace(late, started_at=START, rule="KvEviction")
     assert [f.rule for f in result((late, early)).findings] == ["KvEviction", "TargetDown"]
 
 
 @pytest.mark.parametrize("name", ["kv_cascade", "restart", "routing"])
-def test_no_line_of_a_recording_is_too_wide(name: str) -> None:
+def test_replay_lines_fit_the_terminal(name: str) -> None:
     recording, _ = load(Path(recorded.folder(name)))
     replayed = replay(recording, load_plan(recorded.PLANS / "cpu-small.yaml"))
     fields = ("name", "start", "end", "contexts", "ended", "rule_states", "windows", "of_cut_minute")
@@ -172,7 +172,7 @@ def test_no_line_of_a_recording_is_too_wide(name: str) -> None:
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-def test_signals_that_an_engine_lacks_are_listed_by_tier() -> None:
+def test_missing_signals_are_listed_by_tier() -> None:
     recording, problems = load(recorded.folder("llamacpp"))
     replayed = replay(recording, None, problems=problems)
     shown = result(windows=replayed.windows, contexts=replayed.contexts)

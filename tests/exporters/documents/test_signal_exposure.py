@@ -31,9 +31,7 @@ ALL_PAGES = {**MADE_PAGES, **SHARED_PAGES}
 
 
 @pytest.mark.parametrize("name", ALL_PAGES)
-def test_every_page_names_its_exporter_and_of_every_gpu_every_quantity_with_its_value_or_the_reason(
-    name: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_gpu_has_value_or_reason(name: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "page")
     (tmp_path / "page").write_text(page_text(name), encoding="utf-8")
     found = as_json(capsys, path)
@@ -59,7 +57,7 @@ def said(capsys: pytest.CaptureFixture[str], page: str, gpu: str) -> dict[str, s
     return {line.split()[0]: line.split(None, 1)[1] for line in block.splitlines()[1:]}
 
 
-def test_values_are_told_with_their_units_and_polls_as_polls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_have_units_and_polls(capsys: pytest.CaptureFixture[str]) -> None:
     told = said(capsys, "made-dcgm-mig.prom", "GPU-77aa")
     assert told["gpu_memory_total_bytes"] == "79.65 GiB"
     assert told["gpu_temperature_celsius"] == "61 °C"
@@ -69,7 +67,7 @@ def test_values_are_told_with_their_units_and_polls_as_polls(capsys: pytest.Capt
     assert told["gpu_throttled_power_seconds"] == "2.5 s"
 
 
-def test_what_needs_two_pages_says_so_and_what_stands_on_this_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_page_tells_no_change(capsys: pytest.CaptureFixture[str]) -> None:
     told = said(capsys, "made-dcgm-mig.prom", "GPU-77aa")
     assert told["gpu_fault_events"] == "not_exposed: one page tells no change; standing on it: xid-79"
     assert told["gpu_energy_covered_seconds"] == "not_exposed: one page tells no time; it is the time between two"
@@ -82,20 +80,20 @@ def test_what_needs_two_pages_says_so_and_what_stands_on_this_one(capsys: pytest
     assert told["gpu_energy_covered_seconds"] == "not_exposed: gpu_energy_joules: not told"
 
 
-def test_a_mig_instance_is_told_apart_from_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mig_instance_differs_from_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = inspected(capsys, str(MADE / "made-dcgm-mig.prom"))
     assert "GPU: NVIDIA H100 80GB HBM3 MIG 3g.40gb, GPU-5f3c/1" in out
     assert "\n  3 GPUs; " in f"\n{out}"
 
 
-def test_a_live_page_is_read_like_a_saved_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_live_page_equals_saved_page(capsys: pytest.CaptureFixture[str]) -> None:
     saved = as_json(capsys, str(MADE / "made-dcgm-mig.prom"))
     with engines() as (engine,):
         engine.pages = ((MADE / "made-dcgm-mig.prom").read_bytes(),)
         assert as_json(capsys, engine.url) == saved
 
 
-def test_a_line_that_is_none_refuses_a_saved_page(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_line_refuses_saved_page(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (MADE / "made-amd-1.5-mi300x.prom").read_bytes().splitlines(keepends=True)
     (tmp_path / "page").write_bytes(b"".join([*lines[:4], b"...\n", *lines[4:]]))
     code, out, err = inspected(capsys, str(tmp_path / "page"))
@@ -103,5 +101,5 @@ def test_a_line_that_is_none_refuses_a_saved_page(tmp_path: Any, capsys: pytest.
     assert "line 5 is not a line of an exposition page" in err
 
 
-def test_only_the_faults_by_code_have_no_line_of_their_own() -> None:
+def test_only_faults_by_code_are_unlisted() -> None:
     assert set(GPU_NAMES) - set(LISTED) == {"gpu_fault_events_by_code"}

@@ -13,8 +13,7 @@ from paths import ROOT
 from pydantic import ValidationError
 
 from exporters.docs.generated_files import ARTEFACTS
-from exporters.grafana.dashboards import COLUMNS, DASHBOARDS, FILES, Dashboard, dashboard_json, promql_of
-from exporters.grafana.looks import LOOKS
+from exporters.grafana.dashboards import COLUMNS, DASHBOARDS, FILES, LOOKS, Dashboard, dashboard_json, promql_of
 from exporters.grafana.promql import CERTAIN_VERDICTS, INCIDENT_COUNT
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.verdicts.rule import Severity

@@ -9,36 +9,36 @@ from rules.telemetry.families import FAMILIES, GPU_NAMES, FamilyKind
 from rules.telemetry.signals import SIGNALS, SignalKind
 
 
-def test_every_name_is_plain_lower_case_and_stands_once() -> None:
+def test_names_are_unique_lower_case() -> None:
     stems = [metric.name for metric in self_metrics.ALL]
     assert len(stems) == len(set(stems))
     for name in stems:
         assert re.fullmatch(r"sizewatch_[a-z][a-z0-9_]*", name)
 
 
-def test_counters_end_in_total_and_nothing_else_does() -> None:
+def test_only_counters_end_in_total() -> None:
     for metric in self_metrics.ALL:
         assert metric.name.endswith("_total") == (metric.kind is FamilyKind.COUNTER), metric.name
 
 
-def test_no_name_ends_as_a_part_of_a_histogram_does() -> None:
+def test_no_name_ends_like_histogram_part() -> None:
     for metric in self_metrics.ALL:
         assert not metric.name.endswith(("_bucket", "_sum", "_count")), metric.name
 
 
-def test_every_family_that_has_an_export_name_is_exported_and_no_other() -> None:
+def test_exactly_named_families_are_exported() -> None:
     assert set(names.FAMILY) == {family.name for family in FAMILIES if family.export}
     assert "in_system_change" not in names.FAMILY
 
 
-def test_no_quantile_and_no_ratio_of_a_window_is_exported() -> None:
+def test_no_window_quantile_or_ratio_exported() -> None:
     taken = {metric.name for metric in self_metrics.ALL}
     for signal in SIGNALS:
         if signal.how in (SignalKind.QUANTILE, SignalKind.RATIO):
             assert f"sizewatch_{signal.name}" not in taken
 
 
-def test_what_a_gpu_says_carries_the_gpu_and_what_an_engine_says_carries_the_model() -> None:
+def test_labels_name_gpu_or_model() -> None:
     for family, metric in names.FAMILY.items():
         of_gpu = family in GPU_NAMES
         assert ("gpu" in metric.labels) == of_gpu
@@ -46,7 +46,7 @@ def test_what_a_gpu_says_carries_the_gpu_and_what_an_engine_says_carries_the_mod
         assert metric.labels[:3] == ("tier", "pool", "replica")
 
 
-def test_names_are_found_by_family_and_by_part() -> None:
+def test_names_by_family_and_part() -> None:
     assert names.exported("requests_finished") == "sizewatch_requests_finished_total"
     assert names.exported("spec_accepted_at_position/2") == "sizewatch_spec_accepted_tokens_at_position_total"
     assert names.metric("spec_accepted_at_position/2").labels[-1] == "position"
@@ -57,7 +57,7 @@ def test_names_are_found_by_family_and_by_part() -> None:
     assert names.count("prompt_tokens_per_request") == "sizewatch_request_prompt_tokens_count"
 
 
-def test_asking_for_what_is_not_exported_or_no_histogram_is_an_error() -> None:
+def test_unexported_name_is_an_error() -> None:
     with pytest.raises(KeyError):
         names.exported("in_system_change")
     with pytest.raises(KeyError, match="requests_finished is no histogram"):

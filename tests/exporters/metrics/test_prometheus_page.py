@@ -91,7 +91,7 @@ def alone(one_replica: ReplicaStatus, **changes: Any) -> AgentStatus:
 
 
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS])
-def test_every_family_that_should_be_exported_is_with_the_value_it_had(accept: str) -> None:
+def test_exported_families_keep_their_values(accept: str) -> None:
     said = full_replica()
     found = series(alone(said), accept)
     for family, metric in names.FAMILY.items():
@@ -112,7 +112,7 @@ def test_every_family_that_should_be_exported_is_with_the_value_it_had(accept: s
             assert one(found, metric.name) == {**said.totals.counters, **said.gauges}[family]
 
 
-def test_buckets_are_cumulative_and_carry_the_edges_that_the_engine_prints() -> None:
+def test_buckets_are_cumulative_with_engine_edges() -> None:
     part = log_normal((0.001, 0.5, 1.0, 20.0, math.inf), 100, 0.4, 1.0)
     totals = Window(start=0, end=1, expected_seconds=1, covered_seconds=1, histograms={"ttft_seconds": (part,)})
     found = series(alone(replica("t", "r", totals=totals)))
@@ -122,7 +122,7 @@ def test_buckets_are_cumulative_and_carry_the_edges_that_the_engine_prints() -> 
 
 
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS])
-def test_a_sum_that_cannot_be_trusted_is_left_out_and_the_buckets_stand(accept: str) -> None:
+def test_doubtful_sum_is_left_out(accept: str) -> None:
     part = replace(log_normal(TTFT_EDGES, 100, 0.4, 1.0), total=None)
     totals = Window(start=0, end=1, expected_seconds=1, covered_seconds=1, histograms={"ttft_seconds": (part,)})
     found = series(alone(replica("t", "r", totals=totals)), accept)
@@ -130,14 +130,14 @@ def test_a_sum_that_cannot_be_trusted_is_left_out_and_the_buckets_stand(accept: 
     assert not [n for n, _ in found if n in ("sizewatch_ttft_seconds_sum", "sizewatch_ttft_seconds_count")]
 
 
-def test_the_sum_of_gpus_inside_a_replica_is_not_exported_beside_the_gpus() -> None:
+def test_gpu_sum_is_not_exported_twice() -> None:
     totals = Window(start=0, end=1, expected_seconds=1, covered_seconds=1, counters={"gpu_energy_joules": 9.0})
     found = series(alone(replica("t", "r", totals=totals, gpus=gpus("r", "NVIDIA L40S", 2))))
     assert len([n for n, _ in found if n == "sizewatch_gpu_energy_joules_total"]) == 2
     assert one(found, "sizewatch_gpu_energy_joules_total", gpu="GPU-r-0") == 1.9e6
 
 
-def test_after_three_missed_scrapes_only_what_is_known_of_a_dead_replica_remains() -> None:
+def test_dead_replica_keeps_only_known_facts() -> None:
     down = full_replica(up=False, misses=3, last_seen=NOW - 50)
     health = AgentHealth(scrape_failures={("t", "r", "connect"): 3})
     found = series(alone(down, health=health))
@@ -151,7 +151,7 @@ def test_after_three_missed_scrapes_only_what_is_known_of_a_dead_replica_remains
     assert one(found, "sizewatch_scrape_failures_total", replica="r", kind="connect") == 3
 
 
-def test_after_two_missed_scrapes_everything_is_still_there_but_the_target_is_not_up() -> None:
+def test_two_missed_scrapes_change_only_up() -> None:
     found = series(alone(full_replica(up=False, misses=2)))
     assert one(found, "sizewatch_target_up") == 0
     assert {metric.name for metric in names.FAMILY.values() if metric.kind is FamilyKind.GAUGE} <= of_replica(
@@ -159,7 +159,7 @@ def test_after_two_missed_scrapes_everything_is_still_there_but_the_target_is_no
     )
 
 
-def test_a_replica_that_was_never_seen_has_no_time_of_its_last_page() -> None:
+def test_unseen_replica_has_no_page_time() -> None:
     found = series(alone(replica("t", "r", up=False, last_seen=None, misses=1)))
     assert "sizewatch_target_last_success_timestamp_seconds" not in {n for n, _ in found}
 
@@ -168,19 +168,19 @@ def test_a_replica_that_was_never_seen_has_no_time_of_its_last_page() -> None:
 @pytest.mark.parametrize(
     "model", ['a"b', "a\nb", "a\\b", "a\\nb", 'x"} 1\nsizewatch_cycles_total 99', "模型 é", "a\rb", ""]
 )
-def test_hostile_label_values_come_back_as_they_were(model: str, accept: str) -> None:
+def test_hostile_label_values_read_back(model: str, accept: str) -> None:
     found = series(alone(replica("t", "r", model=model)), accept)
     models = {dict(own).get("model") for n, own in found if n == "sizewatch_requests_running"}
     assert models == {model}
     assert one(found, "sizewatch_cycles_total") == 1431
 
 
-def test_a_name_that_cannot_be_encoded_costs_its_letters_and_not_the_page() -> None:
+def test_undecodable_name_keeps_the_page() -> None:
     found = series(alone(replica("t", "r", model="a\ud800b")))
     assert one(found, "sizewatch_requests_running", model="a?b") == 26
 
 
-def test_verdicts_go_out_as_numbers_and_questions_without_an_answer_as_their_reason() -> None:
+def test_verdicts_are_numbers_unknowns_reasons() -> None:
     status = agent_status()
     found = series(status)
     results = [result for tier in status.tiers for result in tier.results]
@@ -195,7 +195,7 @@ def test_verdicts_go_out_as_numbers_and_questions_without_an_answer_as_their_rea
     assert any(isinstance(result, Unknown) for result in results)
 
 
-def test_the_address_of_the_page_is_a_series() -> None:
+def test_page_address_is_a_series() -> None:
     status = agent_status()
     found = series(replace(status, external_url="https://sizewatch.example"))
     assert one(found, "sizewatch_status_page_info", url="https://sizewatch.example") == 1
@@ -208,7 +208,7 @@ def incidents(status: AgentStatus) -> set[tuple[str, str, str]]:
     return {tuple(own[label] for label in labels) for own, value in found if value == 1 and set(own) == set(labels)}
 
 
-def test_an_incident_is_one_series_while_it_lasts() -> None:
+def test_lasting_incident_is_one_series() -> None:
     status = agent_status()
     cascade = ("l40s-qwen14b", "KvCacheCascade", "critical")
     assert incidents(status) == {cascade, ("h100-llama70b-fp8", "PrefixHitDivergence", "warning")}
@@ -226,7 +226,7 @@ def ended(finding: Finding) -> Finding:
 
 
 @pytest.mark.parametrize(("scope", "exported"), [(ExportScope.REPLICAS, True), (ExportScope.WHOLE_TIER, False)])
-def test_an_agent_exports_incidents_of_its_own_part_of_a_tier(scope: ExportScope, exported: bool) -> None:
+def test_agent_exports_incidents_of_its_part(scope: ExportScope, exported: bool) -> None:
     status = agent_status()
     (tier,) = (tier for tier in status.tiers if tier.name == "l40s-qwen14b")
     found = incidents(replace(status, tiers=(replace(tier, export_scope=scope),)))
@@ -237,13 +237,13 @@ def test_an_agent_exports_incidents_of_its_own_part_of_a_tier(scope: ExportScope
     ("scope", "series", "alerts"),
     [(ExportScope.ALL, "tr", "tr"), (ExportScope.WHOLE_TIER, "t", "tr"), (ExportScope.REPLICAS, "r", "r")],
 )
-def test_each_series_has_one_agent_and_each_alert_one_at_least(scope: ExportScope, series: str, alerts: str) -> None:
+def test_series_and_alerts_have_an_agent(scope: ExportScope, series: str, alerts: str) -> None:
     subjects = {"t": Subject(tier="t"), "r": Subject(tier="t", replica="r")}
     assert "".join(name for name, one in subjects.items() if scope.has_series(one)) == series
     assert "".join(name for name, one in subjects.items() if scope.has_alerts(one)) == alerts
 
 
-def test_the_plan_goes_out_in_numbers_for_tiers_that_have_one() -> None:
+def test_planned_tiers_export_plan_numbers() -> None:
     found = series(agent_status())
     assert one(found, "sizewatch_plan_usable_rps", tier="h100-llama70b-fp8") == pytest.approx(12.0)
     assert one(found, "sizewatch_plan_c_max", tier="h100-llama70b-fp8") == pytest.approx(48.0)
@@ -272,7 +272,7 @@ def test_the_agent_tells_how_it_is_itself() -> None:
     assert one(found, "sizewatch_kv_cascade_stage", replica="l40s-2") == 4
 
 
-def test_an_agent_that_watches_nothing_yet_still_has_a_page() -> None:
+def test_idle_agent_has_a_page() -> None:
     status = replace(agent_status(), tiers=(), health=AgentHealth())
     found = series(status)
     assert one(found, "sizewatch_cycles_total") == 0
@@ -302,7 +302,7 @@ def test_the_asker_chooses_the_format(accept: str, openmetrics: bool) -> None:
     assert body.endswith(b"# EOF\n") == openmetrics
 
 
-def test_totals_with_two_bucket_grids_of_one_family_are_refused() -> None:
+def test_two_bucket_grids_are_refused() -> None:
     two = (log_normal((1.0, math.inf), 5, 1, 1), log_normal((2.0, math.inf), 5, 1, 1))
     totals = Window(start=0, end=1, expected_seconds=1, covered_seconds=1, histograms={"ttft_seconds": two})
     with pytest.raises(ValueError, match="t/r: totals hold 2 bucket grids of ttft_seconds"):
@@ -321,7 +321,7 @@ def test_promtool_finds_nothing_wrong_with_the_page() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS], ids=["text", "OpenMetrics"])
-def test_a_page_takes_little_more_memory_than_its_bytes_twice_and_less_in_parts(accept: str) -> None:
+def test_page_memory_is_bounded(accept: str) -> None:
     status = alone(full_replica())
     many = tuple(replace(full_replica(), name=f"r{n}") for n in range(30))
     status = replace(status, tiers=(replace(status.tiers[0], replicas=many),))
@@ -346,7 +346,7 @@ def test_a_page_takes_little_more_memory_than_its_bytes_twice_and_less_in_parts(
 
 
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS], ids=["text", "OpenMetrics"])
-def test_a_metric_of_many_replicas_has_its_head_once(accept: str) -> None:
+def test_metric_head_stands_once(accept: str) -> None:
     def heads(replicas: int) -> list[bytes]:
         several = tuple(replace(full_replica(), name=f"r{n}") for n in range(replicas))
         body, _ = render(agent_status(tiers=(unplanned_tier(replicas=several),)), accept)
@@ -355,7 +355,7 @@ def test_a_metric_of_many_replicas_has_its_head_once(accept: str) -> None:
     assert heads(2 * GROUP_REPLICAS + 1) == heads(1)
 
 
-def test_promtool_finds_nothing_wrong_with_any_metric_that_a_role_may_print() -> None:
+def test_promtool_accepts_metrics_of_each_role() -> None:
     class Everything(Collector):
         def collect(self) -> Iterator[Printed]:
             for metric in (*names.FAMILY.values(), *self_metrics.OWN):
@@ -418,7 +418,7 @@ def incident_series(*findings: Finding, scope: ExportScope = ExportScope.ALL) ->
     }
 
 
-def test_an_incident_is_one_alert_that_counts_what_it_holds_back() -> None:
+def test_incident_alert_counts_held_back_rules() -> None:
     cascade, eviction = found("KvCacheCascade", 400, "r"), found("KvEviction", 390)
     assert incident_series() == {}
     assert incident_series(cascade, eviction) == {("KvCacheCascade", "r", "critical"): 2}
@@ -428,25 +428,25 @@ def test_an_incident_is_one_alert_that_counts_what_it_holds_back() -> None:
     assert incident_series(over, burn) == {("KvCacheCascade", "r", "critical"): 2}
 
 
-def test_an_incident_with_a_ticket_and_a_page_is_one() -> None:
+def test_ticket_and_page_are_one_incident() -> None:
     later_page = incident_series(found("QueueGrowing", 1400), found("TtftSloBurn", 400))
     assert later_page == {("QueueGrowing", "", "warning"): 2, ("TtftSloBurn", "", "critical"): 1}
 
 
-def test_incidents_of_one_root_are_one_series_that_counts_them_from_the_first() -> None:
+def test_incidents_of_one_root_are_counted() -> None:
     page = series(tier_with(found("GpuXid", 9000, "r"), found("GpuXid", 400, "s")))
     labels = {"tier": "t", "root": "GpuXid"}
     assert one(page, "sizewatch_incident", **labels) == 1
     assert one(page, "sizewatch_incident_start_timestamp_seconds", **labels) == NOW - 9000
 
 
-def test_an_agent_counts_only_the_incidents_of_what_it_exports() -> None:
+def test_agent_counts_only_exported_incidents() -> None:
     cascade, drift = found("KvCacheCascade", 400, "r"), found("WorkloadDrift", 1400)
     alone = incident_series(cascade, drift, scope=ExportScope.REPLICAS)
     assert alone == {("KvCacheCascade", "r", "critical"): 1}
 
 
-def test_beside_a_tier_that_is_down_its_replicas_are_tickets() -> None:
+def test_replicas_of_down_tier_are_tickets() -> None:
     """On another node a replica may serve: then the rule file drops the page, and Alertmanager does not hold back these."""
     gone = [found("TargetDown", 90, "r"), found("TargetDown", 90, "back", lasted=20), found("TierDown", 80)]
     assert incident_series(*gone) == {

@@ -25,7 +25,7 @@ def gauges(tier: TierStatus) -> dict[str, float]:
     }
 
 
-def test_spare_capacity_is_capacity_by_the_margin_less_the_demand() -> None:
+def test_spare_is_margin_capacity_less_demand() -> None:
     tier = planned_tier()
     capacity, recent = tier.context.capacity, tier.recent
     assert capacity is not None
@@ -42,12 +42,12 @@ def test_spare_capacity_is_capacity_by_the_margin_less_the_demand() -> None:
     assert gauges(idle)["rps"] > found["rps"]
 
 
-def test_a_full_tier_has_nothing_to_spare_and_says_zero() -> None:
+def test_full_tier_spares_zero() -> None:
     tier = planned_tier()
     assert gauges(replace(tier, replicas=()))["rps"] == 0.0
 
 
-def test_nothing_is_said_of_a_batch_tier_an_unknown_demand_or_by_a_node() -> None:
+def test_spare_capacity_may_be_absent() -> None:
     tier = planned_tier()
     batch = plan("m", "NVIDIA H100 80GB HBM3", workload=Workload(archetype="batch"))
     assert gauges(replace(tier, context=build_tier_context(tier.name, batch))) == {}

@@ -91,11 +91,11 @@ def spoken(unit: str) -> str:
     return SPOKEN.get(unit) or UNITS.get(unit, "{0} " + unit.replace("_", " ")).replace("{0}", "0.25")
 
 
-def test_promtool_finds_nothing_to_say_about_the_rule_file() -> None:
+def test_promtool_accepts_the_rule_file() -> None:
     assert not complaints(ALERTS)
 
 
-def test_every_rule_of_the_catalogue_has_its_alert_and_one_that_pages_a_ticket_beside_it() -> None:
+def test_each_rule_has_its_alerts() -> None:
     found = [(row.name, dict(row.labels)["severity"]) for row in ALL_ALERTS]
     for rule in RULES:
         severities = [severity for name, severity in found if name == rule.name]
@@ -111,7 +111,7 @@ def test_every_rule_of_the_catalogue_has_its_alert_and_one_that_pages_a_ticket_b
 
 
 @pytest.mark.parametrize("pair", LEVELLED, ids=ids)
-def test_an_alert_reads_incidents_and_a_note_verdicts(pair: tuple[Rule, AlertLevel]) -> None:
+def test_alerts_read_incidents_notes_read_verdicts(pair: tuple[Rule, AlertLevel]) -> None:
     rule, level = pair
     alert = verdict_alert(rule, level)
     read = {self_metrics.VERDICT.name, self_metrics.VERDICT_CERTAIN.name}
@@ -124,7 +124,7 @@ def test_an_alert_reads_incidents_and_a_note_verdicts(pair: tuple[Rule, AlertLev
 
 @pytest.mark.slow
 @pytest.mark.parametrize("severity", Severity)
-def test_each_alert_waits_until_it_has_held_and_rides_over_a_gap(tmp_path: Path, severity: Severity) -> None:
+def test_alert_waits_and_survives_a_gap(tmp_path: Path, severity: Severity) -> None:
     """Not just before its hold, at its hold, through a gap a little shorter than it is kept, and over after it."""
     told: dict[str, str] = {}
     values = []
@@ -140,7 +140,7 @@ def test_each_alert_waits_until_it_has_held_and_rides_over_a_gap(tmp_path: Path,
     assert not differences(tmp_path, ALERTS, [Case(series=told, values=values)])
 
 
-def test_a_ticket_ends_before_the_page_that_inhibits_it() -> None:
+def test_ticket_ends_before_its_page() -> None:
     """The groups are evaluated apart from each other, and Alertmanager is told in between."""
     assert KEEP[Severity.PAGE] - KEEP[Severity.TICKET] >= INTERVALS[Severity.PAGE] + INTERVALS[Severity.TICKET]
 
@@ -149,7 +149,7 @@ CASCADE, EVICTION = (next(r for r in RULES if r.name == name) for name in ("KvCa
 
 
 @pytest.mark.slow
-def test_one_alert_is_sent_for_an_incident_and_none_for_the_rules_that_it_holds_back(tmp_path: Path) -> None:
+def test_incident_sends_one_alert(tmp_path: Path) -> None:
     found = {**verdict(CASCADE, "2x200"), **verdict(EVICTION, "2x200")}
     (page, _) = LEVELS[CASCADE.severity]
     every = 'count(ALERTS{source="sizewatch",alertstate="firing",severity=~"critical|warning",tier="t"}) or vector(0)'
@@ -167,7 +167,7 @@ def test_one_alert_is_sent_for_an_incident_and_none_for_the_rules_that_it_holds_
     assert not differences(tmp_path, ALERTS, cases)
 
 
-def test_a_tier_that_is_down_is_sent_within_ninety_seconds() -> None:
+def test_down_tier_alerts_within_ninety_seconds() -> None:
     """The longest way: the last page just before the death, and every reader just misses what it waits for."""
     rule, scrape = next(rule for rule in RULES if rule.name == "TierDown"), 15.0
     silent = max(rule.limit("seconds", {}), scrape * rule.limit("misses", {}))
@@ -185,7 +185,7 @@ def alertmanager_route() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_note_that_is_merely_likely_or_below_its_level_is_not_sent(tmp_path: Path) -> None:
+def test_likely_or_low_note_stays_silent(tmp_path: Path) -> None:
     likely: dict[str, str] = {}
     below: dict[str, str] = {}
     for rule, level in of(Severity.REPORT):
@@ -198,7 +198,7 @@ def test_a_note_that_is_merely_likely_or_below_its_level_is_not_sent(tmp_path: P
 
 
 @pytest.mark.slow
-def test_two_agents_are_one_alert_and_certainty_of_a_note_is_of_the_same_agent(tmp_path: Path) -> None:
+def test_two_agents_are_one_alert(tmp_path: Path) -> None:
     (note, _), (rule, level) = of(Severity.REPORT)[0], of(Severity.TICKET)[0]
     fire = count(rule, Severity.TICKET)
     crossed = {**verdict(note, "1x200", "0x200", "a:1"), **verdict(note, "0x200", "1x200", "b:1")}
@@ -215,7 +215,7 @@ def test_two_agents_are_one_alert_and_certainty_of_a_note_is_of_the_same_agent(t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("severity", Severity)
-def test_every_alert_carries_its_labels_and_says_what_was_seen_and_expected(tmp_path: Path, severity: Severity) -> None:
+def test_alert_has_labels_seen_and_expected(tmp_path: Path, severity: Severity) -> None:
     cases = []
     for rule, level in of(severity):
         told = raised(rule, level, "1x70")
@@ -252,7 +252,7 @@ def expected(rule: Rule, level: AlertLevel) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_an_alert_leads_to_the_card_of_its_tier_and_says_which_bound_is_known(tmp_path: Path) -> None:
+def test_alert_links_card_and_names_bound(tmp_path: Path) -> None:
     rule = BY_NAME["TtftDivergence"]
     (level,) = LEVELS[rule.severity]
     given = expected(rule, level)
@@ -267,7 +267,7 @@ def test_an_alert_leads_to_the_card_of_its_tier_and_says_which_bound_is_known(tm
     assert not differences(tmp_path, ALERTS, [Case(series=told, alerts=[("30m", rule.name, [given])])])
 
 
-def test_an_alert_asks_at_most_two_queries_and_none_for_its_links_where_the_page_is_known() -> None:
+def test_alert_asks_at_most_two_queries() -> None:
     for url, most in (("", 2), ("https://sizewatch.example/", 1)):
         for group in alert_groups(external_url=url):
             for row in group.rows:
@@ -277,7 +277,7 @@ def test_an_alert_asks_at_most_two_queries_and_none_for_its_links_where_the_page
     assert dict(alert.annotations)["status_url"] == "https://sizewatch.example/#tier-{{ $labels.tier | urlquery }}"
 
 
-def test_the_agent_exports_what_the_alerts_read_with_the_labels_they_expect() -> None:
+def test_agent_exports_what_alerts_read() -> None:
     page = render(agent_status(), "text/plain")[0].decode()
     for line in (
         'sizewatch_verdict{replica="",rule="KvEviction",tier="l40s-qwen14b"} 1.0',
@@ -301,7 +301,7 @@ def closed(node: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.server
-def test_a_real_prometheus_loads_the_file_and_finds_no_fault_in_evaluating_it(tmp_path: Path) -> None:
+def test_prometheus_evaluates_the_file(tmp_path: Path) -> None:
     sample = ("sizewatch_cycles_total", (), 1.0, 1_700_000_000.0)
     with (
         prometheus(tmp_path, [sample], (ALERTS,)) as url,
@@ -318,14 +318,14 @@ def test_durations_are_written_as_prometheus_writes_them() -> None:
         duration(0.5)
 
 
-def test_a_rule_more_in_the_catalogue_is_an_alert_more() -> None:
+def test_added_rule_adds_an_alert() -> None:
     more = [row for group in alert_groups((*RULES, RULES[0])) for row in group.rows]
     assert len(more) == 1 + sum(len(group.rows) for group in alert_groups())
     assert plain_groups(alert_groups()) == yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
 
 
 @pytest.mark.slow
-def test_a_node_that_sees_only_its_own_replica_does_not_call_the_tier_down(tmp_path: Path) -> None:
+def test_node_never_calls_tier_down(tmp_path: Path) -> None:
     down = {
         'sizewatch_incident_alert{tier="t",replica="",rule="TierDown",severity="critical",instance="node-1"}': "1x80",
         'sizewatch_target_up{tier="t",replica="r1",pool="mixed",instance="node-1"}': "0x80",

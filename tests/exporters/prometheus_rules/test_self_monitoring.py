@@ -42,7 +42,7 @@ def test_the_watchdog_always_fires(tmp_path: Path, rules: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_agent_at_all_is_told_after_five_minutes(tmp_path: Path, rules: Path) -> None:
+def test_absent_agents_alert_after_five_minutes(tmp_path: Path, rules: Path) -> None:
     absent = firing("AgentDown", reason="absent")
     assert not differences(
         tmp_path,
@@ -56,7 +56,7 @@ def test_no_agent_at_all_is_told_after_five_minutes(tmp_path: Path, rules: Path)
 
 
 @pytest.mark.slow
-def test_an_agent_that_is_not_scraped_any_more_is_named_and_another_job_is_not(tmp_path: Path, rules: Path) -> None:
+def test_unscraped_agent_is_named(tmp_path: Path, rules: Path) -> None:
     down = firing("AgentDown", reason="not_scraped", instance="a:1")
     other = {BUILD: "1x100", 'up{job="vllm",instance="v:8000"}': "0x100", UP: "1x100"}
     assert not differences(
@@ -70,7 +70,7 @@ def test_an_agent_that_is_not_scraped_any_more_is_named_and_another_job_is_not(t
 
 
 @pytest.mark.slow
-def test_a_tier_that_nobody_speaks_of_any_more_is_missed_for_an_hour(tmp_path: Path, rules: Path) -> None:
+def test_lost_tier_is_missed_an_hour(tmp_path: Path, rules: Path) -> None:
     missed = firing("AgentDown", reason="tier_not_judged", tier="t")
     seen = {of_tier("target_up", "t", ',replica="r",pool="mixed"'): "1x20 stale", BUILD: "1x400"}
     verdict = {of_tier("verdict", "t", ',rule="R"'): "0x20 stale"}
@@ -86,7 +86,7 @@ def test_a_tier_that_nobody_speaks_of_any_more_is_missed_for_an_hour(tmp_path: P
 
 
 @pytest.mark.slow
-def test_an_agent_without_cycles_or_with_a_broken_part_is_told(tmp_path: Path, rules: Path) -> None:
+def test_stuck_or_broken_agent_alerts(tmp_path: Path, rules: Path) -> None:
     stuck, degraded = firing("AgentDown", reason="no_cycles"), "SizewatchDegraded"
     cycles = 'sizewatch_last_cycle_timestamp_seconds{job="s",instance="a:1"}'
     sick = {
@@ -112,9 +112,7 @@ def test_an_agent_without_cycles_or_with_a_broken_part_is_told(tmp_path: Path, r
 
 
 @pytest.mark.slow
-def test_cycles_that_meet_errors_are_told_after_five_minutes_and_old_errors_are_not(
-    tmp_path: Path, rules: Path
-) -> None:
+def test_only_fresh_cycle_errors_alert(tmp_path: Path, rules: Path) -> None:
     errors = 'sizewatch_cycle_errors_total{job="s",instance="a:1"}'
     told, degraded = firing("SizewatchDegraded", reason="cycle_errors", job="s", instance="a:1"), "SizewatchDegraded"
     assert not differences(
@@ -131,7 +129,7 @@ def test_cycles_that_meet_errors_are_told_after_five_minutes_and_old_errors_are_
 
 
 @pytest.mark.slow
-def test_a_report_that_fails_or_does_not_arrive_is_told_after_two_hours(tmp_path: Path, rules: Path) -> None:
+def test_failed_report_alerts_after_two_hours(tmp_path: Path, rules: Path) -> None:
     degraded = "SizewatchDegraded"
     delivery = 'sizewatch_report_delivery_up{instance="a:1",destination="%s"}'
     series = {
@@ -149,7 +147,7 @@ def test_a_report_that_fails_or_does_not_arrive_is_told_after_two_hours(tmp_path
 
 
 @pytest.mark.slow
-def test_blindness_that_lasts_is_one_alert_a_tier_and_nothing_to_judge_is_none(tmp_path: Path, rules: Path) -> None:
+def test_lasting_blindness_is_one_alert(tmp_path: Path, rules: Path) -> None:
     blind = {of_tier("unknown", "t", f',rule="R{n}",reason="scrape_failed"'): "1x200" for n in range(3)}
     idle = {of_tier("unknown", "t", f',rule="{gap}",reason="{gap}"'): "1x200" for gap in Gap if gap not in NOT_SEEING}
     told = firing("UnknownTooLong", tier="t", reason="scrape_failed")
@@ -180,7 +178,7 @@ def test_blindness_that_lasts_is_one_alert_a_tier_and_nothing_to_judge_is_none(t
     )
 
 
-def test_a_row_gives_way_to_the_catalogue_only_if_it_says_so() -> None:
+def test_row_yields_only_if_marked() -> None:
     catalogued = {rule.name for rule in RULES}
     (itself,) = [group for group in alert_groups() if group.name == "sizewatch-itself"]
     expected = [row.name for row in ROWS if not (row.until_judged and row.name in catalogued)]

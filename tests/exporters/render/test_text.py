@@ -18,7 +18,7 @@ from exporters.render.text import (
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 
 
-def test_words_stand_left_and_numbers_right_and_nothing_trails() -> None:
+def test_columns_align_and_nothing_trails() -> None:
     assert text_table(("name", "n"), [("a", "1"), ("longer", "100")]) == ["name      n", "a         1", "longer  100"]
     assert text_table(("a", "b", "c"), [("xx", "y", "")], words=2) == ["a   b  c", "xx  y"]
 
@@ -36,11 +36,11 @@ def test_a_head_alone_is_a_table() -> None:
         (Gap.STALE, "", "stale"),
     ],
 )
-def test_a_lack_of_time_is_not_called_a_lack_of_requests(gap: Gap, text: str, said: str) -> None:
+def test_lack_of_time_has_its_words(gap: Gap, text: str, said: str) -> None:
     assert describe_gap(gap, text) == said
 
 
-def test_a_gap_is_written_as_its_reader_needs_it() -> None:
+def test_gap_has_its_words() -> None:
     assert describe_gap(Gap.NOT_IN_PLAN, "no slo", "{gap} ({text})") == "not in plan (no slo)"
 
 
@@ -76,5 +76,5 @@ def reading(value: float | None, low: float | None, high: float | None) -> Readi
         (Missing(gap=Gap.NOT_IN_PLAN, text="no benchmark"), "not_in_plan"),
     ],
 )
-def test_a_reading_has_its_bounds_or_its_gap(value: SignalValue, text: str) -> None:
+def test_reading_has_bounds_or_gap(value: SignalValue, text: str) -> None:
     assert format_reading(value, "seconds") == text

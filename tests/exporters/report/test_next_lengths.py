@@ -51,8 +51,8 @@ def test_a_length_of_which_only_a_bound_is_known_stays_and_says_why() -> None:
     said = "not taken over, for production shows only a bound: outputs P50, outputs P95, outputs P99"
     assert said in report_markdown(found)
     assert said in report_html(found)
-    assert [change for change in found.plan_changes if "outputs" in change] == [
-        "t: outputs, mean tokens: 5,001, not given before"
+    assert [change for change in found.plan_changes if "generation" in change] == [
+        "t: generation tokens mean: 5,001, not given before"
     ]
 
 
@@ -82,7 +82,7 @@ def test_an_old_value_below_the_quantile_before_it_cannot_stay() -> None:
     assert (outputs.p95, outputs.p99) == (None, 5_000_000)
     assert [line.partition(":")[0] for line in found.tiers[0].left] == ["outputs P95"]
     assert "the planned 190 cannot stay, the quantile below it is longer" in found.tiers[0].left[0]
-    assert "t: outputs, P95 tokens: 190 before, not given any more" in found.plan_changes
+    assert "t: generation tokens p95: 190 before, not given any more" in found.plan_changes
 
 
 def test_a_length_that_was_measured_says_between_what_it_lies() -> None:
@@ -108,7 +108,7 @@ def test_a_mean_of_production_takes_the_place_of_the_planned_one_and_the_curve_k
     assert proposed.tiers["t"].workload.prompt_tokens is not None
     assert proposed.tiers["t"].workload.prompt_tokens.mean == 1235
     assert "      mean: 1235  # was 400" in next_plan_text(whole, proposed)
-    assert "t: prompts, mean tokens: 400 -> 1,235 (+209%)" in found.plan_changes
+    assert "t: prompt tokens mean: 400 -> 1,235 (+209%)" in found.plan_changes
     curve = proposed.tiers["t"].curve
     assert curve is not None
     assert {point.prompt_tokens_mean for point in curve.points} == {400}

@@ -468,7 +468,7 @@ def test_the_next_plan_is_valid_and_says_what_was() -> None:
     assert tier.curve == PLAN.tiers["t"].curve
     assert "instances: 6  # was 10" in text
     assert "# Shrink from 10 to 6 replicas (likely)." in text
-    assert "t: replicas: 10 -> 6 (-40%)" in found.plan_changes
+    assert "t: fleet instances: 10 -> 6 (-40%)" in found.plan_changes
 
 
 @pytest.mark.parametrize("prompts", [150.0, 800.0, 2600.0])

@@ -20,7 +20,7 @@ from exporters.status.status_json import status_json
 from exporters.status.tier_overview import overview_text
 from forecast.capacity.cold_start import ColdStart, LeadSource
 from rules.replicas.starts import StartQuantiles, Timing
-from rules.verdicts.projection import ForecastPoint
+from rules.verdicts.context import ForecastPoint
 
 COLD = ColdStart(
     p95_seconds=140.0,

@@ -27,9 +27,7 @@ DAY = 24 * HOUR
         (DAY, 6 * HOUR, [1, 2, 3, 4]),
     ],
 )
-def test_a_horizon_is_the_bin_that_begins_at_or_after_it_less_one_or_a_whole_path(
-    horizon: float, bin_seconds: float, expected: list[int]
-) -> None:
+def test_horizon_is_a_lead_or_path(horizon: float, bin_seconds: float, expected: list[int]) -> None:
     assert list_leads(horizon, bin_seconds).tolist() == expected
 
 
@@ -56,26 +54,26 @@ def test_thirty_days_are_kept_before_the_test() -> None:
     assert found.series.start == MONDAY + 25 * DAY
 
 
-def test_every_bin_is_an_origin_and_the_last_target_is_the_last_bin() -> None:
+def test_every_bin_is_an_origin() -> None:
     found = window(week(10), 2)
     assert found.origins(list_leads(2 * HOUR, HOUR)).tolist() == list(range(8 * 24, 10 * 24 - 1))
 
 
-def test_origins_of_paths_are_six_hours_apart_and_the_last_ends_with_the_series() -> None:
+def test_path_origins_are_six_hours_apart() -> None:
     found = window(week(10), 2)
     origins = found.origins(list_leads(DAY, HOUR))
     assert origins.tolist() == list(range(8 * 24, 9 * 24 + 1, 6))
     assert found.day_of_origins(list_leads(DAY, HOUR)) == 4
 
 
-def test_origins_of_a_path_of_any_length_are_counted_from_the_end() -> None:
+def test_path_origins_count_from_end() -> None:
     origins = window(week(10), 2).origins(list_leads(7 * HOUR, HOUR))
     assert origins[-1] == 10 * 24 - 7
     assert set(np.diff(origins)) == {6}
     assert 8 * 24 <= origins[0] < 8 * 24 + 6
 
 
-def test_what_was_not_seen_before_the_first_bin_is_no_history() -> None:
+def test_unseen_begin_is_no_history() -> None:
     series = week(10)
     values = series.values.copy()
     values[:30] = np.nan
@@ -85,13 +83,13 @@ def test_what_was_not_seen_before_the_first_bin_is_no_history() -> None:
 
 
 @pytest.mark.parametrize(("days", "tested", "most"), [(7, 4, 3), (12, 14, 8), (5, 2, 1)])
-def test_a_series_that_is_too_short_is_told_what_is_needed(days: int, tested: int, most: int) -> None:
+def test_short_series_names_what_is_needed(days: int, tested: int, most: int) -> None:
     with pytest.raises(ShortSeriesError, match=rf"needs {tested + 4} days .* has {days}\.0: test at most {most}$"):
         window(week(days), tested)
 
 
 @pytest.mark.parametrize("days", [1, 3, 4])
-def test_little_history_is_tested_after_its_first_hours(days: int) -> None:
+def test_little_history_is_tested_after_hours(days: int) -> None:
     found = window(week(days))
     assert found.little
     assert found.test == 6
@@ -103,12 +101,12 @@ def test_less_than_half_a_day_tells_nothing() -> None:
         window(short)
 
 
-def test_a_series_in_which_nothing_was_seen_cannot_be_tested() -> None:
+def test_unseen_series_cannot_be_tested() -> None:
     with pytest.raises(ShortSeriesError, match="no bin"):
         window(Series(start=MONDAY, bin_seconds=HOUR, values=np.full(500, np.nan)))
 
 
-def test_four_weeks_of_nothing_before_the_test_cannot_be_learnt_from() -> None:
+def test_unseen_month_cannot_be_learnt_from() -> None:
     series = week(60)
     values = series.values.copy()
     values[24 : 60 * 24 - 4 * 24] = np.nan
@@ -122,7 +120,7 @@ def test_bins_must_divide_a_day() -> None:
 
 
 @pytest.mark.parametrize("hours", [8, 12, 24])
-def test_bins_of_which_a_day_has_few_cannot_be_tested(hours: int) -> None:
+def test_long_bins_cannot_be_tested(hours: int) -> None:
     with pytest.raises(CannotTest, match=f"{hours} hours are too long"):
         window(Series(start=MONDAY, bin_seconds=hours * HOUR, values=np.ones(900)))
 

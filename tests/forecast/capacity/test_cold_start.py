@@ -61,7 +61,7 @@ IN_PART: tuple[Kind, ...] = (timed, bounded)
 
 @pytest.mark.parametrize("kind", IN_PART)
 @pytest.mark.parametrize("count", [1, 19, 20, 40, 200])
-def test_starts_that_were_timed_in_part_never_undercut_the_plan_however_many_they_are(kind: Kind, count: int) -> None:
+def test_partial_starts_never_undercut_plan(kind: Kind, count: int) -> None:
     found = of(kind(*[90.0] * count), 207.0)
     assert (found.p95_seconds, found.source, found.leading) == (207.0, LeadSource.PLAN, None)
     assert found.count == count
@@ -72,21 +72,19 @@ def test_starts_that_were_timed_in_part_never_undercut_the_plan_however_many_the
 
 @pytest.mark.parametrize("kind", IN_PART)
 @pytest.mark.parametrize("count", [1, 20, 200])
-def test_starts_that_took_longer_than_the_plan_lengthen_the_lead_whatever_was_timed_of_them(
-    kind: Kind, count: int
-) -> None:
+def test_longer_starts_lengthen_the_lead(kind: Kind, count: int) -> None:
     assert lead(kind(*[250.0] * count), 207.0) == (250.0, LeadSource.PARTLY)
     assert lead(by_pod(*[250.0] * count), 207.0) == (250.0, LeadSource.MEASURED)
 
 
-def test_the_sentence_says_what_a_longer_start_leaves_out() -> None:
+def test_sentence_names_what_is_not_timed() -> None:
     assert of(timed(*[250.0] * 20), 207.0).sentence == (
         "20 starts timed from process start to ready: P50 250 s, P95 250 s. "
         "The lead is at least 250 s: finding a node and pulling the image are not in it; the plan has 207 s"
     )
 
 
-def test_twenty_starts_from_the_request_to_ready_set_the_plan_aside_and_nineteen_do_not() -> None:
+def test_twenty_whole_starts_replace_the_plan() -> None:
     twenty = by_pod(*(float(n) for n in range(91, 111)))
     for planned in (5.0, 600.0):
         assert lead(twenty, planned) == (109.0, LeadSource.MEASURED)
@@ -106,7 +104,7 @@ def test_twenty_starts_from_the_request_to_ready_set_the_plan_aside_and_nineteen
     )
 
 
-def test_kinds_are_never_put_together_in_one_quantile() -> None:
+def test_timings_are_never_mixed() -> None:
     """Of all together the P95 would be 90 s: one in forty took longer."""
     found = of((*timed(*[90.0] * 39), *by_pod(300.0)))
     assert [(one.timing, one.count, one.p50_seconds, one.p95_seconds) for one in found.known] == [
@@ -118,7 +116,7 @@ def test_kinds_are_never_put_together_in_one_quantile() -> None:
     assert lead((*timed(*[90.0] * 39), *by_pod(*[100.0] * 19)), 207.0) == (207.0, LeadSource.PLAN)
 
 
-def test_beside_twenty_whole_starts_the_others_count_by_what_they_prove() -> None:
+def test_partial_starts_count_by_their_proof() -> None:
     whole = by_pod(*[100.0] * 20, process=60.0)
     assert lead((*whole, *timed(*[70.0] * 40)), 207.0) == (100.0, LeadSource.MEASURED)
     assert lead((*whole, *bounded(900.0)), 207.0) == (100.0, LeadSource.MEASURED)
@@ -132,7 +130,7 @@ def test_one_start_is_said_to_be_one() -> None:
     )
 
 
-def test_with_fewer_than_twenty_the_quantile_is_the_slowest_and_is_said_to_be() -> None:
+def test_few_starts_use_the_slowest() -> None:
     found = of(timed(50.6, 26.8, 35.3), 40.0)
     assert found.p95_seconds == pytest.approx(50.6)
     assert found.leading is not None
@@ -140,14 +138,14 @@ def test_with_fewer_than_twenty_the_quantile_is_the_slowest_and_is_said_to_be() 
     assert found.sentence.startswith("3 starts timed from process start to ready: P50 35.3 s, the slowest 50.6 s. ")
 
 
-def test_without_any_start_the_plan_is_the_lead_and_without_a_plan_nothing_is() -> None:
+def test_plan_is_lead_without_starts() -> None:
     found = of((), 120.0)
     assert (found.p95_seconds, found.source, found.known) == (120.0, LeadSource.PLAN, ())
     assert found.sentence == "no start was timed yet: the plan's 120 s are the lead"
     assert cold_start((), None) is None
 
 
-def test_upper_bounds_count_until_enough_whole_starts_are_known() -> None:
+def test_upper_bounds_count_until_enough() -> None:
     found = of((*timed(30.0), *bounded(95.0, 80.0)))
     assert (found.p95_seconds, found.timing) == (95.0, Timing.PROCESS)
     assert "3 starts timed from process start to ready: P50 80 s, the slowest 95 s" in found.sentence
@@ -163,7 +161,7 @@ starts_of = st.lists(st.floats(1.0, 900.0), max_size=30)
 
 
 @given(starts_of, starts_of, st.lists(st.floats(1.0, 900.0), max_size=ENOUGH - 1), st.floats(1.0, 900.0))
-def test_without_enough_whole_starts_no_lead_is_below_the_plan_or_any_kinds_p95(
+def test_lead_is_never_below_plan_or_p95(
     process: Sequence[float], silent: Sequence[float], pods: Sequence[float], planned: float
 ) -> None:
     found = of((*timed(*process), *bounded(*silent), *by_pod(*pods, process=1.0)), planned)

@@ -18,7 +18,7 @@ def window(counts: dict[float, float], total: float, seconds: float = 3600.0) ->
     )
 
 
-def test_the_drain_time_is_the_upper_edge_of_the_p99() -> None:
+def test_drain_is_upper_edge_of_p99() -> None:
     found = measure_drain(window({10.0: 9_800.0, 20.5: 150.0, 60.0: 50.0, math.inf: 0.0}, 60_000.0))
     assert isinstance(found, DrainTime)
     assert (found.seconds, found.grace_seconds) == (21, 15 + 21 + 20)
@@ -31,10 +31,10 @@ def test_the_drain_time_is_the_upper_edge_of_the_p99() -> None:
         ({10.0: 980.0, math.inf: 20.0}, "more than 1 % of requests take longer than 10 s"),
     ],
 )
-def test_a_drain_time_that_is_not_known_says_why(counts: dict[float, float], words: str) -> None:
+def test_unknown_drain_says_why(counts: dict[float, float], words: str) -> None:
     assert words in str(measure_drain(window(counts, 500.0)))
 
 
-def test_durations_that_no_engine_exposes_are_not_guessed() -> None:
+def test_unexposed_durations_are_not_guessed() -> None:
     empty = Window(start=0, end=60, expected_seconds=60, covered_seconds=60)
     assert measure_drain(empty) == "the duration of requests is not known: not_exposed"

@@ -23,7 +23,7 @@ def test_no_other_count_costs_less(needed: list[int], hour: float, late: float, 
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=60), st.floats(0, 0.999))
-def test_it_is_the_smallest_count_that_is_enough_so_often(needed: list[int], ratio: float) -> None:
+def test_smallest_sufficient_count_is_found(needed: list[int], ratio: float) -> None:
     assume(abs(ratio * len(needed) - round(ratio * len(needed))) > 1e-6 or ratio == 0)
     found = minimum_warm(np.array(needed, dtype=float), ratio)
     assert np.mean([one <= found for one in needed]) >= ratio
@@ -31,18 +31,18 @@ def test_it_is_the_smallest_count_that_is_enough_so_often(needed: list[int], rat
         assert np.mean([one <= found - 1 for one in needed]) < ratio
 
 
-def test_the_critical_ratio_weighs_the_requests_of_a_second_against_the_price_of_it() -> None:
+def test_critical_ratio_weighs_price_by_request() -> None:
     assert CapacityPrices(replica_hour=3600.0, late_request=0.25).critical_ratio(12.0) == pytest.approx(3 / 4)
     assert CapacityPrices(replica_hour=3600.0, late_request=0.25).late_to_warm(12.0) == pytest.approx(3.0)
     assert CapacityPrices(replica_hour=8.0, late_request=0.0).critical_ratio(12.0) == 0.0
 
 
-def test_the_plan_s_count_is_the_floor_and_speaks_alone_without_any_history() -> None:
+def test_plan_count_is_the_floor() -> None:
     assert minimum_warm(np.array([0.0, 0.0, 1.0]), 0.9, at_least=2) == 2
     assert minimum_warm(np.empty(0), 0.9, at_least=2) == 2
 
 
-def test_excess_is_the_most_within_each_lead_above_the_schedule() -> None:
+def test_excess_is_the_most_within_lead() -> None:
     demand = np.array([1.0, 5.0, 2.0, 2.0, 9.0, 1.0, np.nan, np.nan, np.nan, 3.0])
     scheduled = np.array([1.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     assert excess(demand, scheduled, 2.0, 3).tolist() == [1.0, 4.0]

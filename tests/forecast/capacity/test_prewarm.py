@@ -18,9 +18,7 @@ def prewarmer(minimum: int = 1, hold: int = 4) -> Prewarmer:
 
 
 @given(DEMANDS, st.integers(0, 9), st.integers(1, 12))
-def test_never_below_what_is_needed_now_nor_below_the_minimum(
-    demands: list[tuple[float | None, float]], minimum: int, hold: int
-) -> None:
+def test_count_covers_now_and_minimum(demands: list[tuple[float | None, float]], minimum: int, hold: int) -> None:
     decider = prewarmer(minimum, hold)
     for quantile, now in demands:
         why = decider.step(quantile, now, PLAN)
@@ -30,9 +28,7 @@ def test_never_below_what_is_needed_now_nor_below_the_minimum(
 
 
 @given(DEMANDS, st.integers(1, 12))
-def test_what_was_asked_for_stays_for_the_hold_and_no_longer(
-    demands: list[tuple[float | None, float]], hold: int
-) -> None:
+def test_request_stays_for_the_hold(demands: list[tuple[float | None, float]], hold: int) -> None:
     decider = prewarmer(1, hold)
     results = [decider.step(quantile, now, PLAN) for quantile, now in demands]
     targets = [max(why.for_forecast or 0, why.needed_now, 1) for why in results]
@@ -57,7 +53,7 @@ def test_more_that_arrives_never_asks_for_fewer(demands: list[tuple[float | None
 
 
 @given(DEMANDS)
-def test_the_bound_that_is_named_asks_for_as_many_as_the_answer(demands: list[tuple[float | None, float]]) -> None:
+def test_named_bound_explains_the_count(demands: list[tuple[float | None, float]]) -> None:
     decider = prewarmer(3)
     for quantile, now in demands:
         why = decider.step(quantile, now, PLAN)
@@ -87,7 +83,7 @@ def test_the_largest_count_decides(
     assert (why.decided_by, why.replicas) == (basis, replicas)
 
 
-def test_a_peak_that_has_passed_is_held_and_said_to_be() -> None:
+def test_passed_peak_is_held() -> None:
     decider = prewarmer(hold=3)
     decider.step(20.0, 1.0, PLAN)
     why = decider.step(2.0, 1.0, PLAN)
@@ -96,13 +92,13 @@ def test_a_peak_that_has_passed_is_held_and_said_to_be() -> None:
     assert decider.step(2.0, 1.0, PLAN).replicas == 1
 
 
-def test_production_s_own_rate_is_used_as_soon_as_it_is_given() -> None:
+def test_production_rate_is_used_at_once() -> None:
     decider = prewarmer(hold=1)
     assert decider.step(10.0, 0.0, PLAN).replicas == 5
     assert decider.step(10.0, 0.0, stated_capacity(2.5, "production's own curve")).replicas == 4
 
 
-def test_a_simulation_asks_for_what_the_live_decisions_ask_for() -> None:
+def test_simulation_equals_live_decisions() -> None:
     random = np.random.default_rng(1)
     demand, quantile = random.uniform(0, 30, 200), random.uniform(0, 40, 200)
     quantile[:20] = np.nan
@@ -116,7 +112,7 @@ def test_a_simulation_asks_for_what_the_live_decisions_ask_for() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "minutes"), [(1.0, 1), (60.0, 1), (61.0, 2), (207.0, 4)])
-def test_a_lead_is_rounded_up_to_minutes_and_held_one_longer(seconds: float, minutes: int) -> None:
+def test_lead_is_rounded_up_to_minutes(seconds: float, minutes: int) -> None:
     assert lead_minutes(seconds) == minutes
     assert hold_minutes(minutes) == minutes + 1
 
@@ -133,7 +129,7 @@ def test_what_cannot_be_decided_is_refused() -> None:
             prewarmer().step(demand, 1.0, PLAN)
 
 
-def test_the_certainty_is_the_cheapest_one_when_all_are_tried() -> None:
+def test_certainty_is_the_cheapest() -> None:
     needed = np.random.default_rng(4).exponential(5.0, 100_000)
     lead, late = 3, 250.0
 
@@ -145,7 +141,7 @@ def test_the_certainty_is_the_cheapest_one_when_all_are_tried() -> None:
     assert certainty(lead, late) == pytest.approx(levels[np.argmin([cost(level) for level in levels])], abs=0.002)
 
 
-def test_certainty_falls_with_the_lead_and_rises_with_the_price_of_a_late_minute() -> None:
+def test_certainty_follows_lead_and_price() -> None:
     assert certainty(3, 1000.0) == pytest.approx(0.996)
     assert certainty(5, 1000.0) < certainty(3, 1000.0) < certainty(3, 2000.0)
     assert certainty(10, 2.0) == 0.5

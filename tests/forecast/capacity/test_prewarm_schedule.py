@@ -21,7 +21,7 @@ def made(values: list[float], minimum: int = 0, shortest: float = 600.0) -> tupl
     )
 
 
-def test_a_shift_carries_the_highest_of_its_bins_and_neighbours_alike_are_one() -> None:
+def test_shift_carries_highest_bin() -> None:
     found = made([1.0, 3.0, 4.0, 2.0, 9.0])
     assert [(one.start, one.replicas, one.demand_rps) for one in found] == [
         (1_000_000.0, 2, 4.0),
@@ -30,7 +30,7 @@ def test_a_shift_carries_the_highest_of_its_bins_and_neighbours_alike_are_one() 
     assert [one.peak for one in found] == [1_000_600.0, 1_001_200.0]
 
 
-def test_every_bin_has_enough_and_no_shift_is_below_the_minimum() -> None:
+def test_bins_have_enough_and_minimum() -> None:
     values = np.random.default_rng(2).uniform(0, 30, 288)
     values[:60] /= 10
     found = schedule(values.tolist(), start=0.0, bin_seconds=300.0, capacity_rps=PLAN, minimum=4)
@@ -41,7 +41,7 @@ def test_every_bin_has_enough_and_no_shift_is_below_the_minimum() -> None:
         assert step.replicas >= max(4, value / 2.0)
 
 
-def test_the_time_of_a_decision_has_at_least_its_count() -> None:
+def test_schedule_includes_the_decision() -> None:
     def at(start: float, replicas: int) -> list[tuple[float, int, float]]:
         decided = ScheduleStep(start=start, replicas=replicas, demand_rps=7.0)
         path = {"start": 0.0, "bin_seconds": 300.0, "capacity_rps": PLAN, "shortest_seconds": 600.0}
@@ -54,6 +54,6 @@ def test_the_time_of_a_decision_has_at_least_its_count() -> None:
     assert at(600.0, 5) == [(0.0, 2, 3.0), (600.0, 5, 9.0)]
 
 
-def test_a_path_with_a_gap_has_no_schedule() -> None:
+def test_gap_in_path_is_refused() -> None:
     with pytest.raises(ValueError, match="every bin"):
         made([1.0, float("nan")])

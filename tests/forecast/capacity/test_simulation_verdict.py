@@ -49,7 +49,7 @@ def made(
     )
 
 
-def test_the_cheaper_one_is_recommended_and_reacting_is_the_one_that_was_chosen_before() -> None:
+def test_cheaper_policy_is_recommended() -> None:
     cheaper, dearer = made(outcome(0.005, 12)), made(outcome(0.005, 20))
     assert (cheaper.choice, cheaper.saving) == (Choice.PREWARM, pytest.approx(0.25))
     assert (dearer.choice, dearer.saving) == (Choice.REACT, pytest.approx(-0.25))
@@ -73,12 +73,12 @@ def test_late_requests_have_their_price() -> None:
     assert made(outcome(0.02, 12, missing=0.2), reacting=reacting).choice is Choice.REACT
 
 
-def test_where_always_the_peak_would_have_cost_no_more_it_is_said() -> None:
+def test_peak_at_equal_cost_is_named() -> None:
     assert made(outcome(0.0, 40)).sentence.endswith("at the certainty in use always 9 replicas would have cost no more")
     assert "always" not in made(outcome(0.0, 39)).sentence
 
 
-def test_equally_dear_is_better_done_the_simple_way() -> None:
+def test_equal_cost_prefers_reacting() -> None:
     assert made(outcome(0.01, 16)).choice is Choice.REACT
     assert made(outcome(0.01, 15.7)).choice is Choice.REACT
     same = "following what arrives (reacting at 45%) would have cost as little as the forecast, late requests priced"
@@ -104,7 +104,7 @@ def test_everything_is_simulated_in_the_same_world() -> None:
     assert (roomy.with_margin.most_replicas, roomy.prewarmed, roomy.foresight) == (9, found.prewarmed, found.foresight)
 
 
-def test_the_cheapest_reacting_of_a_time_follows_the_price_of_late_requests() -> None:
+def test_cheapest_reacting_follows_price() -> None:
     demand = np.tile(np.repeat([2.0, 20.0], 60), 12)
     world = SimulatedDemand(demand=demand, before=2.0, capacity=1.0, lead=3)
     careful, careless = cheapest_reacting(world, 1e6), cheapest_reacting(world, 1e-6)

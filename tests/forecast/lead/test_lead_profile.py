@@ -6,7 +6,7 @@ import pytest
 from forecast.lead.online import DAY_MINUTES, profile_outlook, week_profile
 
 
-def test_no_bin_that_is_not_finished_is_looked_at() -> None:
+def test_unfinished_bin_is_not_read() -> None:
     bins = np.random.default_rng(1).uniform(1, 9, 5 * 288)
     minutes, cut = 5 * DAY_MINUTES, 3 * 288 + 100
     other = bins.copy()

@@ -21,12 +21,12 @@ def horizon(values: Array, *amounts: float, leads: int = 1, first: int = 24, **m
     return Horizon(past_of(values), constants(*amounts), np.arange(1, leads + 1), first=first, **more)  # type: ignore[arg-type]
 
 
-def test_the_better_method_has_nearly_all_weight_and_equal_ones_share() -> None:
+def test_better_method_has_the_weight() -> None:
     assert horizon(NOISE, 100.0, 150.0).weights == pytest.approx([1.0, 0.0], abs=0.001)
     assert horizon(NOISE, 100.0, 100.0).weights == pytest.approx([0.5, 0.5])
 
 
-def test_while_no_error_is_known_all_methods_count_alike() -> None:
+def test_unknown_errors_give_equal_weights() -> None:
     assert horizon(NOISE[:26], 90.0, 150.0, first=26).weights == pytest.approx([0.5, 0.5])
 
 
@@ -37,7 +37,7 @@ def test_quantiles_hold_what_they_say() -> None:
     assert covered == pytest.approx([0.05, 0.95, 0.99], abs=0.025)
 
 
-def test_quantiles_stand_in_order_between_zero_and_three_times_the_highest() -> None:
+def test_quantiles_stay_ordered_and_bounded() -> None:
     wild = np.random.default_rng(1).pareto(0.7, 24 * 30)
     bounds = horizon(wild, 5.0, leads=24, parts=(slice(0, 12), slice(12, 24)), powers=(0.5, 1.0)).quantiles(
         np.arange(200, 700)
@@ -53,7 +53,7 @@ def test_fewer_than_twenty_errors_give_no_quantile() -> None:
 
 
 @pytest.mark.parametrize("lead", [1, 5])
-def test_a_bin_that_is_not_over_at_the_origin_changes_nothing(lead: int) -> None:
+def test_unfinished_bin_changes_nothing(lead: int) -> None:
     past = past_of(NOISE[:100])
     forecast = Horizon(past, constants(100.0, 90.0), np.array([lead]), first=30)
     before = forecast.quantiles(np.arange(60, 101))
@@ -72,7 +72,7 @@ def test_bins_that_were_not_seen_teach_nothing() -> None:
     )
 
 
-def test_each_part_has_weights_and_errors_of_its_own() -> None:
+def test_parts_have_own_weights() -> None:
     values = np.tile(np.repeat([100.0, 50.0], 12), 20)
     found = horizon(values, 100.0, 50.0, leads=24, stride=24, parts=(slice(0, 12), slice(12, 24))).quantiles(
         np.array([480])
@@ -80,13 +80,13 @@ def test_each_part_has_weights_and_errors_of_its_own() -> None:
     assert found[1, 0] == pytest.approx(values[:24], rel=0.01)
 
 
-def test_until_a_whole_path_is_over_the_part_before_stands_in() -> None:
+def test_earlier_part_replaces_unfinished_path() -> None:
     found = horizon(NOISE[:96], 100.0, leads=48, first=60, parts=(slice(0, 1), slice(1, 48))).quantiles(np.array([96]))
     assert np.isfinite(found).all()
     assert np.ptp(found[2]) == pytest.approx(0.0)
 
 
-def test_between_two_origins_the_errors_of_the_one_before_count() -> None:
+def test_errors_stand_between_origins() -> None:
     values = wave(20)
     forecast = horizon(values, 100.0, leads=2, stride=6, parts=(slice(0, 2),))
     rows = forecast.origins

@@ -41,12 +41,12 @@ def test_the_naive_methods_say_what_came_before() -> None:
     assert say(METHODS[SAME_AS_LAST_WEEK], values, 200).tolist() == values[32:56].tolist()
 
 
-def test_last_week_is_the_day_before_while_there_is_none() -> None:
+def test_missing_week_falls_back_to_day() -> None:
     values = wave(7)
     assert say(METHODS[SAME_AS_LAST_WEEK], values, 160).tolist() == [*values[136:144], *values[:16]]
 
 
-def test_the_usual_day_is_the_median_of_the_last_seven() -> None:
+def test_usual_day_is_median_of_seven() -> None:
     days = np.repeat([5.0, 1.0, 9.0, 2.0, 8.0, 3.0, 7.0, 100.0], 24)
     assert say(member(USUAL_DAY), days, 192).tolist() == [7.0] * 24
     assert say(member(USUAL_DAY), days, 72).tolist() == [5.0] * 24
@@ -63,14 +63,14 @@ def test_holt_winters_follows_its_recursion() -> None:
 
 
 @pytest.mark.parametrize("place", range(len(MEMBERS)))
-def test_days_that_repeat_are_known_by_all_that_know_the_time_of_day(place: int) -> None:
+def test_daily_methods_know_repeating_days(place: int) -> None:
     day = np.arange(10.0, 34.0)
     name, method = MEMBERS[place]
     if name != SAME_AS_NOW:
         assert say(method, np.tile(day, 9), 216) == pytest.approx(day, rel=1e-6)
 
 
-def test_the_level_of_the_profile_fades_unless_it_is_the_days() -> None:
+def test_profile_level_fades() -> None:
     values = np.tile(np.full(24, 10.0), 9)
     values[-1:] = 20.0
     hour, hours, day = (say(method, values, 216) for name, method in MEMBERS if name == PROFILE)
@@ -87,7 +87,7 @@ def test_a_level_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_nothing_is_below_zero_or_unknown_where_there_is_no_traffic(name: str) -> None:
+def test_silence_is_never_negative_or_unknown(name: str) -> None:
     values = np.concatenate([wave(4), np.zeros(48)])
     found = forecast_all([EVERY[name]], Outlook(past_of(values)), np.arange(30, 145), np.arange(1, 25))
     assert np.isfinite(found).all()
@@ -95,7 +95,7 @@ def test_nothing_is_below_zero_or_unknown_where_there_is_no_traffic(name: str) -
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_nothing_after_an_origin_changes_what_is_said_at_it(name: str) -> None:
+def test_future_changes_no_method(name: str) -> None:
     values = wave(12)
     other = np.concatenate([values[:250], 9 * values[250:]])
     say_all = partial(forecast_all, [EVERY[name]], origins=np.arange(200, 251), leads=np.arange(1, 25))

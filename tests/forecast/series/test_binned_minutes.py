@@ -14,11 +14,11 @@ def test_lines_join_the_middles() -> None:
     assert per_minute(np.array([1.0, 2.0]), 4) == pytest.approx([1, 1, 1.125, 1.375, 1.625, 1.875, 2, 2])
 
 
-def test_bins_of_a_minute_are_left_as_they_are() -> None:
+def test_minute_bins_stay_unchanged() -> None:
     assert per_minute(np.array([3.0, 1.0]), 1).tolist() == [3.0, 1.0]
 
 
-def test_a_missing_bin_is_the_day_before_s_or_lies_between_its_neighbours() -> None:
+def test_missing_bin_is_yesterday_or_between() -> None:
     values = np.tile(np.arange(144.0), 2)
     values[[5, 144 + 7]] = np.nan
     found = rates(series(values)) * 600.0

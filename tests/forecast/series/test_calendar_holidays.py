@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta
-from zoneinfo import ZoneInfo
+from datetime import date, timedelta
 
 import pytest
 
-from forecast.series.calendar import local_days, public_holidays, time_of_week
+from forecast.series.calendar import public_holidays
 
 
 def days(first: str, count: int) -> list[date]:
     return [date.fromisoformat(first) + timedelta(days=i) for i in range(count)]
 
 
-def test_holidays_are_those_of_the_country_among_the_days_asked_for() -> None:
+def test_holidays_are_those_of_country() -> None:
     assert list(public_holidays("DE", days("2026-12-20", 14))) == [
         date(2026, 12, 25),
         date(2026, 12, 26),
@@ -24,7 +23,7 @@ def test_holidays_are_those_of_the_country_among_the_days_asked_for() -> None:
     assert public_holidays("DE", []) == {}
 
 
-def test_a_part_of_a_country_has_its_own_as_well() -> None:
+def test_region_has_own_holidays() -> None:
     around = days("2026-01-05", 3)
     assert public_holidays("DE", around) == {}
     assert list(public_holidays("DE-BY", around)) == [date(2026, 1, 6)]
@@ -39,13 +38,6 @@ def test_a_part_of_a_country_has_its_own_as_well() -> None:
         ("", "'' is no country with known holidays; write the two letters"),
     ],
 )
-def test_what_is_no_country_is_refused_in_words(country: str, said: str) -> None:
+def test_unknown_country_is_refused(country: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         public_holidays(country, days("2026-01-01", 1))
-
-
-def test_a_holiday_has_the_week_slots_of_a_sunday() -> None:
-    start = datetime(2026, 12, 25, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
-    grid = (start, 3600.0, 24, "Europe/Berlin")
-    found = public_holidays("DE", local_days(*grid))
-    assert time_of_week(*grid, found).tolist() == list(range(144, 168))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,36 +48,32 @@ def factors(
     return found
 
 
-def test_without_an_event_everything_is_as_ever() -> None:
-    assert factors() == [1.0] * 24
-
-
 def test_an_event_multiplies_the_bins_it_fills() -> None:
     assert factors(event("2026-03-02T08:00", hours=2)) == [1.0] * 8 + [3.0, 3.0] + [1.0] * 14
 
 
-def test_a_bin_that_is_filled_in_part_gets_a_part() -> None:
+def test_partly_filled_bin_gets_a_part() -> None:
     found = factors(event("2026-03-02T08:15", hours=1.25, factor=5.0))
     assert found[8:11] == pytest.approx([1 + 4 * 0.75, 1 + 4 * 0.5, 1.0])
 
 
-def test_events_at_the_same_time_multiply_and_nothing_is_a_factor_too() -> None:
+def test_simultaneous_events_multiply() -> None:
     assert factors(event("2026-03-02T08:00"), event("2026-03-02T08:00", factor=0.5))[8] == 1.5
     assert factors(event("2026-03-02T08:00", factor=0.0))[7:10] == [1.0, 0.0, 1.0]
 
 
-def test_an_event_that_began_before_the_grid_or_ends_after_it_counts_within() -> None:
+def test_event_across_grid_edge_counts_within() -> None:
     assert factors(event("2026-03-01T20:00", hours=6))[:4] == [3.0, 3.0, 1.0, 1.0]
     assert factors(event("2026-03-02T23:00", hours=48))[22:] == [1.0, 3.0]
     assert factors(event("2026-02-01T00:00")) == [1.0] * 24
 
 
-def test_an_event_that_comes_again_before_it_is_over_counts_once() -> None:
+def test_overlapping_recurrence_counts_once() -> None:
     daily = event("2026-03-01T00:00", hours=30, recurrence="FREQ=DAILY")
     assert factors(daily) == [3.0] * 24
 
 
-def test_a_recurrence_is_by_the_clock_also_across_its_changes() -> None:
+def test_recurrence_follows_the_clock() -> None:
     weekly = event("2026-03-01T09:00", hours=8, recurrence="FREQ=WEEKLY;BYDAY=SU")
     assert shown(weekly, "2026-03-22T00:00", "2026-04-06T00:00") == [
         ("03-22 09:00", 8.0),
@@ -89,19 +84,19 @@ def test_a_recurrence_is_by_the_clock_also_across_its_changes() -> None:
     assert shown(over_the_change, "2026-03-29T00:00", "2026-03-30T00:00") == [("03-29 01:00", 3.0)]
 
 
-def test_a_day_is_a_day_of_the_clock() -> None:
+def test_event_day_follows_the_clock() -> None:
     whole = event("2026-10-25", hours=24)
     assert shown(whole, "2026-10-20T00:00", "2026-10-30T00:00") == [("10-25 00:00", 25.0)]
 
 
-def test_a_recurrence_does_not_begin_before_its_start_and_may_end() -> None:
+def test_recurrence_has_begin_and_end() -> None:
     monthly = event("2026-03-01T00:00", recurrence="RRULE:FREQ=MONTHLY;BYMONTHDAY=1;COUNT=2")
     assert shown(monthly, "2026-01-01T00:00", "2027-01-01T00:00") == [("03-01 00:00", 1.0), ("04-01 00:00", 1.0)]
     until = event("2026-03-01T00:00", recurrence="FREQ=DAILY;UNTIL=20260302")
     assert len(shown(until, "2026-01-01T00:00", "2027-01-01T00:00")) == 2
 
 
-def test_only_times_that_reach_into_what_is_asked_for_are_given() -> None:
+def test_only_occurrences_within_span_are_given() -> None:
     daily = event("2026-03-01T10:00", recurrence="FREQ=DAILY")
     assert shown(daily, "2026-03-05T11:00", "2026-03-06T10:00") == []
     assert shown(daily, "2026-03-05T10:59", "2026-03-06T10:01") == [("03-05 10:00", 1.0), ("03-06 10:00", 1.0)]
@@ -111,7 +106,7 @@ def test_only_times_that_reach_into_what_is_asked_for_are_given() -> None:
     "text",
     ["every monday", "FREQ=SOMETIMES", "FREQ=DAILY;BYDAY=XX", "", "FREQ=DAILY;UNTIL=20260302T000000Z", "INTERVAL=2"],
 )
-def test_what_is_no_rule_is_refused_with_the_events_name(text: str) -> None:
+def test_bad_recurrence_names_the_event(text: str) -> None:
     with pytest.raises(ValueError, match="event sale: "):
         recurrence(event("2026-03-01T10:00", recurrence=text))
 
@@ -128,18 +123,10 @@ def test_several_rules_at_once_are_refused() -> None:
     factor=st.floats(0.0, 20.0),
     bin_seconds=st.sampled_from((60.0, 300.0, 3600.0)),
 )
-def test_what_an_event_adds_is_its_length_within_the_grid(
-    begin: int, minutes: int, factor: float, bin_seconds: float
-) -> None:
+def test_event_adds_its_length_within_grid(begin: int, minutes: int, factor: float, bin_seconds: float) -> None:
     start, n = unix("2026-03-02T00:00"), 24 * 3600 // int(bin_seconds)
     when = datetime(2026, 3, 2) + timedelta(minutes=begin)
     one = Event("e", when, 60.0 * minutes, factor)
     within = max(0, min(24 * 60, begin + minutes) - max(0, begin)) * 60
     added = float((event_factors([one], start, bin_seconds, n, BERLIN) - 1).sum()) * bin_seconds
     assert math.isclose(added, (factor - 1) * within, abs_tol=1e-3)
-
-
-def test_the_factors_are_one_row_of_floats() -> None:
-    found = event_factors([], 0.0, 300.0, 0, "UTC")
-    assert found.dtype == np.float64
-    assert len(found) == 0

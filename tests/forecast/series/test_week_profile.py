@@ -20,7 +20,7 @@ def test_one_bad_day_moves_nothing() -> None:
     assert week_profile(past_of(days.ravel()[:-1]), 167)[:72] == pytest.approx(np.tile(np.arange(24.0), 3))
 
 
-def test_a_bin_of_the_week_is_drawn_to_its_time_of_day_by_how_few_weeks_are_behind_it() -> None:
+def test_week_bin_is_drawn_to_its_hour() -> None:
     weeks = np.tile(np.where(np.arange(168) < 144, 10.0, 2.0), 2)
     past = past_of(weeks)
     # Sundays: two of 2.0 against a usual day of 10.0, with weights 2 / (2 + 1).
@@ -28,7 +28,7 @@ def test_a_bin_of_the_week_is_drawn_to_its_time_of_day_by_how_few_weeks_are_behi
     assert week_profile(past, 336)[20] == pytest.approx(10.0)
 
 
-def test_it_looks_back_over_as_many_days_and_weeks_as_it_says() -> None:
+def test_profile_looks_back_stated_days() -> None:
     old = np.concatenate([np.full(24 * 8, 500.0), np.full(24 * 28, 10.0)])
     assert week_profile(past_of(old), len(old)) == pytest.approx(np.full(168, 10.0))
     # Of the last seven days four had 10 at every time of day; the six before them are no more than their week.
@@ -36,7 +36,7 @@ def test_it_looks_back_over_as_many_days_and_weeks_as_it_says() -> None:
     assert week_profile(past_of(ten_days), 240)[[100, 160]].tolist() == [20.0, 10.0]
 
 
-def test_smoothing_takes_a_quarter_of_an_hour_on_both_sides_and_goes_round_the_week() -> None:
+def test_smoothing_wraps_around_the_week() -> None:
     spike = np.zeros(288)
     spike[0] = 30.0
     smooth = week_profile(past_of(np.tile(spike, 2), bin_seconds=300.0), 576)
@@ -44,7 +44,7 @@ def test_smoothing_takes_a_quarter_of_an_hour_on_both_sides_and_goes_round_the_w
     assert smooth[[4, -4]] == pytest.approx([0.0, 0.0])
 
 
-def test_what_came_after_its_end_is_not_in_it() -> None:
+def test_profile_ends_before_its_end() -> None:
     values = wave(20)
     other = np.concatenate([values[:300], 10 * values[300:]])
     assert np.array_equal(week_profile(past_of(values), 300), week_profile(past_of(other), 300))
@@ -53,9 +53,7 @@ def test_what_came_after_its_end_is_not_in_it() -> None:
 # On 2023-10-29 at 03:00 the clock in Berlin goes back to 02:00, on 2023-03-26 at 02:00 forward to 03:00.
 @pytest.mark.parametrize(("change", "before", "after"), [(1_698_541_200.0, 2, 1), (1_679_792_400.0, 1, 2)])
 @pytest.mark.parametrize("days", [1, 4])
-def test_where_the_clock_was_changed_every_time_of_day_has_a_value(
-    change: float, before: int, after: int, days: int
-) -> None:
+def test_clock_change_leaves_no_hour_empty(change: float, before: int, after: int, days: int) -> None:
     changed = 24 * days - 12
     start, hours = change - changed * 3600.0, np.arange(24 * days, dtype=np.float64)
     shown: Array = (start / 3600 + hours + np.where(hours < changed, before, after)) % 24
@@ -64,14 +62,14 @@ def test_where_the_clock_was_changed_every_time_of_day_has_a_value(
     assert week_profile(past, len(past))[:24] == pytest.approx(100.0 + np.arange(24), abs=1.01 if days == 1 else 1e-9)
 
 
-def test_each_origin_sees_the_profile_of_the_whole_days_before_it() -> None:
+def test_origins_see_finished_days_only() -> None:
     profiles = WeekProfiles(past_of(np.concatenate([np.full(36, 10.0), np.full(60, 50.0)])))
     # Fitted after 24, 48, 72 and 96 bins; the medians of the afternoons (12:00) are 10, 30, 50, 50, of the nights 10, 10, 10, 30.
     origins, leads = np.array([24, 47, 48, 71, 72, 95, 96]), np.array([13, 14, 13, 14, 13, 6, 5])
     assert profiles.amounts(origins, origins + leads - 1).tolist() == [10.0, 10.0, 30.0, 30.0, 50.0, 10.0, 30.0]
 
 
-def test_the_mean_before_an_origin_is_that_of_the_bins_one_by_one() -> None:
+def test_mean_before_origin_equals_its_bins() -> None:
     profiles = WeekProfiles(past_of(wave(16)))
     origins = np.array([100, 167, 168, 169, 384])
     behind = profiles.amounts(origins[:, None], origins[:, None] + np.arange(-6, 0))

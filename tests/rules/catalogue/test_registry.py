@@ -15,12 +15,12 @@ from rules.verdicts.rule import Rule, Scope, Severity
 every = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 
 
-def test_every_rule_has_a_name_of_its_own() -> None:
+def test_rule_names_are_unique() -> None:
     assert len(BY_NAME) == len(RULES) > 0
 
 
 @every
-def test_a_rule_has_thresholds_with_a_unit_and_a_source(rule: Rule) -> None:
+def test_thresholds_have_unit_and_source(rule: Rule) -> None:
     assert rule.thresholds
     for name, threshold in rule.thresholds.items():
         assert threshold.value > 0, name
@@ -29,7 +29,7 @@ def test_a_rule_has_thresholds_with_a_unit_and_a_source(rule: Rule) -> None:
 
 
 @every
-def test_a_rule_says_what_it_means_and_what_to_do(rule: Rule) -> None:
+def test_rules_say_meaning_and_action(rule: Rule) -> None:
     assert rule.title
     assert rule.meaning.endswith(".")
     assert len(rule.actions) >= 2
@@ -60,7 +60,7 @@ def test_what_a_rule_reads_exists(rule: Rule) -> None:
 
 
 @every
-def test_a_rule_over_windows_judges_from_a_part_of_them_on(rule: Rule) -> None:
+def test_windows_judge_from_a_part(rule: Rule) -> None:
     over_windows = not rule.per_scrape
     assert (0 < rule.minimum_seconds < rule.window_seconds) == over_windows
     assert (rule.scope is Scope.TIER) == (rule.name not in OF_REPLICAS)
@@ -91,7 +91,7 @@ def test_the_guides_numbers() -> None:
     assert values("TargetDown")["misses"] == 3
 
 
-def test_a_threshold_can_be_replaced_for_a_tier() -> None:
+def test_tier_replaces_a_threshold() -> None:
     rule = BY_NAME["TargetDown"]
     assert rule.limit("misses", {}) == 3
     assert rule.limit("misses", {"TargetDown": {"misses": 5}}) == 5
@@ -100,11 +100,11 @@ def test_a_threshold_can_be_replaced_for_a_tier() -> None:
         rule.limit("mises", {})
 
 
-def test_no_action_advises_a_smaller_cache_against_evictions() -> None:
+def test_no_action_shrinks_cache_against_evictions() -> None:
     for name in ("EvictionDivergence", "KvEviction", "KvCacheCascade"):
         assert any("Never lower --gpu-memory-utilization" in action for action in BY_NAME[name].actions)
 
 
 @every
-def test_a_title_has_at_most_eight_words_an_action_and_a_sentence_of_the_meaning_twenty(rule: Rule) -> None:
+def test_texts_of_rules_are_short(rule: Rule) -> None:
     assert not rule_faults(rule)

@@ -80,7 +80,7 @@ def first(made: Verdict) -> Cause:
         (70.0, "slower machine", "not prompt lengths: mean 80 tokens, 70 benchmarked"),
     ],
 )
-def test_without_planned_lengths_those_of_the_benchmark_are_compared(mean: float, cause: str, text: str) -> None:
+def test_benchmark_lengths_stand_for_planned(mean: float, cause: str, text: str) -> None:
     measured = [{"prompt_tokens_mean": mean}] * 3
     made = verdict(TTFT, context(*measured, workload={"prefix_hit_ratio": 0.6}), each(5, slow))
     assert first(made).cause == cause
@@ -108,7 +108,7 @@ def test_what_nothing_explains_is_the_machine() -> None:
     )
 
 
-def test_a_closed_loop_benchmark_with_few_requests_is_a_suspect() -> None:
+def test_small_closed_loop_is_suspect() -> None:
     cause = first(found(curve={"loop": "closed"}, requests=192))
     assert (cause.cause, cause.certainty) == ("benchmark", Certainty.LIKELY)
     assert cause.evidence == (
@@ -183,9 +183,7 @@ def test_a_closed_loop_benchmark_with_few_requests_is_a_suspect() -> None:
         ),
     ],
 )
-def test_each_suspect_is_found_by_its_own_evidence(
-    rule: str, changes: dict[str, Any], cause: str, text: str | None
-) -> None:
+def test_suspects_follow_own_evidence(rule: str, changes: dict[str, Any], cause: str, text: str | None) -> None:
     made = first(found(rule, **changes))
     assert made.cause == cause
     if text is not None:
@@ -206,7 +204,7 @@ def test_what_the_plan_has_is_no_suspect() -> None:
     assert first(found(TPOT, plan=planned, **stopped)).evidence == ("speculation: it does not run, the plan has it",)
 
 
-def test_what_counters_prove_comes_before_what_is_only_suspected() -> None:
+def test_counters_prove_before_suspicion() -> None:
     made = found(
         curve={"loop": "closed"},
         prompts=300.0,
@@ -221,13 +219,13 @@ def test_what_counters_prove_comes_before_what_is_only_suspected() -> None:
     ]
 
 
-def test_a_gauge_that_was_not_scraped_excludes_nothing() -> None:
+def test_unscraped_gauge_excludes_nothing() -> None:
     gone = [replace(one, gaps={"adapters_running": Gap.NOT_SCRAPED}) for one in each(5, slow)]
     made = verdict(TTFT, context(workload=WORKLOAD), gone)
     assert first(made).against == ("cannot be excluded: adapters, throttling",)
 
 
-def test_what_the_slow_minutes_do_not_show_is_not_proven() -> None:
+def test_slow_minutes_must_show_it() -> None:
     """All preemptions lie in the fast minute: they are many in all, and none where it was slow."""
 
     def evicting(number: int) -> Window:
@@ -242,18 +240,18 @@ def test_what_the_slow_minutes_do_not_show_is_not_proven() -> None:
         assert causes_["evictions"] is certainty
 
 
-def test_a_mere_suspicion_comes_after_what_is_proven_though_it_stands_before_it_in_the_table() -> None:
+def test_suspicion_follows_proof() -> None:
     made = found(counters={"prefix_hit_tokens": 0.52 * 14400, "preemptions": 36.0})
     assert [(c.cause, c.certainty.value) for c in made.causes] == [("evictions", "certain"), ("prefix hits", "likely")]
 
 
-def test_a_small_loss_of_hits_is_only_likely() -> None:
+def test_small_hit_loss_is_likely() -> None:
     made = found(counters={"prefix_hit_tokens": 0.52 * 14400})
     assert (first(made).cause, first(made).certainty) == ("prefix hits", Certainty.LIKELY)
     assert first(found(counters={"prefix_hit_tokens": 0.56 * 14400})).cause == "slower machine"
 
 
-def test_hits_lost_in_the_slow_minutes_need_no_plan_of_hits() -> None:
+def test_slow_minutes_need_no_planned_hits() -> None:
     def turned(number: int, **more: Any) -> Window:
         late = number >= 2
         return slow(number, {"prefix_hit_tokens": 0.0 if late else 13000.0}, share=0.3 if late else 0.0, **more)
@@ -282,21 +280,21 @@ def test_hits_lost_in_the_slow_minutes_need_no_plan_of_hits() -> None:
     assert first(even).against == ("cannot be excluded: prefix hits, output lengths, throttling",)
 
 
-def test_what_cannot_be_known_is_said_beside_the_first_suspect() -> None:
+def test_unknowable_is_said_beside_suspect() -> None:
     made = verdict(TTFT, context(), each(5, lambda n: minute(n, slow=18)))
     assert first(made).against == (
         "cannot be excluded: prefix hits, adapters held back, prompt lengths, output lengths, throttling",
     )
 
 
-def test_only_what_lies_on_the_curve_explains_a_comparison() -> None:
+def test_only_the_curve_explains_comparison() -> None:
     made = each(
         8, lambda n: slow(n) if n < 7 else replace(slow(n, prompts=300.0), counters={"requests_finished": 600.0})
     )
     assert first(verdict(TTFT, context(workload=WORKLOAD), made)).cause == "slower machine"
 
 
-def test_evictions_and_overload_are_explained_by_lengths_and_load() -> None:
+def test_lengths_and_load_explain_evictions() -> None:
     made = verdict(
         "KvEviction", context(workload=WORKLOAD), each(5, lambda n: slow(n, {"preemptions": 60.0}, prompts=300.0))
     )
@@ -308,7 +306,7 @@ def test_evictions_and_overload_are_explained_by_lengths_and_load() -> None:
     assert "suspect" not in bare.sentence
 
 
-def test_arrivals_count_as_load_though_they_do_not_finish() -> None:
+def test_arrivals_count_as_load() -> None:
     made = verdict(
         "KvEviction",
         context(workload=WORKLOAD),
@@ -344,14 +342,14 @@ def findings(name: str, plan: str) -> dict[str, Finding]:
         ("kv_cascade", "KvEviction", ["prompt lengths", "output lengths"]),
     ],
 )
-def test_recordings_are_explained_by_what_was_done_to_them(name: str, rule: str, suspects: list[str]) -> None:
+def test_recordings_name_their_causes(name: str, rule: str, suspects: list[str]) -> None:
     worst = findings(name, "cpu-small")[rule].worst
     assert [c.cause for c in worst.causes] == suspects
     assert first(worst)
 
 
 @pytest.mark.parametrize("name", ["steady", "diurnal"])
-def test_against_the_closed_loop_sweep_a_divergence_is_likely_and_the_sweep_the_first_suspect(name: str) -> None:
+def test_closed_loop_divergence_is_likely(name: str) -> None:
     worst = findings(name, "cpu-small")[TPOT].worst
     assert worst.certainty is Certainty.LIKELY
     assert worst.causes[0].evidence == (
@@ -360,7 +358,7 @@ def test_against_the_closed_loop_sweep_a_divergence_is_likely_and_the_sweep_the_
 
 
 @pytest.mark.parametrize("name", ["steady", "diurnal"])
-def test_against_the_open_loop_sweep_it_is_certain_and_nothing_explains_it(name: str) -> None:
+def test_open_loop_divergence_is_certain(name: str) -> None:
     for rule in (TTFT, TPOT):
         worst = findings(name, "cpu-small-open")[rule].worst
         assert worst.certainty is Certainty.CERTAIN
@@ -384,7 +382,7 @@ def against_cached(rule: str, planned: float | None = None, **counters: float) -
     return verdict(rule, of, each(5, lambda n: slow(n, {"prefix_hit_tokens": 1440.0, **counters})))
 
 
-def test_hits_that_only_the_benchmark_had_make_the_benchmark_the_first_suspect() -> None:
+def test_cached_benchmark_is_first_suspect() -> None:
     made = against_cached(HITS)
     assert first(made) == Cause(
         cause="benchmark",
@@ -393,23 +391,20 @@ def test_hits_that_only_the_benchmark_had_make_the_benchmark_the_first_suspect()
     )
 
 
-def test_where_the_plan_expects_fewer_hits_than_its_benchmark_had_that_is_certain() -> None:
+def test_planned_hits_decide_the_benchmark() -> None:
     assert first(against_cached(HITS, planned=0.1)).certainty is Certainty.CERTAIN
-
-
-def test_where_the_plan_expects_the_benchmarks_hits_it_is_not_the_benchmark() -> None:
     assert against_cached(HITS, planned=0.9).causes == ()
     assert [c.cause for c in against_cached(HITS, planned=0.9, preemptions=36.0).causes] == ["evictions"]
 
 
-def test_a_latency_that_lost_the_benchmarks_hits_names_both() -> None:
+def test_lost_hits_name_both() -> None:
     made = against_cached(TTFT)
     assert [(c.cause, c.certainty.value) for c in made.causes] == [("prefix hits", "certain"), ("benchmark", "likely")]
     assert first(made).evidence == ("fewer prefix hits: 10% where the benchmark had 95%",)
 
 
 @pytest.mark.parametrize("name", ["steady_quiet", "diurnal_quiet"])
-def test_against_the_cached_sweep_the_quiet_machine_lacks_hits_and_the_benchmark_is_the_first_suspect(
+def test_cached_sweep_is_first_suspect(
     name: str,
 ) -> None:
     worst = findings(name, "cpu-small-cached")[HITS].worst

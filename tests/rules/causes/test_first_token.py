@@ -35,7 +35,7 @@ def cause(made: Verdict, name: str) -> Cause | None:
     return next((one for one in made.causes if one.cause == name), None)
 
 
-def test_requests_that_waited_too_long_in_the_queue_alone_prove_queueing() -> None:
+def test_queue_time_proves_queueing() -> None:
     made = found(queue=38.0, prefill=0.0, waiting=2.0, in_system=5.0)
     queueing = cause(made, "queueing")
     assert queueing is not None
@@ -44,7 +44,7 @@ def test_requests_that_waited_too_long_in_the_queue_alone_prove_queueing() -> No
     assert cause(made, "prefill") is None
 
 
-def test_requests_whose_prefill_alone_took_too_long_prove_prefill() -> None:
+def test_prefill_time_proves_prefill() -> None:
     made = found(queue=0.0, prefill=30.0)
     prefill = cause(made, "prefill")
     assert prefill is not None
@@ -52,7 +52,7 @@ def test_requests_whose_prefill_alone_took_too_long_prove_prefill() -> None:
     assert cause(made, "queueing") is None
 
 
-def test_a_part_of_the_late_ones_makes_it_likely() -> None:
+def test_partial_lateness_is_likely() -> None:
     made = found(queue=10.0, prefill=10.0)
     for name in ("queueing", "prefill"):
         one = cause(made, name)
@@ -60,14 +60,14 @@ def test_a_part_of_the_late_ones_makes_it_likely() -> None:
         assert one.certainty is Certainty.LIKELY
 
 
-def test_just_below_what_is_noticeable_it_is_excluded() -> None:
+def test_unnoticeable_lateness_is_excluded() -> None:
     made = found(queue=1.9, prefill=1.9)
     assert cause(made, "queueing") is None
     assert cause(made, "prefill") is None
     assert cause(found(queue=2.1, prefill=0.0), "queueing") is not None
 
 
-def test_what_is_excluded_is_evidence_for_the_machine() -> None:
+def test_exclusions_point_to_machine() -> None:
     made = found(queue=0.0, prefill=0.0)
     machine = cause(made, "slower machine")
     assert machine is not None
@@ -84,7 +84,7 @@ def test_one_request_is_not_several() -> None:
     assert "not queueing: 1 request spent more than 260 ms in the queue alone; 600 were late" in " ".join(told)
 
 
-def test_without_the_histograms_the_gauge_tells_the_queue_and_prefill_cannot_be_excluded() -> None:
+def test_queue_gauge_stands_for_histograms() -> None:
     made = found(waiting=2.0, in_system=5.0)
     queueing = cause(made, "queueing")
     assert queueing is not None
@@ -93,7 +93,7 @@ def test_without_the_histograms_the_gauge_tells_the_queue_and_prefill_cannot_be_
     assert made.causes[0].against[0].endswith("throttling, prefill")
 
 
-def test_requests_held_back_are_measured_against_the_promise() -> None:
+def test_held_back_requests_face_the_promise() -> None:
     held = {"requests_waiting_deferred": gauge(0.06)}
     made = verdict(BURN, tier(), each(20, lambda n: late(n, queue=0.0, prefill=0.0, gauges=held)))
     assert cause(made, "adapters held back") is not None
@@ -102,7 +102,7 @@ def test_requests_held_back_are_measured_against_the_promise() -> None:
     assert cause(made, "adapters held back") is None
 
 
-def test_an_engine_that_holds_requests_and_takes_no_step_is_the_first_suspect() -> None:
+def test_stepless_engine_is_first_suspect() -> None:
     held = {"requests_held": gauge(7.0)}
     made = verdict(BURN, tier(), each(20, lambda n: late(n, gauges=held if n > 10 else {})))
     assert made.causes[0].cause == "engine stopped"
@@ -132,7 +132,7 @@ def throttled(**seconds: float) -> Verdict:
         ("power", "the power limit", Certainty.LIKELY),
     ],
 )
-def test_clocks_that_are_held_down_are_a_cause(what: str, word: str, certainty: Certainty) -> None:
+def test_held_clocks_are_a_cause(what: str, word: str, certainty: Certainty) -> None:
     one = cause(throttled(**{what: 12.0}), "throttling")
     assert one is not None
     assert one.certainty is certainty
@@ -140,20 +140,20 @@ def test_clocks_that_are_held_down_are_a_cause(what: str, word: str, certainty: 
     assert cause(throttled(**{what: 2.9}), "throttling") is None
 
 
-def test_what_proves_throttling_is_told_before_the_power_limit() -> None:
+def test_throttling_precedes_power_limit() -> None:
     one = cause(throttled(power=50.0, thermal=6.0), "throttling")
     assert one is not None
     assert "by heat 10%" in one.evidence[0]
 
 
-def test_free_clocks_are_excluded_and_unknown_ones_are_listed() -> None:
+def test_free_clocks_are_excluded() -> None:
     machine = cause(throttled(power=1.2), "slower machine")
     assert machine is not None
     assert "not throttling: clocks were held down by the power limit 2% of the time" in machine.evidence
     assert "throttling" in found(queue=0.0).causes[0].against[0]
 
 
-def test_more_load_than_usable_is_a_cause_of_a_broken_promise() -> None:
+def test_overload_breaks_the_promise() -> None:
     usable = tier().capacity.rps
     assert usable is not None
     made = verdict(BURN, tier(), each(20, lambda n: minute(n, rps=usable * 1.2, slow=200)))

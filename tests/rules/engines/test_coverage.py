@@ -1,129 +1,177 @@
-"""Table and pages hold each other: every family of every page is explained, every row of the table is met."""
+"""Tables and pages hold each other: every family of every page is explained, every row of a table is met."""
 
 from __future__ import annotations
 
-import gzip
-import json
 from functools import cache
 from pathlib import Path
 
 import pytest
-from making import PAGES, START
+from making import PAGES, START, page_text, read
 from paths import SHARED
-from table_checks import TABLES, unexplained
+from table_checks import TABLES, openmetrics, unexplained
 
 from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, explain_families, version_range
-from rules.engines.registry import ENGINES
+from rules.engines.registry import ENGINES, normalize_name
 from rules.engines.table import EngineTable
-from rules.telemetry.families import BY_NAME, stem
+from rules.telemetry.families import stem
+from rules.telemetry.snapshots import Snapshot
 
-VLLM_V1 = TABLES["vllm/v1"]
+VLLM_V1, SGLANG = TABLES["vllm/v1"], TABLES["sglang/srt"]
 
 SHARED_PAGES = SHARED / "pages"
 
 
 @cache
-def engine_of(page: Path) -> EngineTable | None:
-    """Whose page it is; None for a GPU exporter's."""
+def open_page(path: Path) -> tuple[EngineTable, Snapshot, dict[str, str]] | None:
+    """Whose page it is, what it says, and its families with their types; None for a GPU exporter's."""
     reader = PageReader()
     try:
-        reader.read(page.read_bytes(), START)
+        page = reader.read(path.read_bytes(), START)
     except ScrapeError:
         return None
-    return reader.engine
+    return reader.engine, page, dict(reader.families)
 
 
-def engine_pages(folder: Path) -> list[tuple[Path, EngineTable]]:
-    return [(page, engine) for page in pages_in(folder) if (engine := engine_of(page)) is not None]
+def engine_pages(folder: Path) -> list[Path]:
+    pages = [page for page in sorted(folder.rglob("*.*")) if page.name.endswith((".prom", ".openmetrics.txt"))]
+    return [page for page in pages if open_page(page) is not None]
 
 
-def pages_in(folder: Path) -> list[Path]:
-    return [page for page in sorted(folder.rglob("*.*")) if page.name.endswith((".prom", ".openmetrics.txt"))]
-
-
-def ours() -> list[Path]:
-    return [page for page, engine in engine_pages(PAGES) if engine is VLLM_V1]
-
-
-MOONCAKE = {
-    "vllm:mooncake_xfer_time_seconds": "histogram",
-    "vllm:mooncake_num_failed_transfers_total": "counter",
-}
-"""No page has this connector; its names and types are those of the wheel of 0.33.0."""
-STORES = {
-    "vllm:mooncake_store_operation_failed_keys_total": "counter",
-    **dict.fromkeys(("lmcache:num_lookup_tokens_total", "lmcache:num_lookup_hits_total"), "counter"),
-    **dict.fromkeys(("lmcache:time_to_retrieve", "lmcache:time_to_store"), "histogram"),
-    "lmcache:local_cache_usage": "gauge",
-}
-"""On a page of 0.9.2, which does not count external hits itself: LMCache 0.5.6, and Mooncake's store of 0.32.0."""
-KVBM = {
-    **dict.fromkeys(("kvbm_matched_tokens", "kvbm_object_read_failures"), "counter"),
-    "kvbm_host_cache_hit_rate": "gauge",
-}
-DEPRECATED = {"vllm:kv_offload_total_bytes": "counter", "vllm:kv_offload_total_time": "counter"} | {
-    "vllm:kv_offload_size": "histogram"
-}
-JOBS = {"vllm:kv_offload_tiering_promotion_job_failures": "counter"}
-
-
-def families(page: Path, engine: EngineTable = VLLM_V1) -> dict[str, str]:
-    reader = PageReader(engine.name)
-    reader.read(page.read_bytes(), START)
-    return dict(reader.families)
+def families(page: Path) -> dict[str, str]:
+    opened = open_page(page)
+    assert opened is not None
+    return opened[2]
 
 
 def by_name(uses: tuple[FamilyUse, ...]) -> dict[str, FamilyUse]:
     return {use.name: use for use in uses}
 
 
-@pytest.mark.parametrize("page", pages_in(PAGES), ids=lambda one: one.name)
-def test_every_family_of_our_pages_is_read_or_left_alone_for_a_reason(page: Path) -> None:
-    engine = engine_of(page)
-    assert engine is not None
-    assert unexplained(engine, explain_families(engine, families(page, engine))) == []
+@pytest.mark.parametrize("page", engine_pages(PAGES), ids=lambda page: page.name)
+def test_every_family_is_read_or_explained(page: Path) -> None:
+    opened = open_page(page)
+    assert opened is not None
+    engine, found, printed = opened
+    uses = explain_families(engine, printed)
+    assert unexplained(engine, uses) == []
+    said = {family for use in uses for family in use.families}
+    present = {stem(family) for family in (*found.counters, *found.histograms, *found.gauges)}
+    assert present - said <= {row.family for row in engine.rows if row.zero_with}
+    by_label = {row.family for row in engine.rows if row.where or row.factor_fact or row.none is not None}
+    assert said - present - found.contradictory <= by_label
 
 
 @pytest.mark.skipif(not SHARED_PAGES.exists(), reason="../shared is absent: only our own pages were tried")
-def test_so_is_every_family_of_every_engine_page_there_is() -> None:
-    theirs = engine_pages(SHARED_PAGES)
-    assert len(theirs) >= 45
-    assert {engine.name for _, engine in theirs} == {"vllm", "sglang", "llamacpp", "triton"}
-    for page, engine in theirs:
-        assert unexplained(engine, explain_families(engine, families(page, engine))) == [], page.name
+def test_shared_pages_have_no_unknown_family() -> None:
+    engines = set()
+    pages = engine_pages(SHARED_PAGES)
+    assert len(pages) >= 45
+    for page in pages:
+        opened = open_page(page)
+        assert opened is not None
+        engine, _, printed = opened
+        engines.add(engine.name)
+        assert unexplained(engine, explain_families(engine, printed)) == [], page.name
+    assert engines == {"vllm", "sglang", "llamacpp", "triton"}
 
 
-def test_every_engine_has_a_page() -> None:
-    assert {engine.name for _, engine in engine_pages(PAGES)} == {engine.name for engine in ENGINES}
+KVBM = {
+    **dict.fromkeys(("kvbm_matched_tokens", "kvbm_object_read_failures"), "counter"),
+    "kvbm_host_cache_hit_rate": "gauge",
+}
+ELSEWHERE: dict[str, tuple[dict[str, str], ...]] = {
+    "vllm/v1": (
+        {
+            "vllm:mooncake_xfer_time_seconds": "histogram",
+            "vllm:mooncake_num_failed_transfers_total": "counter",
+            "vllm:kv_offload_tiering_promotion_job_failures": "counter",
+        },
+        {
+            "vllm:mooncake_store_operation_failed_keys_total": "counter",
+            **dict.fromkeys(("lmcache:num_lookup_tokens_total", "lmcache:num_lookup_hits_total"), "counter"),
+            **dict.fromkeys(("lmcache:time_to_retrieve", "lmcache:time_to_store"), "histogram"),
+            "lmcache:local_cache_usage": "gauge",
+        },
+        KVBM,
+        {
+            **dict.fromkeys(("vllm:kv_offload_total_bytes", "vllm:kv_offload_total_time"), "counter"),
+            "vllm:kv_offload_size": "histogram",
+        },
+    ),
+    "sglang/srt": (
+        {"sglang:e2e_request_latency_seconds": "histogram", "sglang:eplb_balancedness": "summary"},
+        dict.fromkeys(
+            (
+                *("sglang:load_back_tokens_total", "sglang:load_back_bytes_total", "sglang:hicache_backup_bytes_total"),
+                *("sglang:hicache_dropped_tokens_total", "sglang:storage_prefetch_unfulfilled_tokens_total"),
+            ),
+            "counter",
+        ),
+        dict.fromkeys(("sglang:load_back_duration_seconds", "sglang:hicache_backup_duration_seconds"), "histogram"),
+        dict.fromkeys(("sglang:hicache_host_used_tokens", "sglang:hicache_host_total_tokens"), "gauge"),
+    ),
+    "trtllm/v1.3": ({"kvbm_object_read_failures": "counter"},),
+    "dynamo/worker": (
+        KVBM,
+        dict.fromkeys(
+            (
+                *("dynamo_component_kvstats_total_blocks", "dynamo_component_kvstats_gpu_cache_usage_percent"),
+                "dynamo_component_kvstats_gpu_prefix_cache_hit_rate",
+            ),
+            "gauge",
+        ),
+    ),
+    "dynamo/frontend": ({"dynamo_frontend_inflight_requests": "gauge"},),
+}
+"""Families of older releases and of parts that need a GPU, as the wheels declare them: none of our pages has them."""
 
 
-def test_every_row_of_the_table_is_met_on_some_page() -> None:
-    seen = [explain_families(VLLM_V1, families(page)) for page in ours()]
-    seen += [explain_families(VLLM_V1, names) for names in (MOONCAKE, STORES, KVBM, DEPRECATED, JOBS)]
-    met = {(use.name.replace(":", "_"), family) for uses in seen for use in uses for family in use.families}
-    assert {(row.source, row.family) for row in VLLM_V1.rows} <= met
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.label)
+def test_every_row_meets_a_page(engine: EngineTable) -> None:
+    """Else its note names the file of the source that declares it."""
+    printed = [families(page) for page in engine_pages(PAGES) if (opened := open_page(page)) and opened[0] is engine]
+    assert printed
+    met = set()
+    for names in (*printed, *ELSEWHERE.get(f"{engine.name}/{engine.generation}", ())):
+        for use in explain_families(engine, names):
+            met |= {(normalize_name(use.name), family) for family in use.families}
+    for row in engine.rows:
+        assert (row.source, row.family) in met or ".py" in row.note or ".cpp" in row.note, row
+        assert not engine.scanned or {row.since, row.until} <= {*engine.scanned, ""}, row
 
 
-def test_every_row_is_read_from_a_page_that_has_it() -> None:
-    """What is called read is read: the families of the explanation and those of the snapshot agree, but for labels."""
-    for page in ours():
-        reader = PageReader("vllm")
-        found = reader.read(page.read_bytes(), START)
-        said = {family for use in explain_families(VLLM_V1, reader.families) for family in use.families}
-        present = {stem(family) for family in (*found.counters, *found.contradictory, *found.histograms, *found.gauges)}
-        assert present <= said
-        by_label = {row.family for row in VLLM_V1.rows if row.where}
-        assert said - present <= by_label
+@pytest.mark.parametrize("name", sorted(page.name for page in PAGES.glob("made-*.prom")))
+def test_openmetrics_reads_alike(name: str) -> None:
+    """Captured twins of vLLM and SGLang have golden files of their own."""
+    plain, twin = read(page_text(name)), read(openmetrics(page_text(name)))
+    assert (twin.counters, twin.histograms, twin.gauges) == (plain.counters, plain.histograms, plain.gauges)
 
 
-def test_every_row_feeds_a_family_of_its_kind() -> None:
-    for row in VLLM_V1.rows:
-        assert BY_NAME[row.family].kind is row.kind, row
+@pytest.mark.parametrize("prefix", ["{}_", "ray_{}_", "ray_{}:", "kserve_{}_", "kserve_{}:"])
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("vllm-0.6.6.post1.prom", "vllm:"),
+        ("vllm-0.8.5.prom", "vllm:"),
+        ("vllm-0.33.0.prom", "vllm:"),
+        ("steady_after_load.prom", "vllm:"),
+        ("sglang-0.4.6.prom", "sglang:"),
+        ("sglang_after_load.prom", "sglang:"),
+        ("made-trtllm-1.3-newer.prom", "trtllm_"),
+    ],
+)
+def test_wrapped_names_read_alike(name: str, own: str, prefix: str) -> None:
+    """Ray (`ray_vllm_`, formerly `ray_vllm:`), KServe, and who writes '_' for ':'."""
+    plain, wrapped = PageReader(), PageReader()
+    text = page_text(name).replace(own, prefix.format(own[:-1]))
+    assert wrapped.read(text.encode(), START) == plain.read(page_text(name).encode(), START)
+    uses = [explain_families(reader.engine, reader.families) for reader in (plain, wrapped)]
+    assert [(use.is_read, use.text) for use in uses[0]] == [(use.is_read, use.text) for use in uses[1]]
 
 
-def test_a_family_says_what_it_is_read_as() -> None:
+def test_family_says_its_reading() -> None:
     found = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.33.0.prom")))
     assert found["vllm:time_to_first_token_seconds"].families == ("ttft_seconds",)
     assert found["vllm:time_to_first_token_seconds"].text == "ttft_seconds"
@@ -142,18 +190,7 @@ def test_both_formats_name_the_same_uses() -> None:
     assert without_total("vllm-0.33.0.openmetrics.txt") == without_total("vllm-0.33.0.prom")
 
 
-def test_the_process_of_a_real_page_tells_its_start() -> None:
-    found = by_name(explain_families(VLLM_V1, families(PAGES / "steady_after_load.prom")))
-    assert (found["process_start_time_seconds"].is_read, found["process_start_time_seconds"].families) == (True, ())
-    assert not found["process_cpu_seconds_total"].is_read
-    assert found["http_requests_total"].families == (
-        "http_requests_ok",
-        "http_requests_refused",
-        "http_requests_failed",
-    )
-
-
-def test_a_name_that_another_replaces_is_left_alone_on_that_page_only() -> None:
+def test_replaced_name_is_unread_on_that_page() -> None:
     old = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.8.5.prom")))
     newer = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.11.0.prom")))
     assert old["vllm:time_per_output_token_seconds"].families == ("itl_seconds",)
@@ -161,50 +198,14 @@ def test_a_name_that_another_replaces_is_left_alone_on_that_page_only() -> None:
     assert newer["vllm:inter_token_latency_seconds"].families == ("itl_seconds",)
 
 
-def test_what_nobody_knows_is_said_to_be_unknown() -> None:
+def test_unknown_and_untyped_names() -> None:
     (found,) = explain_families(VLLM_V1, {"vllm:request_failure_total": "counter"})
     assert (found.is_read, found.text) == (False, "")
-
-
-def test_a_name_without_a_type_is_taken_at_its_word() -> None:
     (found,) = explain_families(VLLM_V1, {"ray_vllm_num_preemptions_total": "untyped"})
     assert found.families == ("preemptions",)
 
 
 # --- releases
-
-
-@pytest.mark.parametrize(
-    ("page", "text"),
-    [
-        ("vllm-0.8.5.prom", "before 0.9.2"),
-        ("vllm-0.9.2.prom", "after 0.8.5 and before 0.11.0"),
-        ("vllm-0.11.0.prom", "after 0.10.2"),
-        ("vllm-0.12.0.prom", "after 0.11.0"),
-        ("vllm-0.15.1.prom", "after 0.11.0"),
-        ("vllm-0.20.2.prom", "after 0.18.1"),
-        ("vllm-0.29.0.prom", "after 0.18.1"),
-        ("vllm-0.33.0.prom", "after 0.29.0"),
-        ("vllm-0.33.0.openmetrics.txt", "after 0.29.0"),
-        ("steady_after_load.prom", "after 0.29.0"),
-    ],
-)
-def test_the_names_of_a_page_tell_a_range_with_metadata_and_without(page: str, text: str) -> None:
-    """The true first release of a name lies between two scans, so the range reaches to the scan before and the scan after."""
-    body = (PAGES / page).read_text()
-    assert version_range(VLLM_V1, families(PAGES / page)) == text
-    assert [range_of(without_lines(body, start)) for start in ("# HELP", "#")] == [text, text]
-
-
-def without_lines(body: str, *starts: str) -> str:
-    return "".join(line for line in body.splitlines(keepends=True) if not line.startswith(starts))
-
-
-def range_of(body: str) -> str:
-    return PageReader("vllm").read(body.encode(), START).facts["engine_versions"]
-
-
-WAITING_BY_REASON = ("# HELP vllm:num_requests_waiting_by", "# TYPE vllm:num_requests_waiting_by")
 
 
 def test_what_an_excerpt_lacks_tells_nothing() -> None:
@@ -214,19 +215,7 @@ def test_what_an_excerpt_lacks_tells_nothing() -> None:
     assert version_range(VLLM_V1, excerpt | {"vllm:mooncake_xfer_time_seconds": "histogram"}) == "after 0.32.0"
 
 
-@pytest.mark.skipif(not SHARED_PAGES.exists(), reason="../shared is absent: no public page of 0.25.1 was read")
-def test_the_range_holds_the_release_that_a_public_page_was_pinned_at() -> None:
-    recordings = sorted((SHARED_PAGES.parent / "recordings" / "public").rglob("metrics.jsonl.gz"))
-    assert len(recordings) >= 9
-    for path in recordings:
-        with gzip.open(path, "rt") as lines:
-            page = json.loads(next(lines))["text"]
-        ranges = [range_of(without_lines(page, start)) for start in ("# HELP", "#")]
-        assert ranges == ["after 0.18.1"] * 2
-    assert range_of((SHARED_PAGES / "vllm-v1-specdecode-created-derate.prom").read_text()) == "after 0.11.0"
-
-
-def test_a_deprecated_name_that_is_shown_again_does_not_make_a_page_older() -> None:
+def test_deprecated_name_does_not_age_a_page() -> None:
     """--show-hidden-metrics-for-version; without it 0.12 hides time_per_output_token_seconds."""
     shown = families(PAGES / "vllm-0.12.0.prom")
     assert "vllm:time_per_output_token_seconds" in shown
@@ -235,7 +224,20 @@ def test_a_deprecated_name_that_is_shown_again_does_not_make_a_page_older() -> N
     assert version_range(VLLM_V1, shown) == version_range(VLLM_V1, hidden) == "after 0.11.0"
 
 
-@pytest.mark.parametrize("engine", [one for one in ENGINES if one.scanned], ids=lambda one: one.label)
-def test_every_marker_and_row_names_scanned_releases(engine: EngineTable) -> None:
-    for one in engine.rows:
-        assert {one.since, one.until} <= {*engine.scanned, ""}, one
+def test_types_tell_two_families_apart() -> None:
+    """kv_transfer_latency_ms of SGLang was a gauge up to 0.5.7, and is a histogram from 0.5.10 on."""
+    running, moved = "sglang:num_running_reqs", "sglang:kv_transfer_latency_ms"
+    for printed, text in (("gauge", ""), ("untyped", ""), ("histogram", "after 0.5.7")):
+        assert version_range(SGLANG, {running: "gauge", moved: printed}) == text, printed
+    assert version_range(SGLANG, {f"{moved}_bucket": "untyped"}) == "after 0.5.7"
+    old, new = (by_name(explain_families(SGLANG, families(PAGES / f"sglang-0.5.{n}.prom")))[moved] for n in (3, 10))
+    assert (old.is_read, new.families) == (False, ("kv_transfer_seconds",))
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.glob("vllm-0.[1238]*.prom")), ids=lambda page: page.name)
+def test_releases_need_no_metadata(page: Path) -> None:
+    """The golden files of the pages hold the ranges themselves."""
+    body = page.read_text()
+    bare = "".join(line for line in body.splitlines(keepends=True) if not line.startswith("#"))
+    assert version_range(VLLM_V1, families(page)) != ""
+    assert read(bare, engine="vllm").facts["engine_versions"] == version_range(VLLM_V1, families(page))

@@ -48,14 +48,12 @@ ANSWERS: Page = [
         ({"where": {"code": "2.*", "path": "/v1"}}, 10),
     ],
 )
-def test_a_condition_is_of_the_whole_value_and_an_absent_label_is_empty(
-    conditions: dict[str, Any], expected: float
-) -> None:
+def test_conditions_match_whole_label_values(conditions: dict[str, Any], expected: float) -> None:
     found = read(engine(counter("requests_finished", "toy_answers_total", lazy=True, **conditions)), ANSWERS)
     assert found.counters == {"requests_finished": expected}
 
 
-def test_ranks_repeat_a_number_and_data_parallel_engines_add_up() -> None:
+def test_ranks_repeat_and_engines_add_up() -> None:
     page: Page = [
         ("toy_tokens_total", {"dp_rank": dp, "tp_rank": tp}, value)
         for dp, tp, value in (("0", "0", 100), ("0", "1", 99), ("1", "2", 50), ("1", "3", 50))
@@ -78,7 +76,7 @@ def test_ranks_repeat_a_number_and_data_parallel_engines_add_up() -> None:
     assert read(engine(*rows), page).counters == {"prompt_tokens": 299}
 
 
-def test_of_a_histogram_that_ranks_repeat_one_counts() -> None:
+def test_repeated_histogram_counts_once() -> None:
     page: Page = [
         ("toy_ttft_bucket", {"tp_rank": rank, "le": le}, value)
         for rank in "01"
@@ -91,7 +89,7 @@ def test_of_a_histogram_that_ranks_repeat_one_counts() -> None:
     assert read(engine(row), page).histograms["ttft_seconds"].counts == (6, 8)
 
 
-def test_of_a_histogram_only_the_series_that_are_asked_for_count() -> None:
+def test_histogram_filters_its_series() -> None:
     page: Page = [
         ("toy_ttft_bucket", {"streaming": s, "le": le}, value)
         for s, values in (("true", (3, 4)), ("false", (0, 9)))
@@ -116,14 +114,14 @@ def test_further_samples_are_added_where_they_are() -> None:
     assert is_mapped_name("toy_misses_total", (engine(row),))
 
 
-def test_an_event_that_did_not_happen_yet_is_none_where_its_release_prints_something_else() -> None:
+def test_missing_event_is_zero_beside_marker() -> None:
     row = counter("preemptions", "toy_retracted_total", zero_with="toy_running")
     assert read(engine(row), [("toy_running", {}, 3)]).counters == {"preemptions": 0}
     assert read(engine(row), [("toy_running", {}, 3), ("toy_retracted_total", {}, 2)]).counters == {"preemptions": 2}
     assert read(engine(row), [("toy_other", {}, 3)]).counters == {}
 
 
-def test_a_histogram_that_appears_with_its_first_observation_had_none_before() -> None:
+def test_late_histogram_starts_at_zero() -> None:
     row = SourceRow(family="ttft_seconds", source="toy_ttft", zero_with="toy_up", since="1")
     before = read(engine(row), [("toy_up", {}, 1)])
     buckets: Page = [("toy_ttft_bucket", {"le": le}, value) for le, value in (("1", 3.0), ("+Inf", 4.0))]
@@ -134,7 +132,7 @@ def test_a_histogram_that_appears_with_its_first_observation_had_none_before() -
     assert "ttft_seconds" not in read(engine(row), [("toy_other", {}, 1)]).histograms
 
 
-def test_a_gauge_that_says_that_there_is_none_is_absent_and_no_fault() -> None:
+def test_sentinel_gauge_is_absent() -> None:
     row = SourceRow(family="prefix_hit_gauge", source="toy_hit_rate", none=-1.0, since="1")
     off = read(engine(row), [("toy_hit_rate", {}, -1.0)])
     assert (off.gauges, off.problems) == ({}, ())
@@ -142,12 +140,9 @@ def test_a_gauge_that_says_that_there_is_none_is_absent_and_no_fault() -> None:
     assert read(engine(row), [("toy_hit_rate", {}, -2.0)]).problems == ("prefix_hit_gauge: a gauge of -2.0",)
 
 
-def test_a_gauge_may_hold_a_fact() -> None:
+def test_gauge_may_hold_fact_or_unit() -> None:
     facts = read(engine(fact_gauges=(("kv_tokens", "toy_capacity"),)), [("toy_capacity", {"rank": "0"}, 65536)]).facts
     assert facts == {"kv_tokens": "65536"}
-
-
-def test_a_gauge_may_hold_the_unit_of_a_counter() -> None:
     of = engine(
         counter("prefix_hit_tokens", "toy_blocks_total", factor_fact="block_size"),
         fact_gauges=(("block_size", "toy_tokens_per_block"),),
@@ -159,7 +154,7 @@ def test_a_gauge_may_hold_the_unit_of_a_counter() -> None:
     assert "ratios hold, amounts do not" in alone.problems[0]
 
 
-def test_one_model_in_two_spellings_is_one() -> None:
+def test_model_spellings_are_one() -> None:
     page: Page = [("toy_tokens_total", {"model": model}, 5) for model in ("Llama", "llama")]
     assert read(engine(counter("prompt_tokens", "toy_tokens_total"), model_label="model"), page).problems == ()
 

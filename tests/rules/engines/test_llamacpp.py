@@ -9,20 +9,15 @@ import re
 import pytest
 import recorded
 from making import START, page_text, read
-from table_checks import TABLES, unexplained
 
 from agent.replay.replay import replay
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
-from rules.engines.coverage import FamilyUse, explain_families
 from rules.telemetry import windows
-from rules.telemetry.families import BY_NAME, stem
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
-
-LLAMACPP = TABLES["llamacpp/server"]
 
 FRESH, LOADED = "llamacpp_startup.prom", "llamacpp_after_load.prom"
 RECORDING = "llamacpp"
@@ -35,36 +30,6 @@ EDGE_SECONDS = 0.3
 # Server and clients measure the time from first to last token of all 237 requests on their own clocks: 172.99 and 173.04 s.
 SECONDS_SHARE = 0.001
 
-OLD_BUILD = """\
-# HELP llamacpp:prompt_tokens_total Number of prompt tokens processed.
-# TYPE llamacpp:prompt_tokens_total counter
-llamacpp:prompt_tokens_total 143
-# HELP llamacpp:tokens_predicted_total Number of generation tokens processed.
-# TYPE llamacpp:tokens_predicted_total counter
-llamacpp:tokens_predicted_total 673
-# HELP llamacpp:tokens_predicted_seconds_total Predict process time
-# TYPE llamacpp:tokens_predicted_seconds_total counter
-llamacpp:tokens_predicted_seconds_total 29.567
-# HELP llamacpp:n_decode_total Total number of llama_decode() calls
-# TYPE llamacpp:n_decode_total counter
-llamacpp:n_decode_total 690
-# HELP llamacpp:n_busy_slots_per_decode Average number of busy slots per llama_decode() call
-# TYPE llamacpp:n_busy_slots_per_decode counter
-llamacpp:n_busy_slots_per_decode 1
-# HELP llamacpp:kv_cache_usage_ratio KV-cache usage. 1 means 100 percent usage.
-# TYPE llamacpp:kv_cache_usage_ratio gauge
-llamacpp:kv_cache_usage_ratio 0.25
-# HELP llamacpp:kv_cache_tokens KV-cache tokens.
-# TYPE llamacpp:kv_cache_tokens gauge
-llamacpp:kv_cache_tokens 1024
-# HELP llamacpp:requests_processing Number of requests processing.
-# TYPE llamacpp:requests_processing gauge
-llamacpp:requests_processing 1
-# HELP llamacpp:requests_deferred Number of requests deferred.
-# TYPE llamacpp:requests_deferred gauge
-llamacpp:requests_deferred 0
-"""
-"""Made from the metrics of the server's source before May 2025 (PR 13660); the values are made up."""
 
 POSITIONS = """\
 # TYPE llamacpp:spec_decode_num_accepted_tokens_per_pos_total counter
@@ -85,70 +50,23 @@ def with_value(text: str, name: str, value: str) -> str:
     return changed
 
 
-def uses(text: str) -> dict[str, FamilyUse]:
-    reader = PageReader()
-    reader.read(text.encode(), START)
-    return {use.name: use for use in explain_families(reader.engine, reader.families)}
-
-
 # --- what is read
 
 
-def test_each_family_is_the_one_that_the_page_prints() -> None:
-    page = of(page_text(LOADED))
-    assert page.counters == {
-        "prompt_tokens": 58030,
-        "prompt_tokens_computed": 58030,
-        "prefix_hit_tokens": 0,
-        "prefix_queried_tokens": 58030,
-        "generation_tokens": 29144,
-        "generation_seconds": 172.991,
-        "spec_drafts": 0,
-        "spec_draft_tokens": 0,
-        "spec_accepted_tokens": 0,
-    }
-    assert page.gauges == {"requests_running": 0, "requests_waiting": 0}
-    assert (page.histograms, page.problems, page.facts["engine_versions"]) == ({}, (), "after 2025.5")
-
-
-def test_running_and_waiting_are_those_processed_and_those_deferred() -> None:
+def test_llamacpp_gauges_cached_tokens_and_positions() -> None:
     text = with_value(with_value(page_text(LOADED), "requests_processing", "4"), "requests_deferred", "8")
     gauges = of(text).gauges
     assert (gauges["requests_running"], gauges["requests_waiting"]) == (4, 8)
-
-
-def test_a_server_that_served_nothing_yet_is_no_stranger_and_says_zero() -> None:
-    page = of(page_text(FRESH))
-    assert set(page.counters) == set(of(page_text(LOADED)).counters)
-    assert not any(page.counters.values())
-
-
-def test_cached_prompt_tokens_come_on_top_of_those_that_it_counts() -> None:
-    """prompt_tokens_total is without them, as its help says."""
+    # prompt_tokens_total is without them, as its help says.
     counters = of(with_value(page_text(LOADED), "prompt_tokens_cached_total", "1000")).counters
     assert (counters["prompt_tokens"], counters["prompt_tokens_computed"]) == (59030, 58030)
     assert (counters["prefix_hit_tokens"], counters["prefix_queried_tokens"]) == (1000, 59030)
-
-
-def test_an_older_build_does_not_know_cached_tokens_so_its_prompt_tokens_are_unknown() -> None:
-    page = of(OLD_BUILD)
-    assert page.counters == {"prompt_tokens_computed": 143, "generation_tokens": 673, "generation_seconds": 29.567}
-
-
-def test_an_older_build_tells_how_full_its_cache_is() -> None:
-    page = of(OLD_BUILD)
-    assert page.gauges["kv_utilization"] == page.gauges["kv_utilization_max"] == 0.25
-    assert page.facts["engine_versions"] == "before 2025.5"
-    assert "kv_utilization" not in of(page_text(LOADED)).gauges
-
-
-def test_accepted_tokens_are_told_by_position_once_there_are_any() -> None:
     counters = of(page_text(LOADED) + POSITIONS).counters
     assert [counters[f"spec_accepted_at_position/{place}"] for place in (0, 1)] == [30, 20]
 
 
 @pytest.mark.parametrize("value", ["nan", "-nan", "NaN"])
-def test_a_page_with_a_number_that_is_none_is_read_but_for_that(value: str) -> None:
+def test_nan_breaks_only_its_family(value: str) -> None:
     """A mean of nothing; only its own family is lost."""
     text = page_text(LOADED)
     assert of(with_value(text, "predicted_tokens_seconds", value)) == of(text)
@@ -157,41 +75,10 @@ def test_a_page_with_a_number_that_is_none_is_read_but_for_that(value: str) -> N
     assert page.counters["generation_tokens"] == 29144
 
 
-def test_an_average_that_was_typed_as_a_counter_is_no_counter() -> None:
-    """n_busy_slots_per_decode: a counter in older builds, a gauge in newer ones, read in none."""
-    for text in (OLD_BUILD, page_text(LOADED)):
-        assert uses(text)["llamacpp:n_busy_slots_per_decode"].is_read is False
-
-
-def test_a_restart_is_seen_though_no_page_tells_its_start() -> None:
+def test_restart_is_seen_without_start_time() -> None:
     before, after = of(page_text(LOADED)), of(page_text(FRESH), START + 15)
     assert (before.started_at, after.started_at) == (None, None)
     assert windows.diff_snapshots(before, after).explain_missing("generation_tokens") is Gap.RESTARTED
-
-
-# --- table and pages hold each other
-
-
-@pytest.mark.parametrize("text", [page_text(FRESH), page_text(LOADED), OLD_BUILD], ids=["fresh", "loaded", "old"])
-def test_every_family_of_a_page_is_read_or_left_alone_for_a_reason(text: str) -> None:
-    found = uses(text).values()
-    assert unexplained(LLAMACPP, found) == []
-    said = {family for use in found for family in use.families}
-    page = of(text)
-    assert {stem(family) for family in (*page.counters, *page.histograms, *page.gauges)} == said
-
-
-def test_every_row_is_met_on_a_page_or_says_where_it_is_declared() -> None:
-    seen = (*uses(page_text(LOADED)).values(), *uses(OLD_BUILD).values())
-    met = {(use.name.replace(":", "_"), family) for use in seen for family in use.families}
-    for row in LLAMACPP.rows:
-        assert (row.source, row.family) in met or ".cpp" in row.note, row
-        assert BY_NAME[row.family].kind is row.kind
-
-
-def test_the_throughputs_that_reading_empties_are_not_read() -> None:
-    for name in ("prompt_tokens_seconds", "predicted_tokens_seconds"):
-        assert not uses(page_text(LOADED))[f"llamacpp:{name}"].is_read
 
 
 # --- the recording: 237 requests, 12 at once on 4 slots in the middle
@@ -230,7 +117,7 @@ def spans() -> tuple[tuple[float, float], ...]:
     return tuple((start, start + seconds) for start, seconds in began)
 
 
-def test_no_page_of_the_recording_has_a_problem() -> None:
+def test_recording_pages_have_no_problem() -> None:
     assert len(pages()) == 28
     assert not [page.problems for _, page in pages() if page.problems]
 
@@ -239,7 +126,7 @@ def test_no_page_of_the_recording_has_a_problem() -> None:
     ("family", "when", "tokens"),
     [("generation_tokens", "e2e", "completion_tokens"), ("prompt_tokens_computed", "ttft", "prompt_tokens")],
 )
-def test_tokens_of_a_window_are_those_of_the_clients_but_at_its_edges(family: str, when: str, tokens: str) -> None:
+def test_window_tokens_match_clients(family: str, when: str, tokens: str) -> None:
     """Generated ones count when their request ends, prompts when they are done."""
     compared = exact = 0
     for window in shown():
@@ -253,19 +140,16 @@ def test_tokens_of_a_window_are_those_of_the_clients_but_at_its_edges(family: st
     assert exact >= compared - 2
 
 
-def test_over_the_recording_every_token_is_counted_once() -> None:
+def test_recording_totals_match_clients() -> None:
     clients = recorded.requests(RECORDING)
     assert whole().counters["generation_tokens"] == sum(int(r["completion_tokens"]) for r in clients) == 29144
     assert whole().counters["prompt_tokens"] == sum(int(r["prompt_tokens"]) for r in clients) == 58030
-
-
-def test_the_time_spent_generating_is_that_of_the_clients() -> None:
     clients = recorded.requests(RECORDING)
     seconds = math.fsum(float(r["e2e"]) - float(r["ttft"]) for r in clients)
     assert whole().counters["generation_seconds"] == pytest.approx(seconds, rel=SECONDS_SHARE)
 
 
-def test_the_mean_time_per_output_token_is_that_of_the_clients_but_for_each_first_token() -> None:
+def test_mean_tpot_matches_clients() -> None:
     """Requests are not counted, so their first tokens, which took no such time, are among those it is divided by."""
     clients = recorded.requests(RECORDING)
     seconds = math.fsum(float(r["e2e"]) - float(r["ttft"]) for r in clients)
@@ -276,7 +160,7 @@ def test_the_mean_time_per_output_token_is_that_of_the_clients_but_for_each_firs
     assert found.value == pytest.approx(seconds / (tokens - len(clients)), rel=0.01)
 
 
-def test_running_and_waiting_are_the_slots_and_those_for_whom_there_was_none() -> None:
+def test_running_and_waiting_match_slots() -> None:
     """12 clients at once on 4 slots; each sends its next request when its last one ends."""
     queueing = 0
     for t, page in pages():
@@ -288,7 +172,7 @@ def test_running_and_waiting_are_the_slots_and_those_for_whom_there_was_none() -
     assert queueing == 9
 
 
-def test_what_it_does_not_tell_is_a_gap_with_a_reason() -> None:
+def test_untold_signals_are_gaps() -> None:
     """The clients saw a P50 of TTFT of 2.2 s while they queued; its page has no word of it but the length of the queue."""
     readings = read_all(whole())
     for signal in (
@@ -309,7 +193,7 @@ def test_what_it_does_not_tell_is_a_gap_with_a_reason() -> None:
         assert found.gap is Gap.NOT_EXPOSED, signal
 
 
-def test_nothing_was_drafted_and_nothing_cached_and_only_the_latter_is_a_number() -> None:
+def test_only_cache_hits_read_zero() -> None:
     readings = read_all(whole())
     assert readings["tokens_per_round"] == Missing(gap=Gap.NO_TRAFFIC)
     hits = readings["prefix_hit_ratio"]

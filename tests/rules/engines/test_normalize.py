@@ -70,7 +70,7 @@ def buckets(name: str, rank: str, *cumulative: float, edges: tuple[str, ...] = (
     return [*found, (f"{name}_sum", {"rank": rank}, 7.0), (f"{name}_count", {"rank": rank}, cumulative[-1])]
 
 
-def test_series_of_a_counter_add_up_over_labels_and_ranks() -> None:
+def test_counter_adds_up_over_ranks() -> None:
     page = read(
         ("toy:done_total", {"rank": "0", "reason": "stop"}, 3.0),
         ("toy:done_total", {"rank": "0", "reason": "error"}, 1.0),
@@ -80,25 +80,22 @@ def test_series_of_a_counter_add_up_over_labels_and_ranks() -> None:
     assert (page.engine, page.generation, page.t) == ("toy", "v1", START)
 
 
-def test_a_label_value_that_the_page_does_not_have_is_not_a_count_of_zero() -> None:
+def test_absent_label_value_is_no_zero() -> None:
     page = read(("toy_done_total", {"rank": "0", "reason": "stop"}, 3.0))
     assert page.counters == {"requests_finished": 3.0}
     assert page.problems == ()
-
-
-def test_unless_its_values_appear_with_their_first_event() -> None:
     assert read(("http_total", {"status": "2xx"}, 3.0)).counters == {"http_requests_failed": 0.0}
     assert read(("toy_done_total", {}, 3.0)).counters == {"requests_finished": 3.0}
 
 
-def test_of_alternatives_the_first_on_the_page_wins_whatever_the_order_of_the_page() -> None:
+def test_first_alternative_on_page_wins() -> None:
     new, old, info = ("toy_new_total", {}, 9.0), ("toy_old_blocks_total", {}, 2.0), ("toy_info", {"block": "16"}, 1.0)
     assert read(old, new, info).counters["prompt_tokens"] == 9.0
     assert read(old, info).counters["prompt_tokens"] == 32.0
 
 
 @pytest.mark.parametrize("fact", [{}, {"block": "None"}])
-def test_without_its_fact_a_counter_stays_in_the_engines_unit_and_says_so(fact: dict[str, str]) -> None:
+def test_counter_without_fact_keeps_unit(fact: dict[str, str]) -> None:
     page = read(("toy_old_blocks_total", {}, 2.0), ("toy_info", fact, 1.0))
     assert page.counters["prompt_tokens"] == 2.0
     assert page.broken == frozenset()
@@ -107,18 +104,15 @@ def test_without_its_fact_a_counter_stays_in_the_engines_unit_and_says_so(fact: 
     )
 
 
-def test_a_label_can_tell_parts_of_a_family_apart() -> None:
+def test_counter_by_label_or_histogram_count() -> None:
     page = read(*(("toy_at_total", {"position": str(i), "rank": r}, 10.0 - i) for i in (0, 1) for r in "ab"))
     assert page.counters == {"spec_accepted_at_position/0": 20.0, "spec_accepted_at_position/1": 18.0}
-
-
-def test_a_counter_can_be_the_count_of_a_histogram() -> None:
     page = read(*buckets("toy_steps_total", "0", 1.0, 2.0, 4.0))
     assert page.counters == {"engine_steps": 4.0}
     assert page.histograms == {}
 
 
-def test_gauges_of_ranks_add_up_but_ratios_are_averaged_and_their_maximum_kept() -> None:
+def test_ratios_average_over_ranks() -> None:
     page = read(
         ("toy_running", {"rank": "0"}, 3.0),
         ("toy_running", {"rank": "1"}, 4.0),
@@ -128,7 +122,7 @@ def test_gauges_of_ranks_add_up_but_ratios_are_averaged_and_their_maximum_kept()
     assert page.gauges == {"requests_running": 7.0, "kv_utilization": 0.5, "kv_utilization_max": 0.8}
 
 
-def test_of_several_processes_of_one_rank_the_largest_value_counts() -> None:
+def test_largest_process_of_a_rank_counts() -> None:
     page = read(
         ("toy_running", {"rank": "0", "pid": "11"}, 3.0),
         ("toy_running", {"rank": "0", "pid": "12"}, 4.0),
@@ -163,7 +157,7 @@ def test_ranks_with_different_edges_are_not_added() -> None:
     assert page.gauges == {"requests_running": 1.0}
 
 
-def test_a_histogram_that_is_broken_on_one_rank_is_not_used_and_all_else_is() -> None:
+def test_broken_rank_breaks_its_histogram_only() -> None:
     falling = buckets("toy_ttft_seconds", "1", 5.0, 2.0, 6.0)
     page = read(*buckets("toy_ttft_seconds", "0", 1.0, 2.0, 2.0), *falling, ("toy_done_total", {}, 1.0))
     assert page.problems == ('ttft_seconds: has a bucket le="1" (2) below the one before it (5)',)
@@ -172,20 +166,20 @@ def test_a_histogram_that_is_broken_on_one_rank_is_not_used_and_all_else_is() ->
 
 
 @pytest.mark.parametrize("label", [{}, {"le": "wide"}])
-def test_a_bucket_without_an_edge_breaks_its_family(label: dict[str, str]) -> None:
+def test_bucket_without_edge_breaks_family(label: dict[str, str]) -> None:
     page = read(("toy_ttft_seconds_bucket", label, 1.0), ("toy_done_total", {}, 1.0))
     assert page.problems == ("ttft_seconds: has a bucket without a numeric le label",)
     assert page.broken == {"ttft_seconds"}
 
 
-def test_a_histogram_may_come_without_sum_and_count() -> None:
+def test_histogram_needs_no_sum() -> None:
     page = read(*buckets("toy_ttft_seconds", "0", 1.0, 2.0, 3.0)[:3])
     assert page.histograms["ttft_seconds"].counts == (1.0, 2.0, 3.0)
     assert page.histograms["ttft_seconds"].total is None
 
 
 @pytest.mark.parametrize("total", [math.nan, math.inf])
-def test_a_sum_that_is_no_number_is_dropped_and_the_buckets_stand(total: float) -> None:
+def test_bad_sum_keeps_buckets(total: float) -> None:
     samples = [
         (n, labels, total if n.endswith("_sum") else v) for n, labels, v in buckets("toy_ttft_seconds", "0", 1, 2, 2)
     ]
@@ -195,7 +189,7 @@ def test_a_sum_that_is_no_number_is_dropped_and_the_buckets_stand(total: float) 
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_a_counter_that_is_no_count_is_named_and_absent(value: float) -> None:
+def test_bad_counter_is_named_and_absent(value: float) -> None:
     page = read(
         ("toy_new_total", {"rank": "0"}, 5.0), ("toy_new_total", {"rank": "1"}, value), ("toy_done_total", {}, 1.0)
     )
@@ -205,7 +199,7 @@ def test_a_counter_that_is_no_count_is_named_and_absent(value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_a_gauge_that_says_there_is_none_is_named_and_absent(value: float) -> None:
+def test_bad_gauge_is_named_and_absent(value: float) -> None:
     """-1 is such a value; beside another rank's 5 it must not become 4."""
     page = read(("toy_running", {"rank": "0"}, 5.0), ("toy_running", {"rank": "1"}, value))
     assert page.gauges == {}
@@ -216,14 +210,14 @@ def test_a_gauge_that_says_there_is_none_is_named_and_absent(value: float) -> No
     assert page.broken == {"kv_utilization", "kv_utilization_max"}
 
 
-def test_numbers_that_overflow_break_their_family_and_not_the_page() -> None:
+def test_overflow_breaks_only_its_family() -> None:
     huge = [("toy_new_total", {"rank": r}, 1.7e308) for r in "01"]
     page = read(*huge, ("toy_done_total", {}, 1.0))
     assert page.counters == {"requests_finished": 1.0}
     assert page.broken == {"prompt_tokens"}
 
 
-def test_of_series_that_never_go_away_only_the_newest_counts() -> None:
+def test_newest_series_counts_and_has_a_time() -> None:
     page = read(
         ("toy_lora", {"names": "a,b"}, START - 40),
         ("toy_lora", {"names": ""}, START - 5),
@@ -231,9 +225,6 @@ def test_of_series_that_never_go_away_only_the_newest_counts() -> None:
     )
     assert page.gauges == {"adapters_running": 0.0}
     assert read(("toy_lora", {"names": "a,b"}, START), ("toy_lora", {}, START - 1)).gauges == {"adapters_running": 2.0}
-
-
-def test_a_time_of_update_that_lies_ahead_is_the_sum_of_several_processes() -> None:
     page = read(("toy_lora", {"names": "a"}, 2 * START), ("toy_lora", {"names": ""}, START - 5))
     assert page.gauges == {}
     assert page.broken == {"adapters_running"}
@@ -241,23 +232,20 @@ def test_a_time_of_update_that_lies_ahead_is_the_sum_of_several_processes() -> N
     assert read(("toy_lora", {"names": "a"}, START + 3600)).gauges == {"adapters_running": 1.0}
 
 
-def test_start_and_readiness_come_from_the_process_and_from_the_first_series_made() -> None:
+def test_start_and_readiness_have_two_sources() -> None:
     page = read(
         ("process_start_time_seconds", {}, START - 60),
         ("toy_done_created", {"rank": "0"}, START - 9),
         ("toy_done_created", {"rank": "1"}, START - 10),
     )
     assert (page.started_at, page.ready_at) == (START - 60, START - 10)
-
-
-def test_without_the_process_the_series_tell_the_start_and_without_either_nothing_does() -> None:
     page = read(("toy_done_created", {}, START - 10), ("process_start_time_seconds", {}, math.nan))
     assert (page.started_at, page.ready_at) == (START - 10, START - 10)
     page = read(("toy_done_created", {}, math.nan), ("toy_done_total", {}, 1.0))
     assert (page.started_at, page.ready_at) == (None, None)
 
 
-def test_facts_are_the_labels_of_info_series_and_the_names_of_the_models() -> None:
+def test_facts_are_info_labels_and_models() -> None:
     page = read(
         ("toy_info", {"block": "16", "engine": "0"}, 1.0),
         ("toy_done_total", {"model": "b"}, 1.0),
@@ -267,22 +255,19 @@ def test_facts_are_the_labels_of_info_series_and_the_names_of_the_models() -> No
     assert read(("toy_done_total", {}, 1.0)).facts == {}
 
 
-def test_only_samples_that_feed_a_family_are_wanted() -> None:
+def test_only_mapped_samples_are_wanted() -> None:
     yes = ("toy:done_total", "ray_toy_ttft_seconds_bucket", "toy_ttft_seconds_sum", "toy_steps_total_count", "toy:info")
     no = ("toy:steps_total_bucket", "toy:steps_total", "toy_running_total", "other", "toy_done_total_created")
     assert all(is_mapped_name(name, (ENGINE,)) for name in (*yes, "process_start_time_seconds", "toy_done_created"))
     assert not any(is_mapped_name(name, (ENGINE,)) for name in no)
 
 
-def test_an_engine_is_recognised_by_its_signature_and_its_labels() -> None:
+def test_signature_needs_its_labels() -> None:
     assert detect_engine([("other", {}), ("toy_running", {"rank": "0"})], (ENGINE,)) is ENGINE
     assert detect_engine([("ray_toy_running", {"rank": "0"})], (ENGINE,)) is ENGINE
     assert detect_engine([("toy_running", {})], (ENGINE,)) is None
     assert detect_engine([("toy_running", {"rank": "0", "old": "1"})], (ENGINE,)) is None
     assert detect_engine([("toy_running_total", {"rank": "0"})], (ENGINE,)) is None
-
-
-def test_all_labels_of_a_signature_must_be_there_and_none_of_the_others() -> None:
     two = replace(ENGINE, signature_labels=("rank", "model"), signature_without=("old", "older"))
     labels = {"rank": "0", "model": "m"}
     assert detect_engine([("toy_running", labels)], (two,)) is two
@@ -290,14 +275,14 @@ def test_all_labels_of_a_signature_must_be_there_and_none_of_the_others() -> Non
     assert detect_engine([("toy_running", {**labels, "older": "1"})], (two,)) is None
 
 
-def test_latency_between_tokens_is_comparable_unless_the_engine_counts_it_by_token() -> None:
+def test_itl_comparable_unless_per_token() -> None:
     by_token = replace(ENGINE, name="other", itl_is_per_token=True)
     assert itl_comparable("toy", (ENGINE, by_token))
     assert not itl_comparable("other", (ENGINE, by_token))
     assert itl_comparable(None, (by_token,))
 
 
-def test_samples_of_any_of_the_engines_are_wanted() -> None:
+def test_samples_of_any_engine_are_wanted() -> None:
     other = replace(ENGINE, name="other", rows=(row("requests_finished", "other_total"),))
     assert is_mapped_name("other_total", (ENGINE, other))
     assert is_mapped_name("toy_done_total", (ENGINE, other))
@@ -331,7 +316,7 @@ def cached(hits: float, queried: float, t: float = START) -> Snapshot:
     return snapshot(layout, [value for _, _, value in series], t)
 
 
-def test_more_hits_than_lookups_are_a_gap_of_both_and_never_a_ratio_above_one() -> None:
+def test_more_hits_than_lookups_contradict() -> None:
     page = cached(1170, 100)
     assert page.contradictory == {"prefix_hit_tokens", "prefix_queried_tokens"}
     assert page.counters.keys().isdisjoint(page.contradictory)
@@ -344,14 +329,11 @@ def test_more_hits_than_lookups_are_a_gap_of_both_and_never_a_ratio_above_one() 
     later = diff_snapshots(page, cached(1180, 200, START + 15))
     assert {later.gaps[family] for family in page.contradictory} == {Gap.CONTRADICTORY}
     assert read_signal(BY_NAME["prefix_hit_ratio"], later) == Missing(gap=Gap.CONTRADICTORY)
-
-
-def test_as_many_hits_as_lookups_are_all_of_them() -> None:
     assert cached(100, 100).contradictory == frozenset()
     assert cached(0, 0).contradictory == frozenset()
 
 
-def test_an_increase_of_hits_above_that_of_lookups_is_a_gap_though_the_sums_agree() -> None:
+def test_increase_of_hits_contradicts_alone() -> None:
     found = read_signal(BY_NAME["prefix_hit_ratio"], diff_snapshots(cached(10, 1000), cached(40, 1010, START + 15)))
     assert found == Missing(
         gap=Gap.CONTRADICTORY, text="30 prefix_hit_tokens of 10 prefix_queried_tokens (300%) cannot be"
@@ -368,7 +350,7 @@ def told(percent: float, running: float, tokens: float, t: float = START) -> Sna
     return snapshot(layout, [value for _, _, value in series], t)
 
 
-def test_a_ratio_above_one_and_a_crowd_that_no_memory_holds_are_gaps_with_a_name_of_their_own() -> None:
+def test_impossible_gauges_have_own_gap() -> None:
     page = told(1e13, 1e18, 100)
     assert page.impossible == {"kv_utilization", "kv_utilization_max", "requests_running"}
     assert page.gauges == {}
@@ -379,7 +361,7 @@ def test_a_ratio_above_one_and_a_crowd_that_no_memory_holds_are_gaps_with_a_name
     assert told(100, 3, 0).impossible == frozenset()
 
 
-def test_a_busy_engine_may_reach_ten_thousand_times_as_many_tokens_as_requests() -> None:
+def test_token_increase_limit() -> None:
     most, seconds = 1e10, 15.0
     for grown, is_possible in ((most * seconds, True), (1.01 * most * seconds, False)):
         one = diff_snapshots(told(1, 1, 0.0), told(1, 1, grown, START + seconds))
@@ -387,7 +369,7 @@ def test_a_busy_engine_may_reach_ten_thousand_times_as_many_tokens_as_requests()
         assert (one.gaps.get("prefix_queried_tokens") is Gap.IMPOSSIBLE) is not is_possible
 
 
-def test_an_increase_that_no_engine_reaches_is_never_booked_and_the_next_page_counts_again() -> None:
+def test_impossible_increase_is_never_booked() -> None:
     pages = [told(1, 1, tokens, START + 15 * n) for n, tokens in enumerate((100.0, 5e18, 300.0, 400.0))]
     jump, back, after = (diff_snapshots(*pair) for pair in pairwise(pages))
     assert "prefix_queried_tokens" not in jump.counters

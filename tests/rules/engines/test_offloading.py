@@ -27,7 +27,7 @@ def without(text: str, *starts: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if not any(start in line for start in starts))
 
 
-def test_vllm_tells_hits_volume_time_and_failures_and_what_transfers_hold() -> None:
+def test_vllm_tells_offloading() -> None:
     page = snapshot(page_text(VLLM))
     assert signal(page, "external_prefix_hit_ratio") == Reading(value=0.25, low=0.25, high=0.25, n=12000)
     assert page.counters["kv_offload_load_bytes"] == 349_403_000
@@ -38,7 +38,7 @@ def test_vllm_tells_hits_volume_time_and_failures_and_what_transfers_hold() -> N
     assert signal(page, "kv_offload_utilization") == Missing(gap=Gap.NOT_EXPOSED)
 
 
-def test_the_deprecated_names_of_vllm_say_the_same() -> None:
+def test_deprecated_offload_names_read_alike() -> None:
     new = snapshot(page_text(VLLM))
     old = snapshot(without(page_text(VLLM), *(f"kv_offload_{way}_" for way in ("load", "store"))))
     names = [name for name in new.counters if name.startswith(("kv_offload_load", "kv_offload_store"))]
@@ -46,7 +46,7 @@ def test_the_deprecated_names_of_vllm_say_the_same() -> None:
     assert {name: old.counters[name] for name in names} == {name: new.counters[name] for name in names}
 
 
-def test_lmcache_is_timed_beside_an_engine_that_times_nothing() -> None:
+def test_lmcache_times_a_silent_engine() -> None:
     page = snapshot(without(page_text(VLLM), "vllm:kv_offload", "vllm:external_prefix"))
     assert signal(page, "external_prefix_hit_ratio") == Reading(value=1 / 3, low=1 / 3, high=1 / 3, n=9000)
     assert (page.counters["kv_offload_load_seconds"], page.counters["kv_offload_load_transfers"]) == (0.5, 20)
@@ -54,7 +54,7 @@ def test_lmcache_is_timed_beside_an_engine_that_times_nothing() -> None:
     assert page.histograms["kv_transfer_seconds"].counts[-1] == 20
 
 
-def test_kvbm_tells_hits_as_an_average_and_failures_of_its_store() -> None:
+def test_kvbm_tells_average_hits_and_failures() -> None:
     text = without(page_text(VLLM), "vllm:kv_offload", "vllm:external_prefix", "lmcache:", "mooncake")
     page = snapshot(text.replace("kvbm_object_write_failures 0", "kvbm_object_write_failures 2"))
     assert signal(page, "external_prefix_hit_ratio") == Reading(value=0.1, low=0.1, high=0.1, n=1)
@@ -88,13 +88,13 @@ def test_sglang_tells_all_of_its_hierarchical_cache() -> None:
     assert idle.counters["external_prefix_hit_tokens"] == 0
 
 
-def test_an_sglang_server_without_such_a_cache_has_no_hits_and_no_zero() -> None:
+def test_sglang_without_hicache_is_a_gap() -> None:
     page = snapshot(page_text("sglang_after_load.prom"))
     assert signal(page, "external_prefix_hit_ratio") == Missing(gap=Gap.NOT_EXPOSED)
     assert signal(page, "kv_offload_utilization") == Missing(gap=Gap.NOT_EXPOSED)
 
 
-def test_trtllm_tells_how_full_its_host_cache_is_and_the_bytes() -> None:
+def test_trtllm_tells_host_cache() -> None:
     names = ("made-trtllm-1.3.prom", "made-trtllm-1.3-newer.prom")
     pages = [snapshot((PAGES / name).read_text()) for name in names]
     assert any("kv_offload_utilization" in page.gauges for page in pages)

@@ -35,7 +35,7 @@ def running(found: Mapping[str, Snapshot]) -> dict[str, tuple[float, float]]:
     return {name: (one.gauges["requests_running"], one.gauges["kv_utilization"]) for name, one in found.items()}
 
 
-def test_a_page_with_two_workers_is_two_replicas_each_with_its_own_numbers() -> None:
+def test_page_of_two_workers_is_two_replicas() -> None:
     found = engines_of((CASES / "04-sidecar-two-workers" / "page.prom").read_bytes())
     assert running(found) == {"127.0.0.1:8001": (4.0, 0.11), "127.0.0.1:8002": (9.0, 0.93)}
     assert [one.counters["requests_finished"] for one in found.values()] == [55.0, 800.0]
@@ -66,17 +66,14 @@ def test_labels_of_public_deployments_tell_engines_apart(
     assert all(name.startswith(expected) for name in found)
 
 
-def test_the_label_with_the_most_values_tells_engines_apart() -> None:
+def test_most_valued_label_and_mixed_kinds() -> None:
     found = engines_of(page(V1, *(f'engine="0",node="n{n % 2}",instance="n{n % 2}:{n}"' for n in range(4))))
     assert list(found) == ["n0:0", "n0:2", "n1:1", "n1:3"]
-
-
-def test_workers_of_two_kinds_are_each_read_as_their_own() -> None:
     body = page(V1, 'engine="0",server="a"') + page(SGLANG, 'server="b"')
     assert {name: one.engine for name, one in engines_of(body).items()} == {"a": "vllm", "b": "sglang"}
 
 
-def test_data_parallel_ranks_of_each_worker_stay_one_engine() -> None:
+def test_data_parallel_ranks_stay_one_engine() -> None:
     ranks = [f'engine="{rank}",worker_addr="w{worker}"' for worker in (1, 2) for rank in (0, 1)]
     found = running(engines_of(page(V1, *ranks)))
     assert {name: of[0] for name, of in found.items()} == {"w1": 3.0, "w2": 7.0}
@@ -97,12 +94,12 @@ def test_parts_of_one_engine_are_one_replica(names: tuple[str, str, str], labels
     assert list(engines_of(page(names, *labels))) == [""]
 
 
-def test_a_total_beside_its_only_worker_is_not_added_to_it() -> None:
+def test_total_beside_its_worker_is_not_added() -> None:
     found = engines_of(page(V1, 'engine="0",worker_addr="w1"', 'engine="0"'))
     assert running(found) == {"": (1.0, 0.1)}
 
 
-def test_what_is_the_pages_own_is_of_none_of_its_engines() -> None:
+def test_page_series_belong_to_no_engine() -> None:
     more = "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1.7e9\n"
     more += '# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{engine="0",block_size="16"} 1\n'
     body = page(V1, 'engine="0",server="a"', 'engine="0",server="b"', more=more)
@@ -128,7 +125,7 @@ def refusal(body: bytes, engine: str | None = None) -> str:
         (page(V1, *(f'engine="0",worker="{n}"' for n in range(300))), "300 engines by their label worker, more than"),
     ],
 )
-def test_a_page_of_engines_that_nothing_tells_apart_is_not_judged(body: bytes, words: str) -> None:
+def test_indistinguishable_engines_are_refused(body: bytes, words: str) -> None:
     with pytest.raises(ScrapeError, match=words) as caught:
         engines_of(body)
     assert caught.value.kind is ScrapeFailure.NOT_ONE_ENGINE
@@ -142,7 +139,7 @@ def test_a_page_of_engines_that_nothing_tells_apart_is_not_judged(body: bytes, w
         b"router_cpu_usage_percent 3\nrouter_memory_usage_percent 4\n",
     ],
 )
-def test_a_routers_page_is_recognised_by_name_and_is_no_engine(body: bytes) -> None:
+def test_router_page_is_no_engine(body: bytes) -> None:
     said = refusal(body)
     assert said == "a router's page (the vLLM production-stack router): no engine"
     assert refusal(body, "vllm") == said
@@ -156,12 +153,12 @@ def test_a_routers_page_is_recognised_by_name_and_is_no_engine(body: bytes) -> N
         b'litellm_deployment_state{api_base="http://a",model_id="1"} 0\n',
     ],
 )
-def test_a_page_of_another_router_is_no_page_of_an_engine(body: bytes) -> None:
+def test_other_router_page_is_refused(body: bytes) -> None:
     with pytest.raises(ScrapeError, match="no page of an engine that sizewatch reads"):
         PageReader().read_engines(body, T)
 
 
-def test_models_of_one_triton_server_are_each_a_replica() -> None:
+def test_triton_models_are_replicas() -> None:
     text = (TESTS / "pages" / "made-triton.prom").read_text()
     alone = PageReader().read(text.encode(), T)
     lines = [line for line in text.splitlines() if 'model="tensorrt_llm"' in line]
@@ -172,17 +169,14 @@ def test_models_of_one_triton_server_are_each_a_replica() -> None:
     assert list(engines_of(text.encode())) == [""], "its pipeline around one model is no engine"
 
 
-def test_an_engine_beside_a_routers_names_is_still_an_engine() -> None:
+def test_router_names_and_single_engine() -> None:
     body = page(V1, 'engine="0"', more="smg_http_requests_total 1\nlitellm_requests_metric_total 2")
     assert list(engines_of(body)) == [""]
-
-
-def test_one_page_is_needed_where_one_engine_is() -> None:
     with pytest.raises(ScrapeError, match="holds 2 engines by their label server, and one is needed"):
         PageReader().read(page(V1, 'engine="0",server="a"', 'engine="0",server="b"'), T)
 
 
-def test_a_reader_follows_a_page_whose_engines_come_and_go() -> None:
+def test_reader_follows_changing_engines() -> None:
     reader = PageReader()
     both = page(V1, 'engine="0",server="a"', 'engine="0",server="b"')
     assert list(reader.read_engines(both, T)) == ["a", "b"]

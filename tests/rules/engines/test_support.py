@@ -11,7 +11,7 @@ from rules.engines.table import EngineTable
 from rules.telemetry.families import BY_NAME, FamilyKind
 
 
-def test_a_family_is_told_with_its_first_and_last_release() -> None:
+def test_family_tells_first_and_last_release() -> None:
     page = engines_page()
     head = [line.strip("| ").split(" | ") for line in page.partition("## ")[0].splitlines() if line.startswith("| `")]
     matrix = {name.strip("`"): columns for name, *columns in head}
@@ -24,7 +24,7 @@ def test_a_family_is_told_with_its_first_and_last_release() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda e: f"{e.name}-{e.generation}")
-def test_every_engine_maps_to_families_of_their_kind_once(engine: EngineTable) -> None:
+def test_engine_families_are_unique_and_typed(engine: EngineTable) -> None:
     for row in engine.rows:
         assert BY_NAME[row.family].kind is row.kind or row.part, f"{row.family} from {row.source}"
         assert row.kind is not FamilyKind.HISTOGRAM or not row.part

@@ -32,7 +32,7 @@ def load(monkeypatch: pytest.MonkeyPatch, **keys: Any) -> table.EngineTable:
     return load_engine_table("toy")
 
 
-def test_every_file_is_an_engine_or_part_of_one() -> None:
+def test_every_file_belongs_to_an_engine() -> None:
     named = {read_table("rules.engines", path.stem).get("name") for path in FOLDER.glob("*.toml")}
     assert named == {engine.name for engine in ENGINES} | {None}
     assert len(list(FOLDER.glob("*.toml"))) == len(ENGINES) + len({"kvbm", "lmcache"})
@@ -43,7 +43,7 @@ def test_a_condition_may_be_a_named_pattern(monkeypatch: pytest.MonkeyPatch) -> 
     assert [arrived.reads({"path": path}) for path in ("/a", "/b", "/c", "generating")] == [True, True, False, False]
 
 
-def test_the_mean_kv_utilization_brings_the_fullest_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mean_kv_utilization_brings_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(row.family, row.source, row.across) for row in load(monkeypatch).rows[1:]]
     assert rows == [
         ("kv_utilization", "toy_kv", LabelAggregation.MEAN),
@@ -60,8 +60,6 @@ def test_the_mean_kv_utilization_brings_the_fullest_with_it(monkeypatch: pytest.
         ({"sinatures": []}, "sinatures"),
     ],
 )
-def test_a_wrong_table_names_its_file_and_the_word(
-    monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], words: str
-) -> None:
+def test_wrong_table_names_file_and_word(monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=rf"rules/engines/toy\.toml: .*{words}"):
         load(monkeypatch, **keys)

@@ -28,7 +28,7 @@ def result(status: Status, certainty: Certainty = CERTAIN, rule: str = "TtftDive
         ("KvEviction", CRITICAL, Severity.TICKET),
     ],
 )
-def test_a_rule_that_pages_does_so_only_when_it_is_critical(rule: str, status: Status, severity: Severity) -> None:
+def test_rule_pages_only_when_critical(rule: str, status: Status, severity: Severity) -> None:
     assert alert_severity(rule, status) is severity
 
 
@@ -42,7 +42,7 @@ def test_a_rule_that_pages_does_so_only_when_it_is_critical(rule: str, status: S
         (result(CRITICAL, rule="KvEviction"), False),
     ],
 )
-def test_a_burn_and_a_cascade_from_stage_3_on_say_that_the_slo_is_broken(verdict: Verdict, burns: bool) -> None:
+def test_burn_and_late_cascade_break_slo(verdict: Verdict, burns: bool) -> None:
     state, _ = finding.step_rule_state(None, verdict)
     assert state.finding is not None
     assert bool(list_open_burns([state.finding])) is burns

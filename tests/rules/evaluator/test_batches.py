@@ -110,7 +110,7 @@ def test_batches_give_every_rule_the_same_result(scenario: Callable[[int, str], 
     assert list(results(in_batches(flat, seconds), now)) == list(results(flat, now))
 
 
-def test_a_minute_that_is_kept_is_counted_anew_for_another_plan_rule_or_limit() -> None:
+def test_changed_basis_counts_minutes_anew() -> None:
     flat = windows_of(slow_tail)
     held, now = in_batches(flat, 60.0), flat.ends[1]
     slower = context({"ttft_p99_seconds": 0.15}, requests=100)
@@ -131,7 +131,7 @@ def test_a_minute_that_is_kept_is_counted_anew_for_another_plan_rule_or_limit() 
     assert all(found[0] != other for other in found[2:8:2])
 
 
-def test_the_scenarios_make_the_rules_fire_that_read_batches() -> None:
+def test_scenarios_fire_batch_rules() -> None:
     firing: Mapping[str, set[str]] = {
         scenario.__name__: {
             one.rule
@@ -149,7 +149,7 @@ def test_the_scenarios_make_the_rules_fire_that_read_batches() -> None:
     assert firing["steady"] == set()
 
 
-def test_a_batch_is_asked_once_whatever_hold_it_is_part_of() -> None:
+def test_shared_batch_is_asked_once() -> None:
     asked_of: list[int] = []
 
     def count(batch: HeldWindows) -> int:
@@ -162,7 +162,7 @@ def test_a_batch_is_asked_once_whatever_hold_it_is_part_of() -> None:
     assert asked_of == first[0]
 
 
-def test_what_is_kept_with_windows_does_not_hold_them() -> None:
+def test_kept_results_hold_no_windows() -> None:
     held = HeldWindows(windows_of(steady))
     kept = held.since(0.0, 0.0, 60.0)
     assert kept == held
@@ -170,7 +170,7 @@ def test_what_is_kept_with_windows_does_not_hold_them() -> None:
     assert all(batch is not held for batch in kept.batches)
 
 
-def test_an_hour_of_an_aggregated_tier_keeps_its_batches_and_ages_them_whole() -> None:
+def test_aggregated_batches_age_whole() -> None:
     kept, sizes = tier_minutes.TierMinutes(each=()), []
     for number in range(70):
         newest = [BinnedWindow(replica=name, window=minute(number), rps=3.0, in_system=3.0) for name in NAMES]

@@ -41,7 +41,7 @@ def test_a_week_like_the_benchmark_confirms_it() -> None:
     assert found.highest_share == 0.5
 
 
-def test_a_week_of_slow_requests_refutes_it_for_certain_and_says_why() -> None:
+def test_slow_week_refutes_the_benchmark() -> None:
     found = checked([hour(n, slow=0.05) for n in range(WEEK)])
     assert found.status is Status.WARNING
     ttft = result(found, "TtftDivergence")
@@ -51,19 +51,19 @@ def test_a_week_of_slow_requests_refutes_it_for_certain_and_says_why() -> None:
     assert "1,814,400 requests, at least 5.0%" in ttft.details[0]
 
 
-def test_two_bad_hours_do_not_refute_a_week() -> None:
+def test_two_bad_hours_refute_nothing() -> None:
     assert checked([hour(n, slow=0.9 if n > 165 else 0.0) for n in range(WEEK)]).status is Status.OK
     assert checked([hour(n, slow=0.9 if n > 164 else 0.0) for n in range(WEEK)]).status is Status.WARNING
 
 
-def test_several_bins_of_one_hour_are_one_hour() -> None:
+def test_bins_of_one_hour_are_one() -> None:
     def both(n: int) -> list[BinnedWindow]:
         return [hour(n, rps=1.0, bin=0, slow=0.9), hour(n, slow=0.9)] if n > 165 else [hour(n)]
 
     assert checked([one for n in range(WEEK) for one in both(n)]).status is Status.OK
 
 
-def test_what_is_over_since_two_days_is_over() -> None:
+def test_ended_divergence_is_over() -> None:
     assert checked([hour(n, slow=0.2 if n < 120 else 0.0) for n in range(WEEK)]).status is Status.OK
     assert checked([hour(n, slow=0.2 if n < 140 else 0.0) for n in range(WEEK)]).status is Status.WARNING
 
@@ -74,11 +74,11 @@ def test_bins_that_were_never_visited_are_named() -> None:
     assert found.highest_rps == 3.8
 
 
-def test_a_bin_visited_without_a_request_was_not_reached() -> None:
+def test_requestless_visit_reaches_no_bin() -> None:
     assert checked([hour(0, rps=0.0, bin=0), hour(1)]).unvisited == ("0 to 2 rps", "4 to 6 rps")
 
 
-def test_load_beyond_the_benchmark_is_counted_apart_and_judged() -> None:
+def test_load_beyond_is_counted_apart() -> None:
     beyond = [hour(n, rps=7.0, bin=None, beyond="7 completed rps is above 6") for n in range(WEEK)]
     found = checked([one for n in range(WEEK) for one in (hour(n), beyond[n])])
     assert found.highest_share == pytest.approx(7 / 6)
@@ -117,7 +117,7 @@ def test_nothing_seen_is_unknown() -> None:
     assert len(found.unvisited) == 3
 
 
-def test_over_a_short_time_minutes_are_the_periods() -> None:
+def test_short_spans_use_minutes() -> None:
     binned = [bin_window(minute(n, slow=20 if n >= 50 else 0), PLANNED.curve, "a") for n in range(60)]
     now = START + 3600
     # Of one hour nobody can tell whether it lasts.
@@ -132,7 +132,7 @@ def test_usable_rps_is_the_plans() -> None:
     assert found.highest_share == pytest.approx(0.75)
 
 
-def test_a_divergence_names_its_newest_incident_and_programs_get_them_all() -> None:
+def test_divergence_names_its_newest_incident() -> None:
     found = checked([hour(n, slow=0.05) for n in range(WEEK)])
     drift, slow = make_finding("WorkloadDrift", 0.0), make_finding("TtftDivergence", 60.0)
     elsewhere = replace(slow, subject=Subject(tier="elsewhere"))

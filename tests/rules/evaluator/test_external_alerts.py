@@ -65,9 +65,7 @@ FLEET = alert_targets(
         ({}, None, None),
     ],
 )
-def test_an_alert_goes_to_the_tier_that_it_names_by_label_replica_or_model(
-    labels: dict[str, str], tier: str | None, replica: str | None
-) -> None:
+def test_alert_finds_its_tier(labels: dict[str, str], tier: str | None, replica: str | None) -> None:
     found = assign_tier(alert(**labels), FLEET)
     assert (found.tier, found.replica) == (tier, replica)
 
@@ -100,7 +98,7 @@ def sentence(one: ExternalAlert, *found: Finding, after: float = 60.0) -> str | 
 HERE = replace(alert(), tier="a", replica="a0")
 
 
-def test_a_latency_alert_is_told_which_episode_began_before_it() -> None:
+def test_latency_alert_names_earlier_episode() -> None:
     said = sentence(HERE, make_finding(stage=3))
     assert said == "this latency alert: KV cache cascade of a0, stage 3, began 6 minutes earlier"
 
@@ -118,9 +116,7 @@ def test_a_latency_alert_is_told_which_episode_began_before_it() -> None:
         (61, None, None),
     ],
 )
-def test_an_episode_that_overlaps_or_ended_shortly_before_explains(
-    began: float, ended: float | None, words: str | None
-) -> None:
+def test_overlapping_or_recent_episode_explains(began: float, ended: float | None, words: str | None) -> None:
     said = sentence(HERE, make_finding(began, ended))
     assert (said is None) if words is None else str(said).endswith(words)
 
@@ -139,7 +135,7 @@ def test_elsewhere_or_of_another_kind_nothing_explains(one: ExternalAlert, found
     assert sentence(one, found) is None
 
 
-def test_the_certain_and_worst_episode_explains_best_and_doubt_is_said() -> None:
+def test_certain_and_worst_episode_explains_best() -> None:
     likely = make_finding(certainty=LIKELY, rule="LoadBeyondBenchmark", replica=None)
     mild = make_finding(rule="KvEviction", replica=None, status=WARNING)
     worst = make_finding(stage=4)
@@ -149,12 +145,12 @@ def test_the_certain_and_worst_episode_explains_best_and_doubt_is_said() -> None
     assert attach_finding(HERE, [likely], T).diagnosis.certain is False  # type: ignore[union-attr]
 
 
-def test_an_explanation_stays_when_its_episode_is_forgotten() -> None:
+def test_explanation_outlives_its_episode() -> None:
     done = attach_finding(HERE, [make_finding()], T)
     assert attach_finding(done, [], T + 9000) == done
 
 
-def test_another_alert_about_errors_is_explained_by_what_makes_errors() -> None:
+def test_error_alert_is_explained_by_errors() -> None:
     down = make_finding(rule="TargetDown", status=WARNING)
     assert str(sentence(replace(HERE, name="HighErrorRate"), down)).startswith("this error alert: Target down of a0")
 
@@ -172,7 +168,7 @@ class Memory:
         return found
 
 
-def test_an_alert_that_is_told_again_is_one_alert() -> None:
+def test_repeated_alert_is_one() -> None:
     seen = Memory()
     assert seen.turn(alert(tier="a")) == 1
     assert seen.turn(replace(alert(tier="a"), heard_at=T + 60), after=60) == 0
@@ -181,7 +177,7 @@ def test_an_alert_that_is_told_again_is_one_alert() -> None:
     assert seen.one.ended_at == T + 90
 
 
-def test_an_explanation_that_comes_later_is_a_change() -> None:
+def test_late_explanation_is_a_change() -> None:
     seen = Memory()
     seen.turn(alert(instance="10.0.3.17:8000"))
     assert seen.turn(after=30, found=[make_finding(-20)]) == 1
@@ -189,7 +185,7 @@ def test_an_explanation_that_comes_later_is_a_change() -> None:
     assert seen.one.diagnosis is not None
 
 
-def test_one_that_is_heard_of_no_more_ends_when_it_was_last_heard_of() -> None:
+def test_silent_alert_ends_at_last_word() -> None:
     seen = Memory()
     seen.turn(alert())
     assert seen.turn(after=memory.SILENT_SECONDS) == 0
@@ -198,7 +194,7 @@ def test_one_that_is_heard_of_no_more_ends_when_it_was_last_heard_of() -> None:
     assert seen.foreign.alerts == ()
 
 
-def test_one_that_ended_is_forgotten_after_a_day() -> None:
+def test_ended_alert_is_forgotten_tomorrow() -> None:
     seen = Memory()
     seen.turn(alert(ended=10.0), after=10)
     seen.turn(after=10 + memory.KEPT_SECONDS)
@@ -207,14 +203,14 @@ def test_one_that_ended_is_forgotten_after_a_day() -> None:
     assert seen.foreign.alerts == ()
 
 
-def test_of_a_storm_only_so_many_are_remembered_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storm_is_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MOST", 3)
     seen = Memory()
     seen.turn(*(alert(number=str(n)) for n in range(5)))
     assert (len(seen.foreign.alerts), seen.foreign.left_out) == (3, 2)
 
 
-def test_after_a_restart_one_that_fires_counts_as_just_heard_of() -> None:
+def test_restart_counts_alert_as_heard() -> None:
     seen = Memory()
     seen.foreign.resume([alert(after=-9 * 86400.0), alert("Other", ended=5.0)], T)
     assert seen.turn(after=1) == 0

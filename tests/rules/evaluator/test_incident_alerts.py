@@ -66,14 +66,14 @@ def over(findings: Iterable[Finding], end: float) -> list[Finding]:
     return [one if one.ended_at is not None else replace(one, ended_at=end) for one in findings]
 
 
-def test_a_cascade_is_one_page_and_its_resolution() -> None:
+def test_cascade_is_one_page() -> None:
     assert story(over(CASCADE, 420.0), 4000.0) == [
         ("KvCacheCascade", "critical", 85.0, None),
         ("KvCacheCascade", "critical", 85.0, 420.0),
     ]
 
 
-def test_a_ticket_waits_and_is_named_by_the_root_that_is_known_by_then() -> None:
+def test_ticket_waits_for_its_root() -> None:
     known = [
         finding("TtftDivergence", 100.0, status=WARNING),
         finding("PrefixHitLow", 100.0 + TICKET_WAIT_SECONDS - 1, status=WARNING),
@@ -87,11 +87,11 @@ def test_a_ticket_waits_and_is_named_by_the_root_that_is_known_by_then() -> None
     assert told([later]) == told([one]), "a refined root makes no other alert"
 
 
-def test_an_incident_that_ends_before_its_wait_sends_no_ticket() -> None:
+def test_short_incident_sends_no_ticket() -> None:
     assert story([finding("TargetDown", 100.0, 99.0 + TICKET_WAIT_SECONDS, replica="a", status=WARNING)], 3000.0) == []
 
 
-def test_what_pages_after_its_ticket_is_an_alert_of_its_own_beside_it() -> None:
+def test_page_after_ticket_is_another_alert() -> None:
     known = [finding("QueueGrowing", 0.0, 1400.0, status=WARNING), finding("TtftSloBurn", 1000.0, 1300.0)]
     assert story(known, 4000.0) == [
         ("QueueGrowing", "warning", 0.0, None),
@@ -101,7 +101,7 @@ def test_what_pages_after_its_ticket_is_an_alert_of_its_own_beside_it() -> None:
     ]
 
 
-def test_what_is_left_after_a_page_is_a_ticket_only_half_a_day_later() -> None:
+def test_rest_of_page_is_late_ticket() -> None:
     page = finding("KvCacheCascade", 0.0, 300.0, replica="a")
     lag = finding("TtftDivergence", 60.0, 299.0 + LEFT_OVER_SECONDS, status=WARNING)
     late = 400.0 + LEFT_OVER_SECONDS
@@ -110,7 +110,7 @@ def test_what_is_left_after_a_page_is_a_ticket_only_half_a_day_later() -> None:
     assert story([page, lasts], late, 60.0)[2:] == [("TtftDivergence", "warning", 300.0 + LEFT_OVER_SECONDS, None)]
 
 
-def test_what_begins_after_the_aftermath_of_a_page_is_a_ticket_of_its_own() -> None:
+def test_finding_after_aftermath_is_new_ticket() -> None:
     page = finding("KvCacheCascade", 0.0, 300.0, replica="a")
     lasts = finding("TtftDivergence", 60.0, status=WARNING)
     lag = finding("TtftDivergence", 290.0 + AFTERMATH_SECONDS, status=WARNING)
@@ -125,13 +125,13 @@ def test_a_short_recovery_is_none() -> None:
     assert story(known, 3000.0) == [("TierDown", "critical", 0.0, None), ("TierDown", "critical", 0.0, 800.0)]
 
 
-def test_what_is_likely_or_for_the_report_sends_nothing() -> None:
+def test_likely_or_reported_sends_nothing() -> None:
     likely = finding("TtftSloBurn", 0.0, certainty=Certainty.LIKELY)
     noted = finding("GpuMemoryLow", 0.0, status=WARNING)
     assert alerts([likely, noted, finding("RemovedRule", 0.0)], 5000.0) == ()
 
 
-def test_a_page_that_gets_better_stays_a_page_until_it_ends() -> None:
+def test_milder_page_stays_a_page() -> None:
     page = finding("KvCacheCascade", 100.0, replica="a")
     milder = Transition(t=200.0, status=WARNING, stage=1, certainty=Certainty.CERTAIN)
     assert told(alerts([replace(page, transitions=(*page.transitions, milder))], 900.0)) == [
@@ -139,7 +139,7 @@ def test_a_page_that_gets_better_stays_a_page_until_it_ends() -> None:
     ]
 
 
-def test_an_alert_outlives_the_findings_that_named_it() -> None:
+def test_alert_outlives_its_findings() -> None:
     first = finding("TpotDivergence", 0.0, 90_000.0, status=WARNING)
     later = finding("ItlDivergence", 80_000.0, status=WARNING)
     before = alerts([first, later], 90_100.0)
@@ -147,7 +147,7 @@ def test_an_alert_outlives_the_findings_that_named_it() -> None:
     assert told(alerts([later], 180_000.0, before)) == told(before) == [("TpotDivergence", "warning", 0.0, None)]
 
 
-def test_an_end_in_the_future_of_a_clock_that_was_set_back_is_over() -> None:
+def test_future_end_is_over() -> None:
     ended = finding("TierDown", 0.0, 10_000.0)
     (incident,) = group_incidents([ended])
     (one,) = step_incident_alerts((), [incident], 10_000.0 - AHEAD_SECONDS - 1)
@@ -155,7 +155,7 @@ def test_an_end_in_the_future_of_a_clock_that_was_set_back_is_over() -> None:
     assert step_incident_alerts((), [incident], 10_000.0)[0].resolved_at is None
 
 
-def test_a_finding_that_got_milder_keeps_its_alert() -> None:
+def test_milder_finding_keeps_its_alert() -> None:
     cascade = finding("KvCacheCascade", 100.0)
     milder = Transition(t=200.0, status=WARNING, stage=1, certainty=Certainty.CERTAIN)
     cascade = replace(cascade, transitions=(*cascade.transitions, milder))
@@ -165,7 +165,7 @@ def test_a_finding_that_got_milder_keeps_its_alert() -> None:
     assert (over.resolved_at, is_lasting(over)) == (None, False)
 
 
-def test_what_is_held_back_are_the_other_loud_findings_but_the_root() -> None:
+def test_root_holds_back_other_findings() -> None:
     known = [*CASCADE, finding("GpuMemoryLow", 240.0, status=WARNING)]
     (one,) = alerts(known, 295.0)
     assert one.incident.root.rule == "WorkloadDrift"
@@ -201,7 +201,7 @@ def test_a_restart_loses_and_adds_no_page(known: list[Finding], at: int) -> None
     assert len(before) == len(after)
 
 
-def test_a_restart_changes_no_alert_of_a_cascade() -> None:
+def test_restart_keeps_cascade_alerts() -> None:
     for now in (120.0, 300.0, 500.0, 900.0):
         before: tuple[IncidentAlert, ...] = ()
         for step in range(int(now / 15) + 1):
@@ -210,7 +210,7 @@ def test_a_restart_changes_no_alert_of_a_cascade() -> None:
 
 
 @given(FINDINGS)
-def test_every_certain_page_is_told_and_every_alert_is_resolved(known: list[Finding]) -> None:
+def test_every_page_is_told_and_resolved(known: list[Finding]) -> None:
     last = max((one.ended_at or 0.0 for one in known), default=0.0)
     told_ = story(known, last + KEEP_SECONDS + 30.0)
     pages = [one for one in known if one.worst.status is Status.CRITICAL and one.rule in PAGING]
@@ -225,14 +225,14 @@ PAGING = frozenset({"KvCacheCascade", "TtftSloBurn", "TierDown"})
 
 
 @pytest.mark.parametrize("severity", [Severity.PAGE, Severity.TICKET])
-def test_several_findings_of_one_severity_are_one_alert(severity: Severity) -> None:
+def test_equal_findings_are_one_alert(severity: Severity) -> None:
     status = Status.CRITICAL if severity is Severity.PAGE else WARNING
     rules = ("KvCacheCascade", "TtftSloBurn", "TpotSloBurn")
     known = [finding(rule, 100.0 * n, 3000.0, status=status) for n, rule in enumerate(rules)]
     assert [one[1] for one in story(known, 4000.0)] == [severity.value] * 2
 
 
-def test_a_tier_that_dies_in_an_incident_is_a_page_of_its_own_until_it_answers() -> None:
+def test_death_in_incident_is_own_page() -> None:
     cascade, tail = finding("KvCacheCascade", 0.0, 4000.0), finding("TtftDivergence", 600.0, 5000.0, status=WARNING)
     died, slower = finding("TierDown", 3000.0), finding("TtftDivergence", 3010.0, status=WARNING)
     known: tuple[IncidentAlert, ...] = ()
@@ -245,7 +245,7 @@ def test_a_tier_that_dies_in_an_incident_is_a_page_of_its_own_until_it_answers()
     assert len([one for one in known if one.severity is Severity.PAGE]) == 2, "what the outage explains is no page"
 
 
-def test_a_tier_that_dies_of_its_incident_is_the_same_page() -> None:
+def test_death_of_incident_is_same_page() -> None:
     cascade, died = finding("KvCacheCascade", 0.0, 400.0), finding("TierDown", 300.0)
     slower = finding("AvailabilityBurn", 250.0)
     (page,) = (one for one in alerts([cascade, slower, died], 310.0) if one.severity is Severity.PAGE)

@@ -40,7 +40,7 @@ def incidents(name: str, plan: str) -> tuple[Incident, ...]:
 
 
 @pytest.mark.parametrize(("name", "plan"), CASES)
-def test_a_known_cause_is_the_root_of_the_only_incident(name: str, plan: str) -> None:
+def test_known_cause_is_only_root(name: str, plan: str) -> None:
     found = incidents(name, plan)
     roots = truth(name)["root_by_plan"][plan]
     if roots:

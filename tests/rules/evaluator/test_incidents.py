@@ -58,7 +58,7 @@ CASCADE = (
 )
 
 
-def test_a_cascade_is_one_incident_whose_root_is_what_began_it() -> None:
+def test_cascade_is_one_incident() -> None:
     (incident,) = group_incidents(CASCADE)
     assert incident.root.rule == "WorkloadDrift"
     assert incident.severity is Severity.PAGE
@@ -69,7 +69,7 @@ def test_a_cascade_is_one_incident_whose_root_is_what_began_it() -> None:
     assert incident.action == "mend WorkloadDrift"
 
 
-def test_the_root_is_refined_as_evidence_comes_and_the_id_stays() -> None:
+def test_root_refines_under_one_id() -> None:
     roots = [group_incidents(CASCADE[:n])[0] for n in range(1, len(CASCADE) + 1)]
     assert [one.root.rule for one in roots] == [
         *("KvCacheCascade", "KvCacheCascade", "LoadBeyondBenchmark"),
@@ -78,7 +78,7 @@ def test_the_root_is_refined_as_evidence_comes_and_the_id_stays() -> None:
     assert len({one.id for one in roots}) == 1
 
 
-def test_a_finding_that_outlives_its_root_keeps_the_id() -> None:
+def test_outlived_root_keeps_id() -> None:
     ended = [replace(one, ended_at=one.ended_at or 900.0) for one in CASCADE]
     later = [*ended[:-1], CASCADE[-1]]
     assert group_incidents(later)[0].id == group_incidents(CASCADE)[0].id
@@ -86,7 +86,7 @@ def test_a_finding_that_outlives_its_root_keeps_the_id() -> None:
     assert group_incidents(ended)[0].ended_at == 900.0
 
 
-def test_what_comes_back_soon_is_the_same_incident() -> None:
+def test_quick_return_is_same_incident() -> None:
     first, soon = finding("KvEviction", 0.0, 100.0), finding("KvEviction", 100.0 + NEAR_SECONDS, None)
     late = finding("KvEviction", 101.0 + NEAR_SECONDS, None)
     assert len(group_incidents([first, soon])) == 1
@@ -101,7 +101,7 @@ def test_a_root_that_came_back_lasts() -> None:
     assert incident.id == group_incidents(CASCADE)[0].id
 
 
-def test_replicas_that_show_the_same_are_one_incident() -> None:
+def test_replicas_alike_are_one_incident() -> None:
     lost = [finding("TargetDown", 10.0 * n, 100.0, replica=f"r{n}") for n in range(5)]
     (incident,) = group_incidents(lost)
     assert incident.root.subject.replica == "r0"
@@ -116,12 +116,12 @@ def test_a_cause_too_long_ago_explains_nothing() -> None:
 
 
 @pytest.mark.parametrize("fault", ["GpuEccErrors", "GpuXid"])
-def test_an_outage_after_a_fatal_fault_is_the_incident_of_the_fault(fault: str) -> None:
+def test_outage_after_fault_joins_it(fault: str) -> None:
     (incident,) = group_incidents([finding(fault, 0.0, replica="a"), finding("TierDown", 60.0)])
     assert incident.root.rule == fault
 
 
-def test_what_is_only_likely_or_of_the_report_is_a_note() -> None:
+def test_likely_findings_are_notes() -> None:
     likely = finding("QueueGrowing", 0.0, certainty=Certainty.LIKELY)
     note = finding("UtilizationTrap", 0.0)
     warning = finding("TtftSloBurn", 0.0, tier="other", status=Status.WARNING)
@@ -133,7 +133,7 @@ def test_what_is_only_likely_or_of_the_report_is_a_note() -> None:
     }
 
 
-def test_a_rule_that_was_removed_is_a_note_of_its_own() -> None:
+def test_removed_rule_is_a_note() -> None:
     old = finding("OldRule", 0.0)
     found = group_incidents([old, *CASCADE])
     assert (found[0].root.rule, found[0].severity) == ("OldRule", Severity.REPORT)
@@ -141,7 +141,7 @@ def test_a_rule_that_was_removed_is_a_note_of_its_own() -> None:
 
 @pytest.mark.parametrize("rule", ["TtftSloBurn", "TpotSloBurn", "AvailabilityBurn"])
 @pytest.mark.parametrize("cause", ["KvCacheCascade", "TargetDown", "TierDown", "WorkloadDrift", "LoadBeyondBenchmark"])
-def test_what_users_feel_is_explained_by_the_cascade_and_by_lost_replicas(rule: str, cause: str) -> None:
+def test_cascade_explains_what_users_feel(rule: str, cause: str) -> None:
     assert 0 < BY_NAME[cause].stage < BY_NAME[rule].stage
 
 
@@ -177,14 +177,14 @@ FINDINGS = st.lists(
 
 
 @given(FINDINGS, st.randoms(use_true_random=False))
-def test_any_order_of_arrival_gives_the_same_incidents(findings: list[Finding], random: object) -> None:
+def test_any_order_gives_same_incidents(findings: list[Finding], random: object) -> None:
     shuffled = list(findings)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert group_incidents(shuffled) == group_incidents(findings)
 
 
 @given(FINDINGS)
-def test_every_finding_is_in_exactly_one_incident_of_its_tier(findings: list[Finding]) -> None:
+def test_finding_is_in_one_incident(findings: list[Finding]) -> None:
     incidents = group_incidents(findings)
     members = [one for incident in incidents for one in incident.findings]
     assert sorted(map(repr, members)) == sorted(map(repr, findings))
@@ -208,7 +208,7 @@ def suspecting(one: Finding, *causes: str, certainty: Certainty = Certainty.CERT
     return replace(one, worst=replace(one.worst, causes=found))
 
 
-def test_of_several_roots_the_one_that_symptoms_suspect_is_the_root() -> None:
+def test_suspected_root_wins() -> None:
     """The plan has other lengths all the time; the routing broke."""
     drift, routing = finding("WorkloadDrift", 195.0), finding("PrefixRoutingBroken", 305.0)
     slow = suspecting(finding("TtftDivergence", 255.0), "routing", "prompt lengths")
@@ -218,7 +218,7 @@ def test_of_several_roots_the_one_that_symptoms_suspect_is_the_root() -> None:
     assert group_incidents([drift, routing, suspecting(slow)])[0].root is drift
 
 
-def test_of_several_roots_the_loudest_counts_before_what_is_suspected() -> None:
+def test_loudest_root_precedes_suspicion() -> None:
     lost, drift = finding("TierDown", 900.0), finding("WorkloadDrift", 0.0)
     slow = suspecting(finding("TtftSloBurn", 910.0), "prompt lengths")
     (incident,) = group_incidents([lost, drift, slow])
@@ -226,9 +226,7 @@ def test_of_several_roots_the_loudest_counts_before_what_is_suspected() -> None:
 
 
 @pytest.mark.parametrize(("likely_at", "root"), [(0.0, "a, likely"), (60.0, "b, certain")])
-def test_of_several_notes_the_earliest_is_the_root_and_of_those_at_once_a_certain_one(
-    likely_at: float, root: str
-) -> None:
+def test_earliest_certain_note_is_root(likely_at: float, root: str) -> None:
     likely = finding("UtilizationTrap", likely_at, replica="a, likely", certainty=Certainty.LIKELY)
     certain = finding("UtilizationTrap", 60.0, replica="b, certain")
     assert group_incidents([likely, certain])[0].root.subject.replica == root
@@ -237,7 +235,7 @@ def test_of_several_notes_the_earliest_is_the_root_and_of_those_at_once_a_certai
 @pytest.mark.parametrize(
     ("certainty", "root"), [(Certainty.CERTAIN, "AvailabilityBurn"), (Certainty.LIKELY, "NoHeadroom")]
 )
-def test_a_symptom_whose_proven_cause_no_rule_finds_is_the_root(certainty: Certainty, root: str) -> None:
+def test_symptom_without_cause_is_root(certainty: Certainty, root: str) -> None:
     died = suspecting(finding("AvailabilityBurn", 60.0), "engine stopped", certainty=certainty)
     assert group_incidents([finding("NoHeadroom", 0.0), died])[0].root.rule == root
 
@@ -250,20 +248,18 @@ def test_a_symptom_whose_proven_cause_no_rule_finds_is_the_root(certainty: Certa
         ("WorkloadDrift", 3 * 86_400.0, "WorkloadDrift"),
     ],
 )
-def test_what_began_long_before_an_outage_is_not_its_symptom_but_a_drift_is_seen_late(
-    cause: str, after: float, root: str
-) -> None:
+def test_old_drift_is_no_symptom(cause: str, after: float, root: str) -> None:
     (incident,) = group_incidents([finding("AvailabilityBurn", 0.0), finding(cause, after)])
     assert incident.root.rule == root
 
 
-def test_roots_that_begin_within_an_hour_are_one_incident() -> None:
+def test_roots_within_an_hour_join() -> None:
     drift, routing = finding("WorkloadDrift", 0.0), finding("PrefixRoutingBroken", APART_SECONDS)
     assert len(group_incidents([drift, routing])) == 1
     assert len(group_incidents([drift, replace(routing, started_at=APART_SECONDS + 1.0)])) == 2
 
 
-def test_an_outage_in_a_lasting_drift_is_an_incident_of_its_own() -> None:
+def test_outage_in_drift_stands_alone() -> None:
     drift, early = finding("WorkloadDrift", 0.0), finding("TtftDivergence", 100.0)
     lost, late = finding("TierDown", 90_000.0, 90_400.0), finding("TtftSloBurn", 90_060.0, 91_000.0)
     first, second = group_incidents([drift, early, lost, late])
@@ -273,7 +269,7 @@ def test_an_outage_in_a_lasting_drift_is_an_incident_of_its_own() -> None:
     assert len(group_incidents([drift, early, soon, replace(late, started_at=3660.0)])) == 1
 
 
-def test_every_suspected_cause_names_rules_that_find_it() -> None:
+def test_suspected_causes_name_rules() -> None:
     assert {row.cause for row in SUSPECTS} - {"benchmark"} == set(SUSPECTED)
     assert {rule for rules in SUSPECTED.values() for rule in rules} <= BY_NAME.keys()
 
@@ -296,7 +292,7 @@ def felt(one: Finding, share: MissedObjective, sentence: str = "") -> Finding:
     return replace(one, worst=worst)
 
 
-def test_the_sentence_says_the_claim_the_time_the_effect_and_what_users_feel() -> None:
+def test_sentence_has_claim_time_and_effect() -> None:
     drift = felt(finding("WorkloadDrift", 37_380.0), missed(0.56), "Prompts are 4x longer than planned: P95 500 tokens")
     (incident,) = group_incidents([drift, finding("KvEviction", 37_390.0)], now=40_000.0)
     assert incident.sentence == (
@@ -306,7 +302,7 @@ def test_the_sentence_says_the_claim_the_time_the_effect_and_what_users_feel() -
     assert incident.missed == missed(0.56)
 
 
-def test_a_sentence_leaves_out_the_effect_first_and_then_the_share_where_words_run_out() -> None:
+def test_long_sentence_drops_effect_first() -> None:
     def sentence(claim: str) -> str:
         drift = felt(finding("WorkloadDrift", 0.0), missed(0.56), claim)
         return group_incidents([drift, finding("KvEviction", 10.0)], now=20.0)[0].sentence
@@ -316,7 +312,7 @@ def test_a_sentence_leaves_out_the_effect_first_and_then_the_share_where_words_r
     assert sentence("a " * 22 + "b").endswith("b since 00:00")
 
 
-def test_failed_requests_have_no_limit_and_few_forecasts_are_not_named() -> None:
+def test_failed_requests_have_no_limit() -> None:
     def sentence(share: MissedObjective) -> str:
         return group_incidents([felt(finding("GpuXid", 0.0), share)], now=20.0)[0].sentence
 
@@ -324,7 +320,7 @@ def test_failed_requests_have_no_limit_and_few_forecasts_are_not_named() -> None
     assert sentence(missed(0.009)) == "GpuXid is seen since 00:00"
 
 
-def test_sentence_and_impact_follow_the_newest_results_while_a_finding_lasts() -> None:
+def test_impact_follows_lasting_findings() -> None:
     drift = felt(finding("WorkloadDrift", 0.0), missed(0.5), "Prompts are 2x longer")
     now = replace(drift.worst, t=60.0, sentence="Prompts are 3x longer", missed=missed(0.1))
     (incident,) = group_incidents([drift], [now], 90.0)
@@ -341,7 +337,7 @@ def idle(replicas: float) -> IdleReplicas:
     )
 
 
-def test_impact_names_the_replicas_and_the_idle_money() -> None:
+def test_impact_names_replicas_and_money() -> None:
     trap = felt(finding("UtilizationTrap", 0.0), missed(0.5))
     (incident,) = group_incidents([replace(trap, worst=replace(trap.worst, idle=idle(2.5)))])
     assert (incident.idle, incident.replicas) == (idle(2.5), ())
@@ -349,7 +345,7 @@ def test_impact_names_the_replicas_and_the_idle_money() -> None:
     assert group_incidents([finding("TargetDown", 0.0, replica="b")])[0].replicas == ("b",)
 
 
-def test_impact_is_the_worst_of_what_lasts_and_in_the_end_the_worst_of_all() -> None:
+def test_impact_ends_with_the_worst() -> None:
     ends = {0.1: None, 0.3: None, 0.2: None, 0.9: 70.0}
     found = [felt(finding("GpuXid", 0.0, end, replica=str(share)), missed(share)) for share, end in ends.items()]
     found = [
@@ -363,18 +359,18 @@ def test_impact_is_the_worst_of_what_lasts_and_in_the_end_the_worst_of_all() -> 
 @pytest.mark.parametrize(
     ("rule", "share", "known"), [("TierDown", 0.0, False), ("TierDown", 0.1, True), ("GpuXid", 0.0, True)]
 )
-def test_of_a_tier_that_is_down_no_missed_request_is_no_impact(rule: str, share: float, known: bool) -> None:
+def test_dead_tier_misses_requests_as_impact(rule: str, share: float, known: bool) -> None:
     (incident,) = group_incidents([felt(finding(rule, 0.0), missed(share))])
     assert incident.missed == (missed(share) if known else None)
 
 
 @pytest.mark.parametrize("root", ["TtftSloBurn", "TpotSloBurn", "AvailabilityBurn"])
-def test_a_root_about_latency_says_its_share_itself(root: str) -> None:
+def test_latency_root_says_its_share(root: str) -> None:
     (incident,) = group_incidents([felt(finding(root, 0.0), missed(0.5))], now=20.0)
     assert incident.sentence == f"{root} is seen since 00:00"
 
 
-def test_relief_is_of_the_rule_that_pages_and_the_action_of_the_root() -> None:
+def test_relief_joins_page_and_root() -> None:
     plan, shed = "Plan again", "Shed load"
     drift, burn = finding("WorkloadDrift", 0.0), finding("TtftSloBurn", 600.0)
     drift = replace(drift, worst=replace(drift.worst, actions=(plan,)))
@@ -386,7 +382,7 @@ def test_relief_is_of_the_rule_that_pages_and_the_action_of_the_root() -> None:
     assert group_incidents([drift, over])[0].relief == "Shed load", "it stays while findings come and go"
 
 
-def test_a_demand_that_is_only_forecast_is_no_demand_that_arrives() -> None:
+def test_forecast_demand_is_not_arriving() -> None:
     burn, demand = finding("TtftSloBurn", 600.0), finding("DemandExceedsCapacity", 500.0, status=Status.WARNING)
     expected = replace(demand, worst=replace(demand.worst, is_forecast=True))
     root = replace(finding("WorkloadDrift", 0.0), subject=demand.subject)
@@ -395,7 +391,7 @@ def test_a_demand_that_is_only_forecast_is_no_demand_that_arrives() -> None:
         assert f"{words} the fleet can serve" in incident.sentence
 
 
-def test_a_missed_forecast_is_a_note_beside_the_demand_that_it_missed() -> None:
+def test_missed_forecast_is_a_note() -> None:
     forecast = finding("ForecastDegraded", 0.0, status=Status.WARNING)
     note, incident = group_incidents(
         [finding("DemandExceedsCapacity", 300.0), forecast, finding("QueueGrowing", 600.0)]

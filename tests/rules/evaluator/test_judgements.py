@@ -39,7 +39,7 @@ def healthy(number: int, **more: object) -> Window:
 
 
 @pytest.mark.parametrize("rule", JUDGED)
-def test_every_rule_can_judge_and_finds_a_healthy_tier_fine(rule: str) -> None:
+def test_every_rule_finds_health_fine(rule: str) -> None:
     found = answered(rule, WHOLE, each(5, healthy))
     assert isinstance(found, Verdict), found
     assert (found.status, found.subject, found.actions) == (Status.OK, Subject(tier="t"), ())
@@ -57,7 +57,7 @@ def test_no_rule_judges_before_its_minimum(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", JUDGED)
-def test_no_rule_judges_a_tier_of_which_nothing_was_seen(rule: str) -> None:
+def test_unseen_tier_is_not_judged(rule: str) -> None:
     down = [gap_window(START + 60 * n, START + 60 * (n + 1), Gap.SCRAPE_FAILED) for n in range(5)]
     assert unknown(rule, WHOLE, down).reason is Gap.SCRAPE_FAILED
     empty = evaluate_rule(BY_NAME[rule], WHOLE, (), START)
@@ -66,7 +66,7 @@ def test_no_rule_judges_a_tier_of_which_nothing_was_seen(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", JUDGED)
-def test_a_restart_is_named_where_it_is_all_that_was_seen(rule: str) -> None:
+def test_restart_is_the_named_gap(rule: str) -> None:
     restarts = [gap_window(START + 60 * n, START + 60 * (n + 1), Gap.RESTARTED) for n in range(5)]
     assert unknown(rule, WHOLE, restarts).reason is Gap.RESTARTED
 
@@ -78,7 +78,7 @@ def test_without_a_benchmark_nothing_is_compared(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", JUDGED)
-def test_an_idle_tier_is_not_judged_by_its_requests(rule: str) -> None:
+def test_idle_tier_judges_no_requests(rule: str) -> None:
     def idle(number: int) -> Window:
         counters = {"preemptions": 0.0, "prefix_queried_tokens": 0.0, "prefix_hit_tokens": 0.0}
         empty = {family: seen({}) for family in ("ttft_seconds", "tpot_seconds", "itl_seconds")}
@@ -94,7 +94,7 @@ def test_an_idle_tier_is_not_judged_by_its_requests(rule: str) -> None:
         assert found.reason in (Gap.NO_TRAFFIC, Gap.TOO_FEW_REQUESTS)
 
 
-def test_the_hold_is_the_rules_window_and_no_more() -> None:
+def test_hold_is_the_rules_window() -> None:
     # KvEviction looks back 5 minutes, TtftDivergence 15: what lies before is forgotten.
     storm = each(30, lambda n: minute(n, slow=90 if n < 15 else 0, counters={"preemptions": 90.0 if n < 25 else 0.0}))
     for rule in ("KvEviction", "TtftDivergence"):
@@ -108,7 +108,7 @@ def test_the_hold_is_the_rules_window_and_no_more() -> None:
     assert len(kept.binned) == tier_minutes.LONGEST / 60 + 1
 
 
-def test_findings_over_a_week_must_show_in_three_separate_hours() -> None:
+def test_long_findings_need_three_hours() -> None:
     rule = BY_NAME["TtftDivergence"]
 
     def hours(slow: tuple[int, ...]) -> Status:

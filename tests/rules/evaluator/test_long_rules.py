@@ -19,7 +19,7 @@ DAY, WEEK = 24, 168
 TIER = Subject(tier="t")
 
 
-def test_every_rule_over_slices_is_judged_from_minutes_or_from_hours() -> None:
+def test_slice_rules_read_minutes_or_hours() -> None:
     live, long = {rule.name for rule in tier_minutes.LIVE}, {rule.name for rule in long_rules.LONG}
     assert live | long == {rule.name for rule in RULES if not rule.per_scrape}
     assert not live & long
@@ -27,24 +27,24 @@ def test_every_rule_over_slices_is_judged_from_minutes_or_from_hours() -> None:
     assert tier_minutes.LONGEST <= tier_minutes.LIVE_SECONDS
 
 
-def test_every_rule_over_days_answers_also_where_there_is_nothing() -> None:
+def test_long_rules_answer_without_data() -> None:
     results = long_rules.evaluate_long_rules(context(), (), START)
     assert [a.rule for a in results] == [rule.name for rule in long_rules.ASKED]
     assert all(isinstance(a, Unknown) and a.reason is Gap.TOO_FEW_REQUESTS and a.wait_seconds is None for a in results)
     assert "0 of 168 hours seen, 152 are needed" in {a.text for a in results if isinstance(a, Unknown)}
 
 
-def test_hours_that_are_seen_are_counted_in_words() -> None:
+def test_seen_hours_are_counted_in_words() -> None:
     found = unknown("UtilizationTrap", context(), hours(31))
     assert found.text == "31 of 168 hours seen, 152 are needed"
 
 
-def test_an_hour_counts_as_far_as_it_was_seen() -> None:
+def test_hour_counts_as_seen() -> None:
     half = hours(WEEK, lambda n: hour(n, covered=0.5 if n < 40 else 1.0))
     assert unknown("UtilizationTrap", context(), half).text == "148 of 168 hours seen, 152 are needed"
 
 
-def test_a_few_hours_without_the_agent_do_not_begin_the_week_anew() -> None:
+def test_missed_hours_keep_the_week() -> None:
     gaps = [one for number, one in enumerate(hours(WEEK)) if number not in (30, 31, 90, 150)]
     assert verdict("UtilizationTrap", context(), gaps).status is Status.OK
 
@@ -58,14 +58,14 @@ def test_the_hour_under_way_does_not_count() -> None:
     assert unknown("UtilizationTrap", context(), several[1:], under_way).text.startswith("167 of 168")
 
 
-def test_a_tier_whose_first_hour_of_the_week_was_missed_is_judged_where_it_was_watched_before() -> None:
+def test_late_start_judges_from_there() -> None:
     several = hours(WEEK + 3)
     missed = [*several[:2], *several[4:]]
     assert verdict("UtilizationTrap", context(), missed).status is Status.OK
     assert isinstance(answered("UtilizationTrap", context(), several[4:]), Unknown)
 
 
-def test_load_bins_of_an_hour_are_one_hour() -> None:
+def test_hour_of_bins_counts_once() -> None:
     several = hours(WEEK)
     parts = [replace(bin_window(one, None, None), bin=bin) for one in several for bin in (0, 2)]
     whole = long_rules.sum_slim_hours(parts)
@@ -74,13 +74,13 @@ def test_load_bins_of_an_hour_are_one_hour() -> None:
     assert long_rules.sum_slim_hours(whole) == whole
 
 
-def test_what_no_rule_over_days_reads_is_not_held_for_weeks() -> None:
+def test_unread_data_is_not_held() -> None:
     one = bin_window(hour(0, histograms={"ttft_seconds": seen({0.1: 5.0})}), None, None)
     (slim,) = long_rules.sum_slim_hours([one])
     assert (slim.window.histograms, slim.window.counters) == ({}, one.window.counters)
 
 
-def test_only_hours_under_the_present_plan_count_for_what_rests_on_its_curve() -> None:
+def test_plan_change_drops_older_hours() -> None:
     every = binned(hours(WEEK))
     results = {a.rule: a for a in long_rules.evaluate_long_rules(context(), every, hour(WEEK).start, every[100:])}
     trap = results["UtilizationTrap"]
@@ -96,7 +96,7 @@ def trap() -> list[BinnedWindow]:
 NOW = hour(WEEK).start
 
 
-def test_what_the_history_says_stands_from_the_next_turn_on_and_between_two_hours() -> None:
+def test_history_answers_stand_between_hours() -> None:
     watcher = EvaluationSteps({"t": context()})
     watcher.set_long_term_results(long_rules.evaluate_long_rules(context(), trap(), NOW))
     assert not watcher.rules
@@ -112,7 +112,7 @@ def test_what_the_history_says_stands_from_the_next_turn_on_and_between_two_hour
     assert "UtilizationTrap" in {one.rule for one in ended}
 
 
-def test_too_few_hours_after_a_change_of_plan_end_nothing() -> None:
+def test_plan_change_ends_nothing_early() -> None:
     watcher = EvaluationSteps({"t": context()})
     watcher.set_long_term_results(long_rules.evaluate_long_rules(context(), trap(), NOW))
     watcher.step(NOW)
@@ -123,7 +123,7 @@ def test_too_few_hours_after_a_change_of_plan_end_nothing() -> None:
     assert isinstance(rule_state.result, Unknown)
 
 
-def test_the_next_configuration_takes_over_what_was_told_and_drops_the_tiers_it_does_not_watch() -> None:
+def test_next_configuration_takes_results_over() -> None:
     before, after = EvaluationSteps({"t": context()}), EvaluationSteps({"t": context()})
     for tier in ("t", "gone"):
         before.apply_failed_scrape(tier, "a", NOW)
@@ -140,7 +140,7 @@ def test_the_next_configuration_takes_over_what_was_told_and_drops_the_tiers_it_
     assert ("NoHeadroom", TIER) in last.long_term
 
 
-def test_without_a_history_every_rule_over_days_is_unknown_in_the_same_words() -> None:
+def test_missing_history_is_unknown_everywhere() -> None:
     results = long_rules.unknown_results(context(), NOW, Gap.NOT_EXPOSED, "this agent keeps no history")
     assert [a.rule for a in results] == [rule.name for rule in long_rules.LONG]
     assert {(a.reason, a.text) for a in results if isinstance(a, Unknown)} == {
@@ -148,7 +148,7 @@ def test_without_a_history_every_rule_over_days_is_unknown_in_the_same_words() -
     }
 
 
-def test_a_replay_lists_the_rules_over_days_as_not_judged_in_the_same_words() -> None:
+def test_replay_lists_long_rules_unjudged() -> None:
     found = replay(load(folder("steady"))[0], None)
     told = [s for s in found.rule_states if s.result.rule in {rule.name for rule in long_rules.LONG}]
     assert len(told) == len(long_rules.LONG)
@@ -156,7 +156,7 @@ def test_a_replay_lists_the_rules_over_days_as_not_judged_in_the_same_words() ->
 
 
 @pytest.mark.parametrize("certainty", list(Certainty))
-def test_an_answer_over_a_week_keeps_its_certainty_beside_a_live_one(certainty: Certainty) -> None:
+def test_week_answer_keeps_its_certainty(certainty: Certainty) -> None:
     weekly = verdict("NoHeadroom", context(), hours(WEEK, lambda n: hour(n, used=0.95)))
     sure = replace(weekly, certainty=certainty)
     quiet = replace(weekly, t=weekly.t + 900, status=Status.OK)

@@ -12,8 +12,8 @@ from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
+from rules.verdicts.context import ForecastPoint, Projection
 from rules.verdicts.finding import ClosedSpan, Finding, UnknownSpan
-from rules.verdicts.projection import ForecastPoint, Projection
 from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 A = Subject(tier="t", replica="a")
@@ -51,7 +51,7 @@ def rule_state(watcher: EvaluationSteps, rule: str, subject: Subject = TIER) -> 
     return result
 
 
-def test_a_minute_is_closed_when_the_next_begins_and_told_once() -> None:
+def test_minute_closes_once_at_next() -> None:
     watcher = EvaluationSteps({"t": context()})
     told = []
     for seconds in range(0, 200, 15):
@@ -62,7 +62,7 @@ def test_a_minute_is_closed_when_the_next_begins_and_told_once() -> None:
     assert [s.window.start - START for s in closed] == [0, 60, 120]
 
 
-def test_a_closed_minute_is_told_as_the_rules_see_it() -> None:
+def test_closed_minute_is_the_rules_minute() -> None:
     watcher = EvaluationSteps({"t": context()})
     for seconds in range(0, 76, 15):
         watcher.apply_snapshot("t", "a", at(seconds, rps=7.0))
@@ -72,7 +72,7 @@ def test_a_closed_minute_is_told_as_the_rules_see_it() -> None:
     assert closed.slice.beyond
 
 
-def test_a_partial_observation_evaluates_the_rules_of_the_scraped_replicas_only() -> None:
+def test_partial_observation_judges_scraped_replicas() -> None:
     evaluator, state = Evaluator({"t": context()}), EvaluatorState()
 
     def step(seconds: int, names: str, *, partial: bool) -> dict[str, float]:
@@ -93,7 +93,7 @@ def test_a_partial_observation_evaluates_the_rules_of_the_scraped_replicas_only(
     assert step(45, "", partial=False) == {"a": 45.0, "b": 45.0}
 
 
-def test_a_tier_is_judged_when_a_minute_closed_and_a_replica_every_turn() -> None:
+def test_tiers_by_minute_replicas_by_turn() -> None:
     watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=45)
     of_replicas = {"KvCacheCascade", "TargetDown", "EngineStalled", "TelemetryStale"}
@@ -106,7 +106,7 @@ def test_a_tier_is_judged_when_a_minute_closed_and_a_replica_every_turn() -> Non
     assert watcher.rules["TargetDown", A].result.t == START + 90
 
 
-def test_slow_requests_become_a_finding_and_it_ends() -> None:
+def test_slow_requests_start_and_end_finding() -> None:
     watcher = EvaluationSteps({"t": context()})
     began = watched(watcher, slow=0.1)
     assert rule_state(watcher, "TtftDivergence").status is Status.WARNING
@@ -126,7 +126,7 @@ def test_slow_requests_become_a_finding_and_it_ends() -> None:
     assert START + 600 < finding.ended_at < START + 1000
 
 
-def test_what_fires_carries_the_share_of_requests_that_missed_an_objective() -> None:
+def test_finding_carries_share_of_missed() -> None:
     watcher = EvaluationSteps({"t": context(slo={"ttft_p99_seconds": 0.26})})
     watched(watcher, slow=0.1)
     felt = rule_state(watcher, "TtftDivergence").missed
@@ -135,7 +135,7 @@ def test_what_fires_carries_the_share_of_requests_that_missed_an_objective() -> 
     assert rule_state(watcher, "KvEviction").missed is None
 
 
-def test_a_target_that_is_down_is_told_and_its_return_too() -> None:
+def test_down_target_and_return_are_told() -> None:
     watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=60)
     for seconds in (75, 90, 105):
@@ -154,7 +154,7 @@ def test_a_target_that_is_down_is_told_and_its_return_too() -> None:
     assert [(s.reason, s.started_at, s.ended_at) for s in spans] == [(Gap.SCRAPE_FAILED, START + 75, START + 120)]
 
 
-def test_a_tier_without_a_plan_is_watched_without_one() -> None:
+def test_planless_tier_is_watched() -> None:
     watcher = EvaluationSteps({})
     watched(watcher, end=300)
     assert watcher.evaluator.tier("t").plan is None
@@ -172,7 +172,7 @@ def test_tiers_are_judged_apart() -> None:
     assert rule_state(watcher, "TtftDivergence", Subject(tier="u")).status is Status.OK
 
 
-def test_an_orderly_stop_hands_over_the_open_minutes() -> None:
+def test_stop_hands_over_open_minutes() -> None:
     watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=90, names="ab")
     closed = watcher.flush()
@@ -182,7 +182,7 @@ def test_an_orderly_stop_hands_over_the_open_minutes() -> None:
     ]
 
 
-def test_what_is_wrong_with_the_gpus_is_kept_until_it_is_not() -> None:
+def test_gpu_problem_is_kept_until_solved() -> None:
     watcher = EvaluationSteps({"t": context()})
     watcher.set_gpu_problem("t", "a", "GPU-1 has not been read for 150 s")
     watched(watcher, end=30)
@@ -192,7 +192,7 @@ def test_what_is_wrong_with_the_gpus_is_kept_until_it_is_not() -> None:
     assert [(e.rule, e.ended_at) for e in ended] == [("TelemetryStale", START + 45)]
 
 
-def test_another_configuration_goes_on_where_the_last_one_was() -> None:
+def test_new_configuration_goes_on() -> None:
     before = EvaluationSteps({"t": context()})
     watched(before, end=300, names="ab", slow=0.1)
     after = EvaluationSteps({"t": context(requests=100)})
@@ -205,7 +205,7 @@ def test_another_configuration_goes_on_where_the_last_one_was() -> None:
     assert len(after.minutes["t"].binned) == 2 * 6
 
 
-def test_a_tier_goes_on_where_every_replica_of_it_is_another_one() -> None:
+def test_tier_outlives_all_its_replicas() -> None:
     """A new version of the engine is rolled out: the tier has been as slow as it is since before."""
     before = EvaluationSteps({"t": context()})
     watched(before, end=300, names="ab", slow=0.1)
@@ -219,7 +219,7 @@ def test_a_tier_goes_on_where_every_replica_of_it_is_another_one() -> None:
     assert finding.started_at == START + 195
 
 
-def test_what_stood_for_a_replica_that_is_gone_ends_with_the_next_turn() -> None:
+def test_gone_replica_ends_its_findings() -> None:
     before = EvaluationSteps({"t": context()})
     watched(before, end=60, names="ab")
     for seconds in (75, 90, 105):
@@ -257,7 +257,7 @@ def unknown(watcher: EvaluationSteps, rule: str) -> tuple[Gap, str]:
     return result.reason, result.text
 
 
-def test_the_newest_forecast_is_judged_until_it_is_outlived() -> None:
+def test_newest_forecast_counts_until_outlived() -> None:
     watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=150)
     assert unknown(watcher, "ForecastDegraded") == (Gap.TOO_FEW_REQUESTS, "no forecast is made yet")
@@ -273,7 +273,7 @@ def test_the_newest_forecast_is_judged_until_it_is_outlived() -> None:
     assert unknown(watcher, "ForecastDegraded")[1] == "no forecast is made yet"
 
 
-def test_forecasts_go_on_with_another_configuration_for_tiers_that_are_still_watched() -> None:
+def test_forecasts_survive_new_configuration() -> None:
     before = EvaluationSteps({"t": context()})
     watched(before, end=60)
     kept = projection(START + 60)
@@ -283,7 +283,7 @@ def test_forecasts_go_on_with_another_configuration_for_tiers_that_are_still_wat
     assert after.projections == {"t": kept}
 
 
-def test_the_queue_of_a_tier_is_that_of_its_present_pages_and_else_of_its_newest_minute() -> None:
+def test_queue_is_of_present_pages() -> None:
     watcher = EvaluationSteps({"t": context()})
     assert watcher.state.requests_waiting("t") is None
     for seconds in range(0, 121, 15):
@@ -302,7 +302,7 @@ def test_the_queue_of_a_tier_is_that_of_its_present_pages_and_else_of_its_newest
     assert watcher.state.requests_waiting("other") is None
 
 
-def test_a_defect_at_the_minutes_of_one_tier_costs_the_other_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defect_of_one_tier_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
     add_minutes = tier_minutes.add_minutes
 
     def fails_for_u(before: Any, binned: Any, tier: Any, now: float) -> Any:

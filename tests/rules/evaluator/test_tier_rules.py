@@ -12,12 +12,12 @@ from rules.verdicts.verdict import Status, Unknown, Verdict
 TIER_RULES = [rule.name for rule in tier_minutes.LIVE]
 
 
-def test_a_closed_minute_is_placed_and_comes_last() -> None:
+def test_closed_minute_comes_last() -> None:
     booked = minutes(context(), {"a": [minute(0), minute(1, rps=5.0)]})
     assert [(s.replica, s.bin, s.window.start) for s in booked.binned] == [("a", 1, START), ("a", 2, START + 60)]
 
 
-def test_only_what_a_rule_still_looks_back_to_is_kept() -> None:
+def test_only_needed_minutes_are_kept() -> None:
     booked = minutes(context(), {"a": each(70, minute), "b": each(70, minute)})
     assert max(rule.window_seconds for rule in tier_minutes.LIVE) == tier_minutes.LONGEST == 3600
     assert len(booked.binned) == 2 * 61
@@ -40,7 +40,7 @@ def test_nothing_yet_is_unknown_for_every_rule() -> None:
     ]
 
 
-def test_a_rule_that_only_time_will_answer_says_how_long() -> None:
+def test_waiting_rule_says_how_long() -> None:
     booked = minutes(context(), {"a": each(2, minute)})
     results = {one.rule: one for one in tier_rules.evaluate_tier_rules(booked, context(), START + 120)}
     waits = {name: one.wait_seconds for name, one in results.items() if isinstance(one, Unknown)}
@@ -70,7 +70,7 @@ def test_another_plan_places_the_same_minutes_anew() -> None:
     assert [(s.bin, s.replica, s.outside) for s in bare.binned] == [(None, "a", ""), (None, "a", "")]
 
 
-def test_old_minutes_keep_their_lengths_and_none_of_their_latencies() -> None:
+def test_old_minutes_keep_lengths_only() -> None:
     of = context()
     lengths = {"prompt_tokens_per_request": seen({0.08: 180}), "generation_tokens_per_request": seen({0.08: 180})}
     kept = tier_minutes.TierMinutes()
@@ -86,13 +86,13 @@ def test_old_minutes_keep_their_lengths_and_none_of_their_latencies() -> None:
     assert len(kept.binned) == 20
 
 
-def test_rules_over_latencies_look_back_no_further_than_these_are_kept() -> None:
+def test_latency_rules_look_back_shortly() -> None:
     for rule in tier_minutes.LIVE:
         if rule.family.endswith("_seconds") or rule.signal.endswith("_seconds"):
             assert rule.window_seconds <= tier_minutes.RECENT_SECONDS or rule.method is judge_cold_start, rule.name
 
 
-def test_a_rule_over_an_hour_of_every_replica_is_evaluated_seldom_where_the_tier_is_a_sum() -> None:
+def test_hourly_rule_of_sums_is_seldom() -> None:
     tier, rule = context(), "ReplicaImbalance"
     last = replace(verdict(rule, tier, {name: each(20, minute) for name in "ab"}), t=START)
     states = {(rule, last.subject): RuleState(result=last)}

@@ -39,7 +39,7 @@ FOREIGN = attach_finding(replace(alert(), tier="a", summary="P99 of 4 s"), [make
 DIAGNOSED = "this latency alert: KV cache cascade of a0, stage 3, began 6 minutes earlier"
 
 
-def test_everything_is_in_one_order_the_newest_last() -> None:
+def test_timeline_has_one_order() -> None:
     found = list_entries(
         group_incidents([make_finding(-360, 30, stage=3)]),
         [FOREIGN],
@@ -56,14 +56,14 @@ def test_everything_is_in_one_order_the_newest_last() -> None:
     assert [entry.lasts for entry in found] == [False, True, True, True, False]
 
 
-def test_what_is_over_before_is_left_out_and_what_lasted_into_it_is_not() -> None:
+def test_lasting_entries_stay_in_range() -> None:
     over, into, lasting = make_finding(-360, -200), make_finding(-360, -50), make_finding(-360)
     found = list_entries(group_incidents([over, into, lasting]), [], [event(-200), event(-50)], T - 100)
     findings = [(-360, T - 50), (-360, None)]
     assert [(entry.t - T, entry.ended_at) for entry in found] == [(-360, None), *findings, (-50, None)]
 
 
-def test_of_one_tier_it_says_what_is_about_that_tier_and_about_everything() -> None:
+def test_tier_timeline_has_its_entries() -> None:
     everything = [event(0), event(1, tier="a"), event(2, tier="b")]
     found = list_entries(
         group_incidents([make_finding(-5)]), [replace(FOREIGN, tier="b"), alert()], everything, T - 1000, tier="a"
@@ -101,7 +101,7 @@ def test_findings_of_one_cause_are_one_line() -> None:
     assert render_page(agent_status(tiers=(tier,))).decode().count('<li><span class="since"><time') == 1
 
 
-def test_a_line_is_short_and_programs_get_the_whole() -> None:
+def test_short_lines_and_whole_programs() -> None:
     long = event(0, text="word " * 500)
     found = list_entries([], [], [long], T - 1)
     (line,) = timeline_text(found, T).splitlines()
@@ -155,7 +155,7 @@ def test_programs_get_the_same() -> None:
     }
 
 
-def test_an_unknown_kind_of_a_newer_history_is_told_by_its_name() -> None:
+def test_newer_kind_is_told_by_name() -> None:
     (found,) = list_entries([], [], [event(0, kind="moon_phase")], T - 1)
     assert "moon phase: read again" in timeline_text([found], T)
 
@@ -164,7 +164,7 @@ def page(*events: TimelineEvent) -> str:
     return render_page(agent_status(tiers=(unplanned_tier(findings=(), results=()),), events=events)).decode()
 
 
-def test_the_page_has_it_the_newest_first_and_escapes_what_came_from_outside() -> None:
+def test_page_is_newest_first_and_escaped() -> None:
     hostile = TimelineEvent(
         t=NOW - 60, kind=TimelineKind.RELOAD, tier="<b>t", replica=None, text="<script>alert(1)</script>"
     )
@@ -189,9 +189,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return code, said.out, said.err
 
 
-def test_a_daemon_tells_restarts_changes_and_findings_on_its_page_and_by_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_daemon_tells_timeline_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "sizewatch.yaml"
     with engines() as served:
         # The same engine as another process.

@@ -23,27 +23,12 @@ def one(labels: dict[str, str] | None = None, /, **values: float) -> tuple[dict[
     return {**gpu.gauges, **gpu.counters}, dict(gpu.gaps)
 
 
-def test_a_full_page_comes_out_in_base_units_without_its_prefix() -> None:
+def test_full_amd_page_in_base_units() -> None:
     page = read_page(page_text(MI300X), AMD, 7.0)
     assert page.problems == ()
     busy, idle = page.readouts
     assert (busy.t, busy.gpu, busy.index, busy.product) == (7.0, "692501000010", 0, "AMD Instinct MI300X OAM")
     assert busy.pids == (4021, 4022)
-    assert busy.counters == {
-        "gpu_energy_joules": pytest.approx(25_293_978.861568),
-        "gpu_ecc_uncorrectable_errors": 0.0,
-        "gpu_ecc_correctable_errors": 3.0,
-    }
-    assert busy.gauges == {
-        "gpu_gfx_active": pytest.approx(0.87),
-        "dram_active": pytest.approx(0.41),
-        "tensor_active": pytest.approx(0.335),
-        "gpu_power_watts": 612.0,
-        "gpu_temperature_celsius": 71.0,
-        "gpu_memory_used_bytes": 176_114 * MIB,
-        "gpu_memory_total_bytes": 196_592 * MIB,
-    }
-    assert busy.sampled == {"gpu_gfx_active", "dram_active", "tensor_active", "gpu_power_watts"}
     assert busy.gaps == {}
     assert idle.gauges["gpu_gfx_active"] == 0.0, "an idle GPU is no gap"
     assert set(idle.gaps) == {"tensor_active"}
@@ -58,19 +43,16 @@ def test_the_prefix_is_the_operators_choice() -> None:
     assert strip_prefix("node_exporter_pcie_speed") == "pcie_speed"
 
 
-def test_tritons_names_are_not_taken_for_amds() -> None:
+def test_other_names_are_not_amds() -> None:
     assert strip_prefix("nv_gpu_power_usage") == "nv_gpu_power_usage"
     assert not signature("nv_gpu_power_usage", {"gpu_uuid": "GPU-a"})
     assert not AMD.wanted("nv_gpu_power_usage")
-
-
-def test_ours_and_other_exporters_names_are_no_sign_of_it() -> None:
     assert not signature("sizewatch_gpu_power_watts", {"gpu_uuid": "x"})
     assert not signature("gpu_gfx_activity", {"instance": "x"}), "a name alone is not enough"
     assert signature("amd_gpu_gfx_activity", {"gpu_id": "0"})
 
 
-def test_an_amd_gpu_has_what_an_nvidia_gpu_has_wherever_amd_measures_it() -> None:
+def test_amd_lacks_only_documented_names() -> None:
     """What DCGM tells and AMD cannot is named, with the reason, in the exporter's table."""
     told = set()
     for gpu in read_page(page_text(MI300X), AMD).readouts:
@@ -84,19 +66,6 @@ def test_an_amd_gpu_has_what_an_nvidia_gpu_has_wherever_amd_measures_it() -> Non
     assert lacking <= set(AMD.not_exposed)
 
 
-def test_the_old_naming_has_mega_of_ten_and_its_own_labels() -> None:
-    page = read_page(page_text(OLD), AMD)
-    gpu = by_gpu(page)["72ff740f-0000-1000-804c-3b58bf67050e"]
-    assert gpu.gauges == {
-        "gpu_gfx_active": pytest.approx(0.64),
-        "gpu_power_watts": 131.0,
-        "gpu_memory_total_bytes": 68_702e6,
-    }
-    # 64 GiB less what the driver keeps; as MiB it would be more than the card has.
-    assert 0.99 < gpu.gauges["gpu_memory_total_bytes"] / (64 * 1024**3) < 1.0
-    assert gpu.gaps["gpu_temperature_celsius"] == "gpu_junction_temperature is not on the page"
-
-
 @pytest.mark.parametrize(
     ("name", "ours", "shown", "expected"),
     [
@@ -107,17 +76,14 @@ def test_the_old_naming_has_mega_of_ten_and_its_own_labels() -> None:
         ("gpu_edge_temperature", "gpu_temperature_celsius", 60, 60),
     ],
 )
-def test_each_generation_of_gpus_has_sensors_of_its_own(name: str, ours: str, shown: float, expected: float) -> None:
+def test_generations_have_own_sensors(name: str, ours: str, shown: float, expected: float) -> None:
     assert one(**{name: shown})[0][ours] == expected
 
 
-def test_the_sensor_of_the_newer_gpus_is_preferred_and_a_blank_one_is_passed_over() -> None:
+def test_first_present_sensor_is_preferred() -> None:
     assert one(gpu_package_power=600, gpu_average_package_power=1)[0]["gpu_power_watts"] == 600
     assert one(gpu_package_power=0, gpu_average_package_power=131)[0]["gpu_power_watts"] == 131
     assert one(gpu_junction_temperature=0, gpu_edge_temperature=44)[0]["gpu_temperature_celsius"] == 44
-
-
-def test_the_reason_is_the_first_sensors_that_is_on_the_page() -> None:
     assert one(gpu_average_package_power=0, gpu_power_usage=65535)[1]["gpu_power_watts"] == (
         "gpu_average_package_power is 0, which stands for not measured"
     )
@@ -136,20 +102,20 @@ def test_the_reason_is_the_first_sensors_that_is_on_the_page() -> None:
         (2.0**64, "18446744073709551616, which stands for not supported"),
     ],
 )
-def test_what_stands_for_no_value_is_a_gap(shown: float, why: str) -> None:
+def test_amd_blank_is_a_gap(shown: float, why: str) -> None:
     values, gaps = one(gpu_package_power=shown)
     assert values == {}
     assert gaps["gpu_power_watts"] == f"gpu_package_power is {why}"
 
 
-def test_blank_shares_of_time_and_memory_are_gaps_and_a_share_of_zero_is_none() -> None:
+def test_blank_shares_are_gaps_zero_is_none() -> None:
     values, gaps = one(gpu_gfx_activity=65535, gpu_umc_activity=0, gpu_used_vram=0, gpu_total_vram=65535)
     assert values == {"dram_active": 0.0, "gpu_memory_total_bytes": 65535 * MIB}
     assert gaps["gpu_gfx_active"] == "gpu_gfx_activity is 65535, which is no share of time"
     assert gaps["gpu_memory_used_bytes"] == "gpu_used_vram is 0, which stands for not measured"
 
 
-def test_sensors_of_the_whole_gpu_stand_on_partition_0_and_are_gaps_never_zeros_on_the_others() -> None:
+def test_whole_gpu_sensors_stay_on_partition_0() -> None:
     page = read_page(page_text(DPX), AMD)
     first, second = (by_gpu(page)[f"692501000010/{n}"] for n in (0, 1))
     assert [gpu.product for gpu in (first, second)] == ["AMD Instinct MI300X OAM DPX partition"] * 2
@@ -166,7 +132,7 @@ def test_sensors_of_the_whole_gpu_stand_on_partition_0_and_are_gaps_never_zeros_
     assert "not for a partition (DPX)" in second.gaps["gpu_throttled_power_seconds"]
 
 
-def test_the_activity_of_a_partition_is_the_mean_over_its_own_dies_and_not_the_whole_gpus() -> None:
+def test_partition_activity_is_its_dies_mean() -> None:
     """The page shows gpu_gfx_activity 13 and 0 there, which holds for a GPU in one piece alone."""
     page = by_gpu(read_page(page_text(DPX), AMD))
     assert page["692501000010/0"].gauges["gpu_gfx_active"] == pytest.approx((80 + 60 + 70 + 90) / 400)
@@ -182,7 +148,7 @@ def test_the_activity_of_a_partition_is_the_mean_over_its_own_dies_and_not_the_w
     )
 
 
-def test_throttling_is_told_in_ticks_with_heat_as_the_sum_of_its_three_places() -> None:
+def test_heat_is_sum_of_three_ticks() -> None:
     ticks = read_page(page_text(MI300X), AMD).ticks["692501000010"]
     assert ticks.total == 8_000_000
     assert ticks.of == {
@@ -192,7 +158,7 @@ def test_throttling_is_told_in_ticks_with_heat_as_the_sum_of_its_three_places() 
     }
 
 
-def test_throttling_of_which_a_part_is_missing_is_a_gap_that_names_it() -> None:
+def test_partial_throttling_names_missing_part() -> None:
     samples = [
         ("gpu_violation_current_accumulated_counter", LABELS, 100.0),
         ("gpu_violation_ppt_residency_accumulated", LABELS, 7.0),
@@ -209,7 +175,7 @@ def test_throttling_of_which_a_part_is_missing_is_a_gap_that_names_it() -> None:
     )
 
 
-def test_faults_are_known_from_the_release_that_prints_them_or_from_the_first_that_is_printed() -> None:
+def test_faults_known_from_first_printed_one() -> None:
     page = read_page(page_text(MI300X), AMD)
     assert page.faults == {"692501000010": None, "692501000011": frozenset({"afid-23"})}
     assert all("gpu_fault_events" not in gpu.gaps for gpu in page.readouts)
@@ -220,14 +186,14 @@ def test_faults_are_known_from_the_release_that_prints_them_or_from_the_first_th
     assert AMD.read(several, 0.0).faults == {"S1": frozenset({"afid-30", "afid-25"})}
 
 
-def test_gpus_under_one_serial_number_are_told_apart_by_index_and_that_is_said() -> None:
+def test_shared_serial_is_split_by_index() -> None:
     samples = [("gpu_total_vram", {**LABELS, "gpu_id": str(n)}, 100.0) for n in (0, 3)]
     page = AMD.read(samples, 0.0)
     assert [gpu.gpu for gpu in page.readouts] == ["S1#0", "S1#3"]
     assert page.problems == ("2 GPUs are called S1; export the label gpu_uuid to tell them apart for good",)
 
 
-def test_a_uuid_names_a_gpu_before_its_serial_number_and_an_index_where_there_is_neither() -> None:
+def test_uuid_names_gpu_before_serial() -> None:
     named = [("gpu_total_vram", {**LABELS, "gpu_uuid": "U-1"}, 100.0)]
     assert AMD.read(named, 0.0).readouts[0].gpu == "U-1"
     bare = [("gpu_total_vram", {"gpu_id": "4"}, 100.0)]
@@ -241,7 +207,7 @@ def test_a_part_number_is_no_product() -> None:
     assert AMD.read([("gpu_total_vram", {**LABELS, **shown}, 1.0)], 0.0).readouts[0].product == shown["card_model"]
 
 
-def test_a_page_that_names_no_gpu_is_said() -> None:
+def test_amd_page_without_gpus_is_told() -> None:
     assert AMD.read([("gpu_total_vram", {}, 1.0)], 0.0).problems == (
         "1 AMD series left out: no label gpu_id, gpu_uuid or serial_number names their GPU",
     )
@@ -249,24 +215,6 @@ def test_a_page_that_names_no_gpu_is_said() -> None:
     assert said.startswith("no GPU series on the page: is this a device-metrics-exporter (port 5000)")
 
 
-def test_every_name_given_is_in_the_table_of_names() -> None:
+def test_amd_names_are_in_the_table() -> None:
     assert {row.ours for row in AMD.fields} <= set(GPU_NAMES)
     assert set(AMD.not_exposed) <= set(GPU_NAMES)
-
-
-# ---- pages of others ----
-
-
-def test_the_real_old_page_is_read() -> None:
-    page = read_page(page_text("amd-device-metrics-exporter-old-mini.prom"), AMD)
-    (gpu,) = page.readouts
-    assert (gpu.gpu, gpu.gauges["gpu_power_watts"]) == ("6699c0a8-4200-4242-037f-f97e6cae0f09", 41.0)
-    assert gpu.gauges["gpu_gfx_active"] == 0.0
-    assert gpu.gauges["gpu_memory_total_bytes"] == 68_702e6
-
-
-def test_the_lines_of_the_documentation_name_three_gpus_with_nothing_that_is_judged() -> None:
-    page = read_page(page_text("amd-device-metrics-exporter-1.5-doc-lines.prom"), AMD)
-    assert [gpu.index for gpu in page.readouts] == [0, 3, 5]
-    assert all(gpu.gauges == {} and gpu.counters == {} for gpu in page.readouts)
-    assert page.problems[0].startswith("3 GPUs are called xxxx")

@@ -4,13 +4,11 @@ import math
 import re
 
 import pytest
-from paths import SHARED
 
 from rules.gpu_sources.dcgm import FIELDS, read
 from rules.gpu_sources.devices import same_refresh
 from rules.telemetry.families import GPU_NAMES, LINKS
 
-SHARED_PAGES = SHARED / "pages"
 MIB = 1024 * 1024
 OFF = "not in dcgm-exporter's default counters"
 OURS = {
@@ -27,14 +25,7 @@ OPTIONAL = {
     "gpu_ecc_uncorrectable_errors",
     "gpu_ecc_correctable_errors",
 }
-SAMPLE = re.compile(r"(\w+)\{(.*)\} (\S+)$")
 LABEL = re.compile(r'(\w+)="([^"]*)"')
-
-
-def parse(text):
-    """The samples of a well-formed page whose label values hold no escapes (the product's own parser is not ours)."""
-    matches = [SAMPLE.match(line) for line in text.splitlines()]
-    return [(m[1], dict(LABEL.findall(m[2])), float(m[3])) for m in matches if m]
 
 
 def page(labels="", **values):
@@ -86,7 +77,7 @@ def one(samples):
 # ---- names and units ----
 
 
-def test_a_full_page_comes_out_in_base_units():
+def test_full_dcgm_page_in_base_units():
     gpu = one(page(**FULL))
     assert (gpu.t, gpu.gpu, gpu.index, gpu.product, gpu.pids) == (100.0, "GPU-a", 3, "NVIDIA H200", ())
     assert gpu.counters == {
@@ -119,12 +110,12 @@ def test_a_full_page_comes_out_in_base_units():
     assert gpu.sampled == {"gpu_utilization_sampled", "gpu_power_watts"}
 
 
-def test_every_name_given_is_in_the_table_of_names():
+def test_dcgm_names_are_in_the_table():
     assert set(OURS) <= set(GPU_NAMES)
     assert {row.ours for row in FIELDS} <= set(OURS)
 
 
-def test_every_field_that_is_not_on_the_page_is_a_gap_that_names_it():
+def test_missing_field_is_a_named_gap():
     gpu = one(page(DCGM_FI_DEV_GPU_TEMP=40.0))
     assert gpu.gauges == {"gpu_temperature_celsius": 40.0}
     assert set(gpu.gaps) == set(OURS) - {"gpu_temperature_celsius"}
@@ -132,7 +123,7 @@ def test_every_field_that_is_not_on_the_page_is_a_gap_that_names_it():
     assert gpu.gaps["gpu_memory_total_bytes"] == "DCGM_FI_DEV_FB_USED is not on the page"
 
 
-def test_throttling_and_ecc_are_gaps_that_say_they_are_off_by_default():
+def test_optional_fields_are_off_by_default():
     gpu = one(page(DCGM_FI_DEV_GPU_TEMP=40.0))
     assert {name for name, why in gpu.gaps.items() if OFF in why} == {
         *OPTIONAL,
@@ -145,7 +136,7 @@ def test_throttling_and_ecc_are_gaps_that_say_they_are_off_by_default():
     )
 
 
-def test_the_newer_names_of_throttling_are_the_same_in_nanoseconds_and_heat_is_the_sum_of_both():
+def test_newer_throttling_names_read_alike():
     reason = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_"
     newer = {
         f"{reason}SW_POWER_CAP_NS": 3e9,
@@ -159,7 +150,7 @@ def test_the_newer_names_of_throttling_are_the_same_in_nanoseconds_and_heat_is_t
     assert "gpu_throttled_thermal_seconds" not in one(page(**newer)).counters, "half a sum is no sum"
 
 
-def test_the_total_is_the_sum_of_its_parts_and_fb_total_only_where_a_part_is_missing():
+def test_memory_total_is_sum_of_parts():
     parts = {"DCGM_FI_DEV_FB_USED": 100.0, "DCGM_FI_DEV_FB_FREE": 50.0, "DCGM_FI_DEV_FB_TOTAL": 9_999.0}
     gpu = one(page(**parts))
     assert gpu.gauges["gpu_memory_total_bytes"] == 150.0 * MIB
@@ -168,7 +159,7 @@ def test_the_total_is_the_sum_of_its_parts_and_fb_total_only_where_a_part_is_mis
     assert gpu.gauges == {"gpu_memory_total_bytes": 200.0 * MIB}
 
 
-def test_the_enforced_power_limit_is_preferred_to_the_one_that_was_set():
+def test_enforced_power_limit_is_preferred():
     gpu = one(page(DCGM_FI_DEV_POWER_MGMT_LIMIT=700.0, DCGM_FI_DEV_ENFORCED_POWER_LIMIT=500.0))
     assert gpu.gauges["gpu_power_limit_watts"] == 500.0
     gpu = one(page(DCGM_FI_DEV_POWER_MGMT_LIMIT=700.0))
@@ -196,18 +187,15 @@ def test_the_enforced_power_limit_is_preferred_to_the_one_that_was_set():
         ("+Inf", "not a number"),
     ],
 )
-def test_a_blank_is_a_gap_and_no_number(printed, reason):
+def test_dcgm_blank_is_a_gap(printed, reason):
     gpu = one(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": float(printed)}))
     assert "gpu_temperature_celsius" not in gpu.gauges
     assert gpu.gaps == {"gpu_temperature_celsius": f"DCGM_FI_DEV_GPU_TEMP is {reason}"}
 
 
-def test_a_blank_part_of_the_memory_leaves_out_the_sum_too():
+def test_blank_memory_part_and_wrong_share():
     gpu = one(page(**{**FULL, "DCGM_FI_DEV_FB_FREE": 9223372036854775794.0}))
     assert gpu.gaps == {"gpu_memory_total_bytes": f"DCGM_FI_DEV_FB_FREE is {ANY_BLANK}"}
-
-
-def test_a_share_of_time_above_one_is_rounding_or_a_gap():
     assert one(page(DCGM_FI_PROF_SM_ACTIVE=1.004)).gauges["gpu_sm_active"] == 1.0
     gpu = one(page(DCGM_FI_PROF_SM_ACTIVE=71.0, DCGM_FI_DEV_GPU_UTIL=-1.0))
     assert gpu.gauges == {}
@@ -218,7 +206,7 @@ def test_a_share_of_time_above_one_is_rounding_or_a_gap():
 # ---- labels ----
 
 
-def test_old_and_new_label_spellings_name_the_same_gpu():
+def test_label_spellings_name_same_gpu():
     old = page(**FULL)
     new = [
         (name, {"gpu": "3", "uuid": "GPU-a", "modelName": "NVIDIA H200", "hostname": "node-1"}, value)
@@ -227,24 +215,18 @@ def test_old_and_new_label_spellings_name_the_same_gpu():
     assert readouts(new, 100.0) == readouts(old, 100.0)
 
 
-def test_a_gpu_without_index_or_model_is_still_a_gpu():
+def test_gpus_sort_by_index_if_any():
     gpu = one([("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-a"}, 40.0)])
     assert (gpu.index, gpu.product) == (None, "")
-
-
-def test_gpus_come_in_the_order_of_their_index():
     samples = [("DCGM_FI_DEV_GPU_TEMP", {"UUID": f"GPU-{i}", "gpu": str(i)}, 40.0) for i in (10, 2, 0)]
     samples.append(("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-x"}, 40.0))
     found, _ = readouts(samples, 0.0)
     assert [gpu.index for gpu in found] == [0, 2, 10, None]
 
 
-def test_series_without_a_uuid_are_left_out_and_said():
+def test_pages_without_uuid_or_series():
     found, problems = readouts([("DCGM_FI_DEV_GPU_TEMP", {"gpu": "0"}, 40.0)], 0.0)
     assert (found, problems) == ((), ("1 DCGM series left out: no label UUID or uuid names their GPU",))
-
-
-def test_a_page_without_dcgm_series_is_said():
     found, problems = readouts([("process_start_time_seconds", {}, 1.0)], 0.0)
     assert found == ()
     assert problems == ("no DCGM series on the page: is this a dcgm-exporter (port 9400), and does it see a GPU?",)
@@ -253,21 +235,18 @@ def test_a_page_without_dcgm_series_is_said():
 # ---- shared and partitioned GPUs ----
 
 
-def test_a_gpu_shared_by_pods_is_one_gpu_and_nothing_is_summed():
+def test_gpu_shared_by_pods_is_one():
     shared = [sample for pod in ("a", "b", "c") for sample in page(f'pod="{pod}"', **FULL)]
     assert one(shared) == one(page(**FULL))
 
 
-def test_values_of_single_pods_are_not_taken_for_the_whole_gpu():
+def test_pod_values_are_not_the_gpus():
     split = page('pod="a"', DCGM_FI_DEV_GPU_UTIL=20.0) + page('pod="b"', DCGM_FI_DEV_GPU_UTIL=45.0)
     gpu = one(split)
     assert "gpu_utilization_sampled" not in gpu.gauges
     assert gpu.gaps["gpu_utilization_sampled"] == (
         "DCGM_FI_DEV_GPU_UTIL has 2 different values for this GPU (one a pod): none is the whole GPU's"
     )
-
-
-def test_the_series_without_a_pod_is_the_whole_gpus():
     split = page('exported_pod="a"', DCGM_FI_DEV_GPU_UTIL=20.0) + page('pod=""', DCGM_FI_DEV_GPU_UTIL=65.0)
     assert one(split).gauges["gpu_utilization_sampled"] == pytest.approx(0.65)
 
@@ -276,7 +255,7 @@ def mig(number, profile="1g.18gb", **values):
     return page(f'GPU_I_ID="{number}" GPU_I_PROFILE="{profile}"', **values)
 
 
-def test_a_mig_instance_is_a_gpu_and_the_gpu_that_it_is_a_part_of_is_none():
+def test_mig_instance_replaces_its_gpu():
     parent = page(DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.4)
     found, problems = readouts(
         [
@@ -300,7 +279,7 @@ def test_a_mig_instance_is_a_gpu_and_the_gpu_that_it_is_a_part_of_is_none():
     }
 
 
-def test_what_is_measured_for_the_whole_gpu_is_a_gap_of_its_instances_and_so_is_never_summed():
+def test_whole_gpu_values_miss_on_instances():
     whole = {name: value for name, value in FULL.items() if "_PROF_" not in name and "_FB_" not in name}
     gpu = one(mig("1", **whole))
     assert (gpu.counters, gpu.gauges) == ({}, {})
@@ -314,19 +293,16 @@ def test_what_is_measured_for_the_whole_gpu_is_a_gap_of_its_instances_and_so_is_
 # ---- faults ----
 
 
-def test_the_code_that_stands_is_told_by_gpu_and_zero_is_none():
+def test_standing_codes_are_told_by_gpu():
     samples = [*page(DCGM_FI_DEV_XID_ERRORS=79.0), ("DCGM_FI_DEV_XID_ERRORS", {"UUID": "GPU-b", "gpu": "1"}, 0.0)]
     found = read(samples, 0.0)
     assert found.faults == {"GPU-a": frozenset({"xid-79"}), "GPU-b": frozenset()}
     assert not any(name.startswith("gpu_fault") for gpu in found.readouts for name in (*gpu.counters, *gpu.gaps))
-
-
-def test_codes_in_series_of_their_own_all_stand():
     several = page('err_code="79"', DCGM_FI_DEV_XID_ERRORS=79.0) + page('err_code="48"', DCGM_FI_DEV_XID_ERRORS=48.0)
     assert read(several, 0.0).faults == {"GPU-a": frozenset({"xid-79", "xid-48"})}
 
 
-def test_a_gpu_that_does_not_tell_its_faults_has_a_gap():
+def test_untold_faults_are_a_gap():
     found = read(page(DCGM_FI_DEV_GPU_TEMP=40.0, DCGM_FI_DEV_XID_ERRORS=9223372036854775794.0), 0.0)
     assert found.faults == {}
     assert found.readouts[0].gaps["gpu_fault_events"] == f"DCGM_FI_DEV_XID_ERRORS is {ANY_BLANK}"
@@ -335,7 +311,7 @@ def test_a_gpu_that_does_not_tell_its_faults_has_a_gap():
     )
 
 
-def test_a_fault_of_the_whole_gpu_is_one_of_each_instance_without_a_series_of_its_own():
+def test_whole_gpu_fault_reaches_instances():
     own = mig("1", DCGM_FI_DEV_XID_ERRORS=43.0)
     other = mig("2", DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.5)
     found = read([*own, *other, *page(DCGM_FI_DEV_XID_ERRORS=79.0)], 0.0)
@@ -345,7 +321,7 @@ def test_a_fault_of_the_whole_gpu_is_one_of_each_instance_without_a_series_of_it
 # ---- refreshes ----
 
 
-def test_two_scrapes_of_one_refresh_are_the_same_refresh():
+def test_repeated_scrape_is_one_refresh():
     first, second = read(page(**FULL), 100.0), read(page(**FULL), 115.0)
     assert first != second
     assert same_refresh(first, second)
@@ -357,7 +333,7 @@ def test_any_value_that_moved_is_another_refresh(name):
     assert not same_refresh(first, second)
 
 
-def test_a_gpu_more_or_a_new_gap_is_another_refresh():
+def test_new_gpu_or_gap_is_new_refresh():
     first = read(page(**FULL), 100.0)
     more = read([*page(**FULL), ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-b"}, 1.0)], 100.0)
     gap = read(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": math.nan}), 100.0)
@@ -370,37 +346,6 @@ def test_a_gpu_more_or_a_new_gap_is_another_refresh():
 # ---- pages of others ----
 
 
-def shared_page(name):
-    path = SHARED_PAGES / name
-    if not path.exists():
-        pytest.skip(f"../shared/pages/{name} is not here")
-    return parse(path.read_text(encoding="utf-8"))
-
-
-def test_a_real_t4_page_of_an_older_exporter_is_read():
-    found, problems = readouts(shared_page("dcgm-exporter-t4-datadog.prom"), 0.0)
-    assert problems == ()
-    t4 = {gpu.gpu: gpu for gpu in found}["GPU-20c56d28-0da5-6d26-a36a-e7af1ce2586e"]
-    assert (t4.index, t4.product) == (0, "Tesla T4")
-    assert t4.counters == {"gpu_energy_joules": pytest.approx(128_996.013)}
-    assert t4.gauges["gpu_memory_total_bytes"] == 15_109 * MIB
-    assert t4.gauges["gpu_utilization_sampled"] == 0.0
-    assert t4.gauges["gpu_power_watts"] == pytest.approx(8.969)
-    assert t4.gaps["gpu_gr_engine_active"] == "DCGM_FI_PROF_GR_ENGINE_ACTIVE is not on the page"
-    a10g = {gpu.gpu: gpu for gpu in found}["GPU-abc"]
-    assert a10g.gauges == {"dram_active": pytest.approx(3e-6)}
-
-
-def test_a_gpu_of_which_the_page_says_nothing_we_read_has_gaps_for_everything():
-    # The README's GPU says clocks and memory temperature only, the latter blank; neither is a name of ours.
-    found, problems = readouts(shared_page("dcgm-exporter-readme-blank-value.prom"), 0.0)
-    assert problems == ()
-    assert [(gpu.gpu, gpu.counters, gpu.gauges) for gpu in found] == [
-        ("GPU-604ac76c-d9cf-fef3-62e9-d92044ab6e52", {}, {})
-    ]
-    assert set(found[0].gaps) == set(OURS)
-
-
-def test_series_of_links_and_switches_without_a_uuid_are_no_problem():
+def test_link_series_need_no_uuid():
     samples = [*page(**FULL), ("DCGM_FI_DEV_NVLINK_ERRORS", {"gpu_uuid": "GPU-a", "nvlink": "1"}, 0.0)]
     assert one(samples) == one(page(**FULL))

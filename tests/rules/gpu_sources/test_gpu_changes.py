@@ -44,17 +44,14 @@ XID_79, XID_48, BOTH, NONE = (
 )
 
 
-def test_the_code_that_stands_on_the_first_page_is_no_event() -> None:
+def test_first_standing_code_is_no_event() -> None:
     assert faults(PageChanges(), XID_79, XID_79, XID_79) == [{"gpu_fault_events": 0.0}] * 3
 
 
-def test_a_code_that_comes_is_an_event_once_and_the_same_code_again_after_none_is_another() -> None:
+def test_new_and_repeated_codes_are_events() -> None:
     found = faults(PageChanges(), NONE, XID_79, XID_79, NONE, XID_79)
     assert [one["gpu_fault_events"] for one in found] == [0, 1, 1, 1, 2]
     assert found[-1]["gpu_fault_events_by_code/xid-79"] == 2
-
-
-def test_another_code_in_its_place_and_one_beside_it_are_events() -> None:
     found = faults(PageChanges(), XID_79, XID_48, BOTH)
     assert [one["gpu_fault_events"] for one in found] == [0, 1, 2]
     assert found[-1] == {
@@ -64,7 +61,7 @@ def test_another_code_in_its_place_and_one_beside_it_are_events() -> None:
     }
 
 
-def test_a_page_that_prints_no_fault_takes_none_back_where_absence_tells_nothing() -> None:
+def test_missing_fault_takes_nothing_back() -> None:
     assert [one["gpu_fault_events"] for one in faults(PageChanges(), None, XID_79, None, XID_79, XID_48)] == [
         0,
         1,
@@ -74,14 +71,14 @@ def test_a_page_that_prints_no_fault_takes_none_back_where_absence_tells_nothing
     ]
 
 
-def test_a_gpu_whose_faults_are_not_told_counts_none_and_its_codes_are_remembered() -> None:
+def test_untold_faults_are_remembered() -> None:
     changes = PageChanges()
     faults(changes, XID_79)
     assert counted(changes, page(T + 60)) == {}
     assert faults(changes, XID_79)[0]["gpu_fault_events"] == 0
 
 
-def test_what_dcgm_prints_becomes_an_event_in_the_window_of_its_gpu() -> None:
+def test_dcgm_code_becomes_a_window_event() -> None:
     def shown(t: float, xid: float) -> GpuExporterPage:
         return DCGM.read([("DCGM_FI_DEV_XID_ERRORS", {"UUID": "GPU-a", "gpu": "0"}, xid)], t)
 
@@ -102,25 +99,25 @@ def throttled(*shown: Ticks, every: float = 15.0) -> list[Mapping[str, float]]:
     return [counted(changes, page(T + every * n, ticks=one)) for n, one in enumerate(shown)]
 
 
-def test_ticks_become_seconds_by_their_share_of_the_time_between_two_pages() -> None:
+def test_ticks_become_seconds_by_share() -> None:
     found = throttled(ticks(1000, 100), ticks(2000, 350, 10), ticks(3000, 350, 1010))
     assert found[0] == {POWER: 0.0, HEAT: 0.0, SECONDS: 0.0}
     assert found[1] == {POWER: pytest.approx(15 * 0.25), HEAT: pytest.approx(15 * 0.01), SECONDS: 15.0}
     assert found[2] == {POWER: pytest.approx(15 * 0.25), HEAT: pytest.approx(15 * 1.01), SECONDS: 30.0}
 
 
-def test_places_that_are_hot_at_once_are_not_throttled_for_longer_than_the_time_there_was() -> None:
+def test_throttling_never_exceeds_its_time() -> None:
     assert throttled(ticks(1000, 0), ticks(2000, 0, 2500))[-1][HEAT] == 15.0
 
 
-def test_counts_that_stand_still_wait_for_the_next_that_move() -> None:
+def test_still_ticks_wait_for_the_next() -> None:
     """The exporter may answer twice from one reading of the GPU."""
     found = throttled(ticks(1000, 0), ticks(1000, 0), ticks(3000, 1000))
     assert found[1][SECONDS] == 0.0
     assert found[2] == {POWER: pytest.approx(15.0), HEAT: 0.0, SECONDS: 30.0}
 
 
-def test_counts_that_fell_began_anew_and_the_time_between_is_not_known() -> None:
+def test_fallen_ticks_begin_anew() -> None:
     found = throttled(ticks(1000, 100), ticks(2000, 600), ticks(50, 10), ticks(1050, 510))
     assert [one[SECONDS] for one in found] == [0, 15, 15, 30]
     assert [one[POWER] for one in found] == pytest.approx([0, 7.5, 7.5, 15])
@@ -128,7 +125,7 @@ def test_counts_that_fell_began_anew_and_the_time_between_is_not_known() -> None
     assert [one[SECONDS] for one in found] == [0, 0, 15]
 
 
-def test_what_amd_prints_becomes_throttled_seconds_in_the_window_of_its_gpu() -> None:
+def test_amd_ticks_become_throttled_seconds() -> None:
     def shown(t: float, total: float, ppt: float) -> GpuReadout:
         labels = {"gpu_id": "0", "serial_number": "S1"}
         samples = [

@@ -56,7 +56,7 @@ DCGM_FI_PROF_PIPE_FP64_ACTIVE DCGM_FI_PROF_PIPE_FP32_ACTIVE DCGM_FI_PROF_PIPE_FP
 
 
 @pytest.mark.parametrize("name", ALL_PAGES)
-def test_a_page_is_known_for_its_exporters(name: str) -> None:
+def test_page_names_its_exporter(name: str) -> None:
     text = page_text(name)
     parsed = [one for exporter in EXPORTERS for one in series(text, exporter)]
     found = detect_exporter((name, labels) for name, labels, _ in parsed)
@@ -64,19 +64,19 @@ def test_a_page_is_known_for_its_exporters(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL_PAGES)
-def test_every_family_of_every_page_is_read_or_left_alone_with_a_reason(name: str) -> None:
+def test_page_families_are_read_or_explained(name: str) -> None:
     uses = explain_families(BY_NAME[ALL_PAGES[name]], families(page_text(name)))
     assert len(uses) > 2
     assert unexplained(BY_NAME[ALL_PAGES[name]], uses) == []
 
 
 @pytest.mark.parametrize(("exporter", "names"), [("amd", AMD_LIST), ("dcgm", DCGM_LIST)])
-def test_every_documented_name_is_read_or_left_alone_with_a_reason(exporter: str, names: str) -> None:
+def test_documented_names_are_read_or_explained(exporter: str, names: str) -> None:
     uses = explain_families(BY_NAME[exporter], dict.fromkeys(names.split(), "gauge"))
     assert unexplained(BY_NAME[exporter], uses) == []
 
 
-def test_a_name_that_is_in_no_table_is_not_known() -> None:
+def test_unlisted_name_is_unknown() -> None:
     names = {"dcgm": "DCGM_FI_DEV_BRAND_NEW", "amd": "gpu_brand_new"}
     for exporter in EXPORTERS:
         (use,) = explain_families(exporter, {names[exporter.name]: "gauge"})
@@ -98,7 +98,7 @@ def shown_by(exporter: GpuExporter, pages: dict[str, str]) -> set[str]:
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda exporter: exporter.name)
-def test_every_row_of_a_table_is_hit_by_a_page_or_names_the_file_that_documents_it(exporter: GpuExporter) -> None:
+def test_every_row_meets_page_or_document(exporter: GpuExporter) -> None:
     shown = shown_by(exporter, ALL_PAGES)
     missing = [row.theirs for row in exporter.fields if not set(row.names) <= shown and not row.source]
     assert missing == []
@@ -106,17 +106,17 @@ def test_every_row_of_a_table_is_hit_by_a_page_or_names_the_file_that_documents_
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda exporter: exporter.name)
-def test_a_name_is_given_or_said_not_to_be_and_never_both(exporter: GpuExporter) -> None:
+def test_names_are_given_or_not_exposed(exporter: GpuExporter) -> None:
     assert not {row.ours for row in exporter.fields} & set(exporter.not_exposed)
     assert not {name for row in exporter.fields for name in row.names} & set(UNREAD[exporter.title])
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_PAGES if "made" in name])
-def test_our_own_pages_say_that_their_values_are_made_up(name: str) -> None:
+def test_made_pages_say_so(name: str) -> None:
     assert page_path(name).read_text(encoding="utf-8").startswith("# Made for the tests of sizewatch: ")
 
 
-def test_every_exporter_has_its_key_in_the_configuration() -> None:
+def test_every_exporter_has_a_configuration_key() -> None:
     for exporter in EXPORTERS:
         gpus = {"source": exporter.name, exporter.name: {"url": "http://x:1/metrics"}}
         configured = parse_config({"gpus": gpus}).gpu_exporter
@@ -125,7 +125,7 @@ def test_every_exporter_has_its_key_in_the_configuration() -> None:
     assert parse_config({}).gpu_exporter is None
 
 
-def test_every_page_of_a_gpu_exporter_in_shared_is_listed_here() -> None:
+def test_shared_gpu_pages_are_all_listed() -> None:
     if not SHARED_PAGES_FOLDER.exists():
         pytest.skip("../shared/pages is not here")
     there = {path.name for path in SHARED_PAGES_FOLDER.iterdir() if path.name.startswith(("amd-", "dcgm-"))}

@@ -58,9 +58,7 @@ def window_of(exporter: GpuExporter, text: str) -> tuple[GpuReadout, Window]:
         (AMD, AMD_PAGE, "amd_gpu_used_vram", "gpu_memory_used_bytes"),
     ],
 )
-def test_a_level_that_no_gpu_has_is_a_gap_with_a_name_of_its_own(
-    exporter: GpuExporter, page: str, series: str, ours: str
-) -> None:
+def test_impossible_level_is_a_gap(exporter: GpuExporter, page: str, series: str, ours: str) -> None:
     # A negative number stands for a blank in AMD's pages: it is not exposed, and no lie.
     for value in ("1e13", "-1e13") if exporter is DCGM else ("1e13",):
         later, window = window_of(exporter, changed(page, series, value))
@@ -80,7 +78,7 @@ def test_a_level_that_no_gpu_has_is_a_gap_with_a_name_of_its_own(
         ("DCGM_FI_DEV_FB_RESERVED", "4194305", "gpu_memory_reserved_bytes"),
     ],
 )
-def test_just_beyond_a_limit_is_impossible_and_at_it_a_reading(series: str, value: str, ours: str) -> None:
+def test_limit_is_possible_beyond_is_not(series: str, value: str, ours: str) -> None:
     _, window = window_of(DCGM, changed(DCGM_PAGE, series, value))
     assert window.gaps[ours] is Gap.IMPOSSIBLE
     near = float(value) - (0.02 if "." in value else 2) * (1 if float(value) > 0 else -1)
@@ -89,7 +87,7 @@ def test_just_beyond_a_limit_is_impossible_and_at_it_a_reading(series: str, valu
     assert ours in window.gauges
 
 
-def test_memory_in_use_above_what_is_installed_costs_both() -> None:
+def test_impossible_memory_costs_both_gauges() -> None:
     gpu = replace(readout("GPU-0"), gauges={"gpu_memory_used_bytes": 81e9, "gpu_memory_total_bytes": 80e9})
     found = gpu_windows.diff_readouts(readout("GPU-0"), replace(drop_impossible(gpu), t=T + 15))
     assert found is not None
@@ -97,15 +95,12 @@ def test_memory_in_use_above_what_is_installed_costs_both() -> None:
     assert gpu_windows.level_ratio(found, "gpu_memory_used_bytes", "gpu_memory_total_bytes") == Missing(
         gap=Gap.IMPOSSIBLE
     )
-
-
-def test_what_is_possible_stays_as_it_is() -> None:
     whole = replace(readout("GPU-0"), gauges={"gpu_memory_used_bytes": 80e9, "gpu_memory_total_bytes": 80e9})
     assert drop_impossible(whole) is whole
 
 
 @pytest.mark.parametrize("name", [name for name, row in GPU_NAMES.items() if row.kind == "counter"])
-def test_an_increase_that_no_gpu_reaches_is_not_booked(name: str) -> None:
+def test_impossible_gpu_increase_is_not_booked(name: str) -> None:
     label = f"{name}/xid-1" if name.endswith("by_code") else name
     earlier = replace(readout("GPU-0"), counters={label: 0.0})
     most = GPU_NAMES[name].most * (15 + 60)
@@ -116,7 +111,7 @@ def test_an_increase_that_no_gpu_reaches_is_not_booked(name: str) -> None:
         assert (found.gaps.get(label) is Gap.IMPOSSIBLE) == (not booked)
 
 
-def test_an_energy_counter_that_leaps_gives_no_power_and_counts_again_afterwards() -> None:
+def test_leaping_energy_gives_no_power() -> None:
     joules = [1e6, 1e6 + 9e9, 1e6 + 9e9 + 30 * 400]
     gpus = [replace(readout("GPU-0"), t=T + 30 * n, counters={"gpu_energy_joules": j}) for n, j in enumerate(joules)]
     leap, after = (gpu_windows.diff_readouts(*pair) for pair in pairwise(gpus))
@@ -129,7 +124,7 @@ def test_an_energy_counter_that_leaps_gives_no_power_and_counts_again_afterwards
 
 
 @pytest.mark.parametrize("code", ["1e13", "10000", "79.5", "-3"])
-def test_a_code_that_is_none_is_no_fault(code: str) -> None:
+def test_wrong_code_is_no_fault(code: str) -> None:
     page = read_page(changed(DCGM_PAGE, "DCGM_FI_DEV_XID_ERRORS", code), DCGM)
     assert page.faults == {}
     later, window = window_of(DCGM, changed(DCGM_PAGE, "DCGM_FI_DEV_XID_ERRORS", code))
@@ -137,7 +132,7 @@ def test_a_code_that_is_none_is_no_fault(code: str) -> None:
     assert window.gaps["gpu_fault_events"] is Gap.IMPOSSIBLE
 
 
-def test_codes_without_end_make_a_bounded_number_of_series() -> None:
+def test_endless_codes_are_bounded() -> None:
     changes = PageChanges()
     for n in range(3 * MOST_CODES):
         page = GpuExporterPage(
@@ -149,7 +144,7 @@ def test_codes_without_end_make_a_bounded_number_of_series() -> None:
     assert gpu.counters["gpu_fault_events_by_code/other"] == 3 * MOST_CODES - 1 - MOST_CODES
 
 
-def test_the_collector_bounds_what_any_reader_gives() -> None:
+def test_collector_bounds_any_reader() -> None:
     class Liar:
         def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
             return (replace(readout("GPU-0", t=now), gauges={"gpu_power_watts": 1e9}),), ()
@@ -165,5 +160,5 @@ def test_the_collector_bounds_what_any_reader_gives() -> None:
     assert gpu_windows.power(found) == Missing(gap=Gap.IMPOSSIBLE)
 
 
-def test_every_quantity_of_a_gpu_has_a_limit() -> None:
+def test_every_gpu_quantity_has_a_limit() -> None:
     assert all(math.isfinite(row.most) for row in GPU_NAMES.values())

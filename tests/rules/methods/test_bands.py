@@ -91,7 +91,7 @@ def test_before_the_hold_nothing_is_said(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_over_in_the_last_quarter_does_not_fire(name: str) -> None:
+def test_recovered_band_does_not_fire(name: str) -> None:
     bad, good = CASES[name]
     found = answered(name, WITH_HITS, each(8, lambda n: of(name, bad if n < 6 else good, n)))
     assert isinstance(found, Verdict)
@@ -99,7 +99,7 @@ def test_what_is_over_in_the_last_quarter_does_not_fire(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_bad_minute_is_no_finding_however_bad(name: str) -> None:
+def test_one_bad_minute_is_no_finding(name: str) -> None:
     bad = CASES[name][0]
     is_ratio = BY_NAME[name].unit != "seconds"
     extreme = bad / 50 if "below" in BY_NAME[name].thresholds else 0.9999 if is_ratio else bad * 40
@@ -113,18 +113,18 @@ def test_what_is_not_measured_is_unknown(name: str) -> None:
     assert found.reason in (Gap.NOT_EXPOSED, Gap.NO_TRAFFIC)
 
 
-def test_a_hit_rate_that_nobody_planned_is_not_judged() -> None:
+def test_unplanned_hit_rate_is_not_judged() -> None:
     found = unknown("PrefixHitLow", context(), each(5, lambda n: of("PrefixHitLow", 0.1, n)))
     assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan has no workload.prefix_hit_ratio")
 
 
 @pytest.mark.parametrize("name", ["GpuMemoryLow", "GpuComputeLow"])
-def test_an_idle_tier_is_not_judged_by_what_serving_needs(name: str) -> None:
+def test_idle_tier_needs_no_serving(name: str) -> None:
     idle = each(5, lambda n: of(name, CASES[name][0], n, rps=0.0))
     assert unknown(name, WITH_HITS, idle).reason is Gap.NO_TRAFFIC
 
 
-def test_acceptance_below_half_is_critical_once_it_stays_there() -> None:
+def test_low_acceptance_becomes_critical() -> None:
     def drafts(value: float) -> Verdict:
         return verdict(
             "SpeculationAcceptanceLow", context(), each(5, lambda n: of("SpeculationAcceptanceLow", value, n))
@@ -134,7 +134,7 @@ def test_acceptance_below_half_is_critical_once_it_stays_there() -> None:
     assert drafts(0.51).status is Status.WARNING
 
 
-def test_two_minutes_make_it_likely_and_three_certain() -> None:
+def test_three_minutes_make_it_certain() -> None:
     def filled(minutes: int) -> Verdict:
         full = each(5, lambda n: of("KvCacheNearCeiling", 0.99 if n >= 5 - minutes else 0.89, n))
         return verdict("KvCacheNearCeiling", context(), full)
@@ -144,40 +144,37 @@ def test_two_minutes_make_it_likely_and_three_certain() -> None:
     assert (filled(3).status, filled(3).certainty) == (Status.WARNING, Certainty.CERTAIN)
 
 
-def test_what_was_outside_and_is_not_any_more_says_so() -> None:
+def test_changed_band_is_said() -> None:
     over = each(8, lambda n: of("KvCacheNearCeiling", 0.99 if n < 6 else 0.8, n))
     found = verdict("KvCacheNearCeiling", context(), over)
     assert found.sentence == "KV cache use is 94.2%; up to 90.0% is healthy; back within that at the end of the time"
-
-
-def test_what_is_outside_at_the_end_is_not_called_healthy_again() -> None:
     full = each(5, lambda n: of("KvCacheNearCeiling", 1.0 if n == 4 else 0.89, n))
     found = verdict("KvCacheNearCeiling", context(), full)
     assert found.sentence == "KV cache use is 91.2%; up to 90.0% is healthy; outside in at most one of its minutes"
 
 
-def test_what_is_not_read_is_called_by_its_signal() -> None:
+def test_unread_is_called_by_its_signal() -> None:
     """What a reading is called in a sentence ("Half of the KV blocks are evicted within") makes none of its own."""
     found = unknown("KvResidencyShort", WITH_HITS, each(5, minute))
     assert found.text == "kv_residency_by_reuse is not known"
     assert unknown("KvResidencyShort", context(), each(5, minute)).reason is Gap.NOT_IN_PLAN
 
 
-def test_a_life_in_the_bucket_of_its_reuse_is_likely() -> None:
+def test_life_within_reuse_bucket_is_likely() -> None:
     """Between 5 and 10 s, and prefixes come back after 8 s: shorter by the best estimate only."""
     close = each(5, lambda n: minute(n, histograms={"kv_residency_seconds": seen({6.0: 15, 0.7: 5}, EDGES)}))
     found = verdict("KvResidencyShort", WITH_HITS, close)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
 
 
-def test_a_quantile_whose_bucket_reaches_into_the_band_is_likely() -> None:
+def test_quantile_reaching_into_band_is_likely() -> None:
     """A P99 in the bucket from 0.25 to 0.5 s lies above 0.4 s by the best estimate only."""
     limit: dict[str, Any] = {"limits": {"KvTransferSlow": {"above": 0.4}}}
     found = verdict("KvTransferSlow", context(**limit), each(5, lambda n: of("KvTransferSlow", 0.49, n)))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
 
 
-def test_a_utilisation_that_is_only_polled_is_likely() -> None:
+def test_polled_utilisation_is_likely() -> None:
     def polled(number: int) -> Window:
         gauges = {"gpu_utilization_sampled": gauge(0.3)}
         return minute(number, gauges=gauges, sampled=frozenset({"gpu_utilization_sampled"}))
@@ -186,14 +183,14 @@ def test_a_utilisation_that_is_only_polled_is_likely() -> None:
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
 
 
-def test_the_sentence_says_what_is_seen_and_what_is_healthy() -> None:
+def test_sentence_has_seen_and_healthy() -> None:
     found = verdict("KvCacheNearCeiling", context(), each(5, lambda n: of("KvCacheNearCeiling", 0.93, n)))
     assert found.sentence == "KV cache use is 93.0%; up to 90.0% is healthy"
     found = verdict("PrefixHitLow", WITH_HITS, each(5, lambda n: of("PrefixHitLow", 0.1, n)))
     assert found.sentence == "Prefix cache hit rate is 10.0%; 30.0% or more is healthy"
 
 
-def test_a_threshold_of_the_tier_replaces_the_catalogues() -> None:
+def test_tier_threshold_replaces_catalogue() -> None:
     strict: TierContext = context(limits={"KvCacheNearCeiling": {"above": 0.5}})
     found = verdict("KvCacheNearCeiling", strict, each(5, lambda n: of("KvCacheNearCeiling", 0.6, n)))
     assert found.status is Status.WARNING
@@ -225,7 +222,7 @@ def test_one_fault_is_one_too_many(name: str, family: str) -> None:
     assert (fine.status, fine.actions) == (Status.OK, ())
 
 
-def test_a_fault_is_told_with_its_code_and_its_replica() -> None:
+def test_fault_tells_code_and_replica() -> None:
     codes = {"gpu_fault_events_by_code/xid-79": 2.0, "gpu_fault_events_by_code/xid-31": 0.0}
     found = verdict("GpuXid", context(), {"a": each(3, lambda n: faults(n, 0.0)), "b": [faults(2, 2.0, **codes)]})
     assert explain(found) == ("GPU faults (XID, AFID): 2 in 3 min on b; xid-79 x 2")

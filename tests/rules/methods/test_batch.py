@@ -53,21 +53,15 @@ def gap(view: TierContext, windows: list[Window]) -> Unknown:
     return found
 
 
-def test_a_queue_that_ends_after_the_deadline_is_late() -> None:
+def test_batch_queue_meets_deadline_or_not() -> None:
     found = verdict(batch(deadline="12:00"), work(72_000.0))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == "The 72,008 requests in the system end at 15:00; they are due at 12:00 UTC"
-
-
-def test_a_queue_that_ends_in_time_is_fine() -> None:
     found = verdict(batch(deadline="12:00"), work(30_000.0))
     assert (found.status, found.sentence) == (
         Status.OK,
         "The 30,008 requests in the system end at 11:06; they are due at 12:00 UTC",
     )
-
-
-def test_a_queue_that_is_late_within_chance_only_is_likely() -> None:
     assert verdict(batch(deadline="12:00"), work(40_000.0)).certainty is Certainty.LIKELY
 
 
@@ -80,15 +74,13 @@ def test_a_queue_that_is_late_within_chance_only_is_likely() -> None:
         ({"hours": 8, "tokens": 8_000_000}, Status.OK, Certainty.CERTAIN),
     ],
 )
-def test_a_job_takes_as_long_as_the_present_rate_needs(
-    job: dict[str, int], status: Status, certainty: Certainty
-) -> None:
+def test_job_takes_its_present_rate(job: dict[str, int], status: Status, certainty: Certainty) -> None:
     found = verdict(batch(**job), work(100.0, tokens=300.0))
     assert (found.status, found.certainty) == (status, certainty)
     assert "h at this rate; 8 h are planned" in found.sentence
 
 
-def test_fewer_tokens_than_the_benchmark_count_only_while_work_waits() -> None:
+def test_slow_tokens_count_while_work_waits() -> None:
     view = batch(TOKENS, TOKENS, TOKENS)
     slow = verdict(view, work(100.0, tokens=200.0))
     assert (slow.status, slow.sentence) == (
@@ -99,7 +91,7 @@ def test_fewer_tokens_than_the_benchmark_count_only_while_work_waits() -> None:
     assert gap(view, work(0.0, tokens=200.0)).reason is Gap.NOT_IN_PLAN
 
 
-def test_an_empty_queue_or_a_plan_without_a_job_is_no_verdict() -> None:
+def test_empty_queue_or_plan_says_nothing() -> None:
     idle = each(20, lambda n: minute(n, in_system=0.0))
     assert gap(batch(deadline="12:00", hours=1, requests=10**6), idle).reason is Gap.NO_TRAFFIC
     assert gap(batch(), work(100.0)).reason is Gap.NOT_IN_PLAN
@@ -107,7 +99,7 @@ def test_an_empty_queue_or_a_plan_without_a_job_is_no_verdict() -> None:
     assert gap(context(), work(100.0)).text == "the plan's workload is no batch work"
 
 
-def test_rules_about_first_tokens_and_headroom_are_not_asked_of_a_batch_tier() -> None:
+def test_batch_tier_skips_online_rules() -> None:
     for name in ("TtftDivergence", "QueueGrowing", "NoHeadroom", "LoadBeyondBenchmark"):
         found = unknown(name, batch(deadline="12:00"), work(72_000.0))
         assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "not asked: batch tier"), name
@@ -115,7 +107,7 @@ def test_rules_about_first_tokens_and_headroom_are_not_asked_of_a_batch_tier() -
         assert not isinstance(online, Unknown) or "batch" not in online.text
 
 
-def test_step_13_of_a_batch_tier_asks_for_its_work() -> None:
+def test_batch_step_13_asks_for_work() -> None:
     view = batch(deadline="12:00")
     binned = minutes(view, {"a": work(72_000.0)}).binned
     now = binned[-1].window.end
@@ -127,7 +119,7 @@ def test_step_13_of_a_batch_tier_asks_for_its_work() -> None:
     assert BATCH_WORK.name not in {one.rule for one in asked}
 
 
-def test_a_batch_tier_promises_no_first_token_and_an_online_one_must() -> None:
+def test_batch_promises_no_first_token() -> None:
     plan = tier(slo={}, workload={"archetype": "batch"})
     assert plan.slo.ttft_p99_seconds is None
     # The highest load of the curve is usable where nothing limits it.
@@ -139,7 +131,7 @@ def test_a_batch_tier_promises_no_first_token_and_an_online_one_must() -> None:
         tier(batch={"hours": 8})
 
 
-def test_the_example_plan_is_valid_and_replay_judges_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_plan_is_valid_and_judged(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["plan", "check", str(EXAMPLE)]) == 0
     assert main.main(["plan", "show", str(EXAMPLE)]) == 0
     assert "no latency: batch work" in capsys.readouterr().out
@@ -147,7 +139,7 @@ def test_the_example_plan_is_valid_and_replay_judges_it(capsys: pytest.CaptureFi
     assert "not asked: batch tier" in " ".join(capsys.readouterr().out.split())
 
 
-def test_spare_capacity_is_what_the_count_of_replicas_leaves() -> None:
+def test_spare_capacity_follows_the_count() -> None:
     margin = Margin(target_utilization=0.8, survives_loss_from=4)
     assert spare_rps(2, 10.0, 10.0, margin) == pytest.approx(6.0)
     # With four replicas one may be lost: 3 x 10, not 4 x 10 x 0.8.

@@ -62,7 +62,7 @@ def runs(*releases: str) -> list[dict[str, str]]:
     return [{"engine_version": release} for release in releases]
 
 
-def test_replicas_of_another_release_than_was_benchmarked_are_told() -> None:
+def test_other_release_than_benchmarked_is_told() -> None:
     measured = {"engine_version": "0.32.0", "measured_on": "2026-11-20"}
     found = judge(measured, *runs("0.33.0", "0.32.0", "0.33.0"))
     assert isinstance(found, Verdict)
@@ -78,7 +78,7 @@ def test_replicas_of_another_release_than_was_benchmarked_are_told() -> None:
     )
 
 
-def test_the_release_that_was_benchmarked_is_ok_whoever_built_it() -> None:
+def test_benchmarked_release_is_ok() -> None:
     found = judge({"engine_version": "0.32.0"}, *runs("0.32.0+cpu"))
     assert isinstance(found, Verdict)
     assert (found.status, found.certainty) == (Status.OK, Certainty.CERTAIN)
@@ -88,7 +88,7 @@ def test_the_release_that_was_benchmarked_is_ok_whoever_built_it() -> None:
     assert (half.status, half.certainty) == (Status.OK, Certainty.LIKELY)
 
 
-def test_names_of_a_page_exclude_a_release_and_never_prove_one() -> None:
+def test_page_names_only_exclude_releases() -> None:
     page = {"engine_versions": "after 0.29.0 and before 0.33.0"}
     inside = judge({"engine_version": "0.32.0"}, page)
     assert isinstance(inside, Unknown)
@@ -115,9 +115,7 @@ def test_names_of_a_page_exclude_a_release_and_never_prove_one() -> None:
         ),
     ],
 )
-def test_the_batch_limit_and_the_parallelism_count_where_a_page_tells_them(
-    measured: dict[str, Any], page: dict[str, str], words: str
-) -> None:
+def test_batch_limit_and_parallelism_count(measured: dict[str, Any], page: dict[str, str], words: str) -> None:
     found = judge(measured, page)
     assert isinstance(found, Verdict)
     assert found.status is Status.WARNING
@@ -183,13 +181,13 @@ def test_a_range_of_releases_excludes_its_ends(allowed: str, release: str, exclu
     assert is_excluded(allowed, release) is excluded
 
 
-def test_it_explains_nothing_because_it_lasts_until_the_next_benchmark() -> None:
+def test_stale_benchmark_explains_nothing() -> None:
     assert BY_NAME["BenchmarkStale"].stage == 0
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
 @pytest.mark.parametrize("release", ["0.32.0", "0.31.0"])
-def test_recordings_are_of_the_benchmarked_release_and_fire_only_on_another(name: str, release: str) -> None:
+def test_recordings_fire_on_other_releases(name: str, release: str) -> None:
     recording, _ = load(Path(recorded.folder(name)))
     states = replay(recording, plan_of({"engine_version": release})).rule_states
     (state,) = [one for one in states if one.result.rule == "BenchmarkStale"]

@@ -104,7 +104,7 @@ LADDER = [
 
 @pytest.mark.parametrize(("rung", "past", "share", "below", "status", "limit"), LADDER, ids=[row[0] for row in LADDER])
 @EVERY
-def test_each_rung_fires_and_does_not_just_below(
+def test_each_rung_fires_at_its_limit(
     rule: str, rung: str, past: dict[int, float], share: float, below: float | None, status: Status, limit: str
 ) -> None:
     found = told(rule, hour(share), hours(past))
@@ -116,7 +116,7 @@ def test_each_rung_fires_and_does_not_just_below(
     assert (calm.status, calm.certainty) == (Status.OK, CERTAIN)
 
 
-def test_the_sentence_claims_the_missed_share_and_tells_the_rate() -> None:
+def test_sentence_tells_share_and_rate() -> None:
     found = told(TTFT, hour(0.18), hours({}))
     assert found.sentence.startswith(
         "18.0% of 10,800 requests in 1 h missed the 260 ms TTFT objective; the budget burns 18x too fast"
@@ -128,7 +128,7 @@ def test_the_sentence_claims_the_missed_share_and_tells_the_rate() -> None:
     assert found.observed.value == pytest.approx(0.18)  # type: ignore[union-attr]
 
 
-def test_a_burn_that_is_over_ends_within_the_short_window() -> None:
+def test_burn_ends_within_short_window() -> None:
     assert told(TTFT, hour(0.3, calm_from=58), hours({})).status is Status.CRITICAL
     over = told(TTFT, hour(0.2, calm_from=55), hours({}))
     assert over.status is Status.OK
@@ -139,7 +139,7 @@ def test_a_burn_that_is_over_ends_within_the_short_window() -> None:
 
 
 @EVERY
-def test_a_burn_that_is_over_does_not_appear_when_more_of_a_slow_pair_is_seen(rule: str) -> None:
+def test_old_burn_never_appears_later(rule: str) -> None:
     """Eight minutes of overload soon after a start, then only fast requests: at 27 minutes the pair of 6 h is evaluated."""
     several = each(60, lambda n: minute(n, rps=10.0, slow=600.0) if 4 <= n < 12 else minute(n, rps=1.0))
     results = [answered(rule, several[: n + 1]) for n in range(5, 60)]
@@ -155,7 +155,7 @@ def one_fires(result: RuleResult) -> bool:
     return isinstance(result, Verdict) and result.status in FIRING
 
 
-def test_a_pause_of_a_burn_is_no_recovery() -> None:
+def test_pause_of_burn_is_no_recovery() -> None:
     """One minute in ten has two thirds of its requests slow, over hours: the ticket of a day lasts through the pauses."""
     several = each(60, lambda n: minute(n, slow=120.0 if n % 10 == 0 else 0.0))
     burnt = hours(dict.fromkeys(range(1, 24), 0.066))
@@ -164,7 +164,7 @@ def test_a_pause_of_a_burn_is_no_recovery() -> None:
 
 
 @pytest.mark.parametrize(("count", "certainty"), [(40, LIKELY), (60, LIKELY)])
-def test_a_slow_pair_is_certain_only_of_a_window_that_was_seen(count: int, certainty: Certainty) -> None:
+def test_slow_pair_needs_a_seen_window(count: int, certainty: Certainty) -> None:
     """All slow for an hour spends what six hours may spend, but nothing is known of the other five."""
     own = tier(limits={TTFT: {"page_fast_burn": 200.0}})
     found = told(TTFT, each(count, lambda n: minute(n, slow=180)), seen_by=own)
@@ -182,7 +182,7 @@ def test_silence_is_no_recovery() -> None:
 
 
 @pytest.mark.parametrize(("count", "certainty"), [(8, LIKELY), (9, CERTAIN)])
-def test_after_a_fresh_start_the_budget_that_was_seen_spent_decides(count: int, certainty: Certainty) -> None:
+def test_fresh_start_uses_seen_budget(count: int, certainty: Certainty) -> None:
     """14.4 x 60 min is what the hour may spend; all slow burns 100 a minute, so 8.64 minutes spend that much."""
     found = told(TTFT, each(count, lambda n: minute(n, slow=180)))
     assert (found.status, found.certainty) == (Status.CRITICAL, certainty)
@@ -190,7 +190,7 @@ def test_after_a_fresh_start_the_budget_that_was_seen_spent_decides(count: int, 
     assert f"{count} min of 1 h were seen" in found.details
 
 
-def test_a_restart_of_the_agent_costs_no_page() -> None:
+def test_agent_restart_costs_no_page() -> None:
     """Twenty minutes at 20 x: too little by themselves, enough with the forty before them."""
     several = each(20, lambda n: minute(n, slow=36))
     assert told(TTFT, several).certainty is LIKELY
@@ -203,7 +203,7 @@ def test_a_restart_of_the_agent_costs_no_page() -> None:
     assert (found.status, found.certainty) == (Status.CRITICAL, CERTAIN)
 
 
-def test_nothing_is_said_before_the_short_window_was_seen() -> None:
+def test_nothing_before_the_short_window() -> None:
     found = unknown(TTFT, tier(), each(4, lambda n: minute(n, slow=180)))
     assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "240 s seen, 270 s are needed")
     assert verdict(TTFT, tier(), each(5, lambda n: minute(n, slow=180))).status is Status.CRITICAL
@@ -215,14 +215,14 @@ def test_one_burst_is_one_event(bursts: int, certainty: Certainty) -> None:
     assert told(TTFT, several, hours({})).certainty is certainty
 
 
-def test_a_promise_inside_a_bucket_is_only_likely_broken() -> None:
+def test_promise_inside_bucket_is_likely() -> None:
     within = context(slo={"ttft_p99_seconds": 0.3})
     found = told(TTFT, hour(0.5), hours({}), seen_by=within)
     assert (found.status, found.certainty) == (Status.CRITICAL, LIKELY)
 
 
 @pytest.mark.parametrize(("lately", "certainty"), [(1.0, CERTAIN), (SLOW, LIKELY)])
-def test_what_surely_burned_before_is_certain_only_while_it_surely_burns(lately: float, certainty: Certainty) -> None:
+def test_certain_burn_needs_present_burn(lately: float, certainty: Certainty) -> None:
     """Of the last 35 minutes' requests, those that took 0.4 s lie in the bucket of the promised 0.3 s."""
     inside = context(slo=dict.fromkeys(PROMISED, 0.3))
 
@@ -241,7 +241,7 @@ def test_few_requests_are_chance() -> None:
     assert (found.status, found.certainty) == (Status.CRITICAL, LIKELY)
 
 
-def test_a_certain_ticket_is_told_before_a_page_that_is_not_sure() -> None:
+def test_certain_ticket_precedes_likely_page() -> None:
     """A day at 5 %, and two minutes with most of its last hour's requests, all slow: those may be one event."""
     several = each(60, lambda n: minute(n, rps=60.0, slow=3600) if n > 57 else minute(n, slow=9))
     found = told(TTFT, several, hours(dict.fromkeys(range(1, 24), 0.05)))
@@ -249,7 +249,7 @@ def test_a_certain_ticket_is_told_before_a_page_that_is_not_sure() -> None:
     assert told(TTFT, several, hours({})).certainty is LIKELY
 
 
-def test_what_is_barely_above_the_limit_is_likely_and_of_few_requests_it_is_chance() -> None:
+def test_barely_above_limit_is_likely() -> None:
     """15 % of 10,800 is two standard deviations above 14.4 %; 9 of 60 is none."""
     found = told(TTFT, hour(0.15), hours({}))
     assert (found.status, found.certainty) == (Status.CRITICAL, LIKELY)
@@ -313,7 +313,7 @@ def gaps(number: int, requests: float, each: float, slow: float) -> Window:
     return replace(made, histograms={**made.histograms, "itl_seconds": seen({SLOW: n * slow, FAST: n * (1 - slow)})})
 
 
-def test_the_sentence_counts_output_events_by_their_requests() -> None:
+def test_sentence_counts_output_events() -> None:
     found = told(ITL, each(60, lambda n: gaps(n, 180, 100, 0.18)), hours({}))
     assert found.sentence.startswith("18.0% of output events in 1 h missed the 260 ms ITL objective; ")
     assert found.details[1] == "18.0% of output events in the last 5 min"
@@ -323,7 +323,7 @@ def test_the_sentence_counts_output_events_by_their_requests() -> None:
     assert over.sentence.endswith("08:55; 0.0% of output events since missed the 260 ms ITL objective")
 
 
-def test_many_output_events_of_few_requests_prove_nothing() -> None:
+def test_events_of_few_requests_prove_nothing() -> None:
     """A thousand gaps a request are no thousand requests: 30 of them are too few, 60 leave 15 % to chance."""
     few = answered(ITL, each(60, lambda n: gaps(n, 0.5, 1000, 0.5)))
     assert isinstance(few, Unknown)
@@ -334,7 +334,7 @@ def test_many_output_events_of_few_requests_prove_nothing() -> None:
     assert told(ITL, each(60, lambda n: gaps(n, 180, 1000, 0.16)), seen_by=own).certainty is CERTAIN
 
 
-def test_an_engine_that_times_tokens_has_no_burn_of_output_events() -> None:
+def test_timed_tokens_have_no_event_burn() -> None:
     other = replace(tier(), itl_comparable=False)
     found = answered(ITL, hour(0.5), hours({}), seen_by=other)
     assert isinstance(found, Unknown)

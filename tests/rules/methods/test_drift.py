@@ -36,15 +36,12 @@ def day(prompts: Mapping[float, float], outputs: Mapping[float, float], count: i
     return each(count, lambda n: sized(n, prompts, outputs))
 
 
-def test_traffic_in_the_planned_buckets_is_not_away_from_the_plan() -> None:
+def test_planned_and_narrow_buckets_pass() -> None:
     """The buckets hold the planned lengths; they are too wide to say that nothing moved: ok, and no more than likely."""
     found = verdict(DRIFT, planned(), day(usual(), usual()))
     assert said(found) == (Status.OK, Certainty.LIKELY)
     assert explain(found) == ("Prompts P95 100 to 200 tokens, 160 planned; outputs P95 100 to 200 tokens, 160 planned")
     assert found.actions == ()
-
-
-def test_buckets_as_narrow_as_the_allowed_factor_prove_that_nothing_moved() -> None:
     same = {"p50": None, "p95": 180, "p99": None}
     narrow = {"prompt_tokens": same, "generation_tokens": same}
     made = [replace(w, histograms={PROMPTS: _grid(), OUTPUTS: _grid()}) for w in each(6, minute)]
@@ -83,7 +80,7 @@ def test_shorter_requests_are_a_drift_too() -> None:
     assert explain(found) == ("Outputs are at most 0.11x as long as planned: P99 10 to 20 tokens, 190 planned")
 
 
-def test_the_factor_is_met_by_the_low_edge_of_the_bucket_and_by_nothing_less() -> None:
+def test_low_edge_meets_the_factor() -> None:
     """P95 is in (200, 500]: surely 1.2x of 166 tokens, not surely of 167."""
     just, below = ({"prompt_tokens": {"p95": p95}} for p95 in (166, 167))
     made = day(usual(long=20), usual())
@@ -91,18 +88,18 @@ def test_the_factor_is_met_by_the_low_edge_of_the_bucket_and_by_nothing_less() -
     assert verdict(DRIFT, context(workload=below), made).status is Status.OK
 
 
-def test_shorter_is_met_by_the_high_edge_of_the_bucket_and_by_nothing_more() -> None:
+def test_high_edge_meets_the_shorter_factor() -> None:
     """P50 is in (50, 100]: surely below 121 / 1.2, not below 119 / 1.2."""
     made = day({80.0: 180.0}, usual())
     for p50, status in ((121, Status.WARNING), (119, Status.OK)):
         assert verdict(DRIFT, context(workload={"prompt_tokens": {"p50": p50}}), made).status is status
 
 
-def test_as_many_long_requests_as_the_quantile_leaves_are_no_drift() -> None:
+def test_quantile_may_exceed_its_share() -> None:
     assert verdict(DRIFT, planned(prompt_tokens={"p95": 160}), day(usual(long=9), usual())).status is Status.OK
 
 
-def test_a_few_more_may_be_chance_and_more_are_likely_before_they_are_certain() -> None:
+def test_few_more_may_be_chance() -> None:
     # 1080 requests, 54 expected above a P95: 72 are 2.5 standard deviations more, 84 are 4.2.
     for long, wanted in (
         (10, (Status.OK, Certainty.LIKELY)),
@@ -113,7 +110,7 @@ def test_a_few_more_may_be_chance_and_more_are_likely_before_they_are_certain() 
         assert said(verdict(DRIFT, planned(prompt_tokens={"p95": 160}), made)) == wanted, long
 
 
-def test_a_burst_of_long_requests_is_no_drift() -> None:
+def test_burst_of_long_requests_passes() -> None:
     burst = each(6, lambda n: sized(n, usual(long=60 if n >= 4 else 0), usual()))
     assert verdict(DRIFT, planned(), burst).status is Status.OK
     lasting = each(6, lambda n: sized(n, usual(long=60 if n >= 3 else 0), usual()))
@@ -125,7 +122,7 @@ def test_a_drift_that_is_over_is_over() -> None:
     assert verdict(DRIFT, planned(), over).status is Status.OK
 
 
-def test_the_rule_waits_for_its_minimum_of_time_and_of_requests() -> None:
+def test_drift_waits_for_time_and_requests() -> None:
     assert unknown(DRIFT, planned(), day(usual(long=60), usual(), count=2)).text == "120 s seen, 180 s are needed"
     few = day(usual(long=16, n=33), usual(n=33), count=3)
     assert unknown(DRIFT, planned(), few).text == "99 requests, 100 are needed"
@@ -148,7 +145,7 @@ def test_a_plan_without_lengths_says_so() -> None:
     assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan's workload has no generation_tokens")
 
 
-def test_an_engine_without_length_histograms_and_one_without_traffic_say_so() -> None:
+def test_drift_needs_histograms_and_traffic() -> None:
     found = unknown(DRIFT, planned(), each(6, minute))
     assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "no lengths of prompts or outputs were seen")
     idle = unknown(DRIFT, planned(), each(6, lambda n: sized(n, {}, {}, rps=0.0)))
@@ -160,7 +157,7 @@ def test_no_replica_ever_seen_is_unknown() -> None:
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "no replica of the tier has been seen")  # type: ignore[union-attr]
 
 
-def test_more_requests_than_the_planned_peak_are_a_drift() -> None:
+def test_requests_above_planned_peak_drift() -> None:
     busy = context(workload={"requests_per_second": {"average": 1.0, "peak": 2.4}})
     found = verdict(DRIFT, busy, each(6, lambda n: minute(n, rps=3.0)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
@@ -173,7 +170,7 @@ def test_more_requests_than_the_planned_peak_are_a_drift() -> None:
     assert verdict(DRIFT, just, each(6, lambda n: minute(n, rps=3.0))).status is Status.OK
 
 
-def test_a_peak_of_two_minutes_is_no_drift_and_arrivals_count_not_completions() -> None:
+def test_short_peak_is_no_drift() -> None:
     peak = context(workload={"requests_per_second": {"peak": 2.4}})
     two = each(6, lambda n: minute(n, rps=6.0 if n in (2, 3) else 1.0))
     assert verdict(DRIFT, peak, two).status is Status.OK
@@ -181,14 +178,14 @@ def test_a_peak_of_two_minutes_is_no_drift_and_arrivals_count_not_completions() 
     assert verdict(DRIFT, peak, queued).status is Status.WARNING
 
 
-def test_the_peak_is_the_tiers_and_not_a_replicas() -> None:
+def test_peak_is_of_the_tier() -> None:
     peak = context(workload={"requests_per_second": {"peak": 2.4}})
     replicas = {name: each(6, lambda n: minute(n, rps=1.5)) for name in ("a", "b")}
     assert verdict(DRIFT, peak, replicas).status is Status.WARNING
 
 
 @pytest.mark.parametrize(("night", "status"), [(0.5, Status.WARNING), (2.0, Status.OK)])
-def test_over_a_day_the_peak_is_compared_with_the_average_too(night: float, status: Status) -> None:
+def test_day_compares_average_too(night: float, status: Status) -> None:
     """Six busy hours of 3 rps in 24; the planned ratio is 1.5."""
     tier = context(workload={"requests_per_second": {"average": 2.0, "peak": 3.0}})
     hours = [minute(60 * n, rps=3.0 if n >= 18 else night, seconds=3600.0) for n in range(24)]
@@ -207,13 +204,13 @@ def test_output_drift_judges_the_p99_upwards_alone() -> None:
     assert verdict(OUTPUT, planned(), day(usual(), {15.0: 180.0})).status is Status.OK
 
 
-def test_output_drift_tells_how_many_answers_only_their_limit_ended() -> None:
+def test_output_drift_tells_limited_answers() -> None:
     long = usual(long=10, length=900)
     cut = verdict(OUTPUT, planned(), each(6, lambda n: sized(n, usual(), long, counters={CUT: 45.0}, rps=3.0)))
     assert explain(cut).endswith("; 25% of all answers ended at their token limit")
 
 
-def test_output_drift_begins_at_the_factor_and_needs_persistence_and_requests() -> None:
+def test_output_drift_begins_at_factor() -> None:
     made = day(usual(), usual(long=10))
     for p99, status in ((166, Status.WARNING), (167, Status.OK)):
         assert verdict(OUTPUT, planned(generation_tokens={"p99": p99}), made).status is status
@@ -224,12 +221,12 @@ def test_output_drift_begins_at_the_factor_and_needs_persistence_and_requests() 
     assert unknown(OUTPUT, planned(), day(usual(), usual(long=10), count=2)).text == "120 s seen, 180 s are needed"
 
 
-def test_output_drift_without_a_planned_p99_is_not_in_the_plan() -> None:
+def test_unplanned_p99_is_a_gap() -> None:
     found = unknown(OUTPUT, planned(generation_tokens={"p50": 90}), day(usual(), usual()))
     assert found.reason is Gap.NOT_IN_PLAN
 
 
-def test_a_factor_of_the_configuration_replaces_the_catalogues() -> None:
+def test_configured_factor_replaces_catalogue() -> None:
     tier = context(workload=AS_PLANNED, limits={DRIFT: {"factor": 2.0}})
     assert verdict(DRIFT, tier, day(usual(long=20), usual())).status is Status.OK
 
@@ -248,7 +245,7 @@ def benchmarked(**workload: Any) -> TierContext:
     return context(*MEASURED, **({"workload": workload} if workload else {}))
 
 
-def test_without_planned_lengths_the_benchmarks_own_are_compared() -> None:
+def test_benchmark_lengths_stand_for_planned_ones() -> None:
     found = verdict(DRIFT, benchmarked(), each(12, lambda n: of_length(n, 314.0, 160.0)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == "Prompts are 3.9x as long as benchmarked: mean 314 tokens, 80 benchmarked"
@@ -258,7 +255,7 @@ def test_without_planned_lengths_the_benchmarks_own_are_compared() -> None:
     assert shorter.sentence == "Prompts are 0.25x as long as benchmarked: mean 20 tokens, 80 benchmarked"
 
 
-def test_a_mean_that_does_not_last_or_hardly_moved_is_no_drift() -> None:
+def test_passing_mean_is_no_drift() -> None:
     assert said(verdict(DRIFT, benchmarked(), each(12, lambda n: of_length(n, 90.0, 44.0))))[0] is Status.OK
     over = each(12, lambda n: of_length(n, 314.0 if n < 3 else 80.0, 44.0))
     assert said(verdict(DRIFT, benchmarked(), over))[0] is Status.OK
@@ -266,7 +263,7 @@ def test_a_mean_that_does_not_last_or_hardly_moved_is_no_drift() -> None:
     assert said(few) == (Status.WARNING, Certainty.LIKELY), "five minutes may all be long by chance"
 
 
-def test_planned_lengths_come_before_those_of_the_benchmark() -> None:
+def test_planned_lengths_precede_benchmark() -> None:
     own = {"prompt_tokens": QUANTILES, "generation_tokens": QUANTILES}
     found = verdict(DRIFT, context(*MEASURED, workload=own), day(usual(), usual()))
     assert said(found) == (Status.OK, Certainty.LIKELY)

@@ -46,12 +46,12 @@ def test_a_tier_that_answers_only_500_pages() -> None:
     assert "99% are promised to be served (the default: the plan has no slo.availability)" in found.details
 
 
-def test_a_tier_without_a_plan_pages_as_well() -> None:
+def test_planless_tier_pages_as_well() -> None:
     found = verdict(BURN, view_of("t", None), hour(48, served=0.0, http_requests_failed=180.0))
     assert (found.status, found.certainty) == (Status.CRITICAL, CERTAIN)
 
 
-def test_the_plans_availability_decides_and_is_told() -> None:
+def test_planned_availability_decides() -> None:
     several = hour(0, requests_failed=180 * 0.02)
     assert verdict(BURN, context(), several).status is Status.OK
     strict = verdict(BURN, context(slo={"ttft_p99_seconds": 2.0, "availability": 0.999}), several)
@@ -77,7 +77,7 @@ def test_what_is_no_failure_burns_nothing(counters: dict[str, float]) -> None:
     assert verdict(BURN, context(), hour(30, **counters)).status is Status.OK
 
 
-def test_an_engine_that_tells_neither_is_unknown_and_never_ok() -> None:
+def test_untold_failures_are_never_ok() -> None:
     plain = each(60, minute)
     found = unknown(BURN, context(), plain)
     assert (found.reason, found.text) == (
@@ -89,7 +89,7 @@ def test_an_engine_that_tells_neither_is_unknown_and_never_ok() -> None:
     assert "neither requests refused by a queue limit nor HTTP answers 4xx are counted" in refusing.text
 
 
-def test_one_bad_minute_is_not_certain() -> None:
+def test_single_bad_minute_is_not_certain() -> None:
     several = each(20, lambda n: at(n, served=0.0, http_requests_failed=2000.0) if n == 19 else at(n))
     assert verdict(BURN, context(), several).certainty is LIKELY
 
@@ -104,7 +104,7 @@ def test_more_failures_than_requests_wake_nobody() -> None:
     assert "not certain: the page counts 5,000 failed requests of 30" in found.details
 
 
-def test_counters_that_began_anew_in_between_wake_nobody() -> None:
+def test_restarted_counters_wake_nobody() -> None:
     """Served requests are missing for a part of each minute, failures are not."""
     several = [
         replace(one, short_seconds={"requests_finished": 30.0})
@@ -140,7 +140,7 @@ def judged(pages: list[tuple[float, float]]) -> RuleResult:
     return next(a for a in tier_rules.evaluate_tier_rules(kept, by, t) if a.rule == BURN)
 
 
-def test_a_page_that_only_fails_is_certain_after_an_hour_of_serving() -> None:
+def test_failing_page_is_certain_after_serving() -> None:
     """The counterpart of the pages below: the same numbers, told by one process."""
     serving = [(45.0 * n, 0.0) for n in range(200)]
     failing = [(45.0 * 199, 45.0 * n) for n in range(1, 41)]
@@ -149,7 +149,7 @@ def test_a_page_that_only_fails_is_certain_after_an_hour_of_serving() -> None:
     assert (found.status, found.certainty) == (Status.CRITICAL, CERTAIN)
 
 
-def test_a_process_that_begins_anew_with_every_page_wakes_nobody() -> None:
+def test_restarting_process_wakes_nobody() -> None:
     """Served requests fall and failed ones grow, as if one counter alone were broken; always, or every other page."""
     assert isinstance(judged([(1000.0 - n, 45.0 * n) for n in range(240)]), Unknown)
     found = judged([(10.0 if n % 2 else 0.0, 45.0 * n) for n in range(240)])
@@ -173,7 +173,7 @@ def test_the_replica_that_fails_alone_is_named() -> None:
     assert "First suspect: one replica: b" in found.sentence_with_suspect()
 
 
-def test_an_engine_that_takes_no_step_is_the_first_suspect() -> None:
+def test_stepless_engine_is_suspect() -> None:
     found = verdict(BURN, context(), fails_at("b", engine_steps=0.0))
     assert found.causes[0].cause == "engine stopped"
     assert found.causes[0].evidence[0].startswith("engine stopped: b takes no step while its front end answers")
@@ -189,13 +189,13 @@ def test_an_engine_that_takes_no_step_is_the_first_suspect() -> None:
         ({"gpu_fault_events": 2.0}, "hardware faults"),
     ],
 )
-def test_what_happened_in_that_time_is_a_cause(counters: dict[str, float], cause: str) -> None:
+def test_coincidence_is_a_cause(counters: dict[str, float], cause: str) -> None:
     several = hour(20, served=90.0, requests_failed=90.0, **counters)
     assert cause in {one.cause for one in verdict(BURN, context(), several).causes}
     assert cause not in {one.cause for one in verdict(BURN, context(), hour(20, requests_failed=90.0)).causes}
 
 
-def test_faults_that_came_after_the_last_failure_are_no_cause_of_it() -> None:
+def test_later_faults_are_no_cause() -> None:
     """Requests fail for 57 minutes: so lately that the burn is not over."""
 
     def made(faults_from: int) -> list[Window]:
@@ -239,7 +239,7 @@ def refusing(share: float, **named: Any) -> list[Window]:
         (0.2, "http_requests_refused", Status.WARNING),
     ],
 )
-def test_each_kind_of_refusal_has_its_own_limit(share: float, field: str, status: Status) -> None:
+def test_refusal_kinds_have_own_limits(share: float, field: str, status: Status) -> None:
     found = verdict(REFUSED, context(), refusing(share, field=field))
     assert (found.status, found.certainty) == (status, CERTAIN)
     assert found.sentence.startswith(f"{share:.1%} of ")
@@ -252,7 +252,7 @@ def test_the_sentence_says_which_kind_it_is() -> None:
     assert bad.causes[0].cause == "client requests"
 
 
-def test_a_queue_that_is_full_where_more_arrives_than_is_usable_says_so() -> None:
+def test_full_queue_says_overload() -> None:
     found = verdict(REFUSED, context(), refusing(0.6))
     assert "more load" in {one.cause for one in found.causes}
 

@@ -14,13 +14,10 @@ def requests(short: float, long: float) -> tuple[Histogram, ...]:
     return seen({150.0: short, 400.0: long}, TOKEN_EDGES)
 
 
-def test_longer_counts_only_buckets_that_lie_wholly_above_the_limit() -> None:
+def test_longer_and_shorter_count_whole_buckets() -> None:
     assert evidence.exceeds_limit(requests(94, 6), 0.95, 200.0, LimitSide.LONGER)
     assert not evidence.exceeds_limit(requests(94, 6), 0.95, 201.0, LimitSide.LONGER)
     assert not evidence.exceeds_limit(requests(95, 5), 0.95, 200.0, LimitSide.LONGER)
-
-
-def test_shorter_counts_every_bucket_that_reaches_above_the_limit() -> None:
     assert evidence.exceeds_limit(requests(96, 4), 0.95, 200.0, LimitSide.SHORTER)
     assert not evidence.exceeds_limit(requests(96, 4), 0.95, 199.0, LimitSide.SHORTER)
     assert not evidence.exceeds_limit(requests(95, 5), 0.95, 200.0, LimitSide.SHORTER)
@@ -41,7 +38,7 @@ def test_longer_beyond_chance_is_the_binomial_tail() -> None:
 
 
 @pytest.mark.parametrize(("n", "confidence"), [(299, LIKELY), (688, CERTAIN)])
-def test_a_p99_below_the_limit_needs_enough_requests_of_which_none_is_above(n: int, confidence: float) -> None:
+def test_clean_p99_needs_enough_requests(n: int, confidence: float) -> None:
     """0.99^n below 5 % from 299 requests on, below 0.1 % from 688 on."""
     assert evidence.is_significant_quantile(requests(n, 0), 0.99, 200.0, LimitSide.SHORTER, confidence)
     assert not evidence.is_significant_quantile(requests(n - 1, 0), 0.99, 200.0, LimitSide.SHORTER, confidence)

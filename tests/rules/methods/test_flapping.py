@@ -58,7 +58,7 @@ def short(count: int, ran: int = 3) -> tuple[list[ReplicaStart], dict[str, list[
     }
 
 
-def test_three_replicas_that_stop_within_their_start_flap_and_their_starts_have_a_price() -> None:
+def test_three_short_lives_flap_and_cost() -> None:
     found = verdict(*short(3))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert explain(found) == (
@@ -71,17 +71,14 @@ def test_two_are_not_yet_flapping() -> None:
     assert verdict(*short(2)).status is Status.OK
 
 
-def test_replicas_that_ran_longer_than_their_start_do_not_flap() -> None:
+def test_long_or_living_replicas_do_not_flap() -> None:
     found = verdict(*short(3, ran=6))
     assert (found.status, found.sentence) == (Status.OK, "No replica stopped within its own cold start")
-
-
-def test_replicas_that_still_answer_or_were_just_missed_have_not_stopped() -> None:
     starts = [start(f"r{n}", 47) for n in range(3)]
     assert verdict(starts, {f"r{n}": lived(47, MINUTES - n) for n in range(3)}).status is Status.OK
 
 
-def test_a_process_that_starts_again_and_again_flaps() -> None:
+def test_restarting_process_flaps() -> None:
     ready = [5.0, 15.0, 25.0, 35.0]
     again = [start("r", at, alive=START + 60 * (at - 8)) for at in ready]
     replicas = {"r": [one for at in (5, 15, 25) for one in lived(at, at + 2)] + lived(35, MINUTES)}
@@ -91,19 +88,19 @@ def test_a_process_that_starts_again_and_again_flaps() -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_starts_whose_begin_was_not_seen_do_not_count(known: bool) -> None:
+def test_unseen_starts_do_not_count(known: bool) -> None:
     starts, replicas = short(3)
     seen = starts if known else [ReplicaStart(replica=one.replica, seen_at=one.seen_at) for one in starts]
     assert (verdict(seen, replicas).status is Status.WARNING) is known
 
 
-def test_what_stopped_more_than_an_hour_ago_is_over() -> None:
+def test_old_stops_are_over() -> None:
     starts, _ = short(3)
     before = [replace(one, seen_at=one.seen_at - 7200, asked_at=(one.asked_at or 0) - 7200) for one in starts]
     assert verdict([replace(one, pod_ready_at=one.seen_at) for one in before], {}).status is Status.OK
 
 
-def test_when_every_replica_falls_silent_at_once_none_is_taken_to_have_stopped() -> None:
+def test_common_silence_is_no_stop() -> None:
     starts = [start(f"r{n}", 5) for n in range(3)]
     booked = replace(minutes(PRICED, {f"r{n}": lived(5, 8) for n in range(3)}), starts=tuple(starts))
     found = tier_rules.evaluate_tier_rules(booked, PRICED, START + 60 * 20)
@@ -111,7 +108,7 @@ def test_when_every_replica_falls_silent_at_once_none_is_taken_to_have_stopped()
     assert isinstance(result, Unknown) or result.status is Status.OK
 
 
-def test_a_start_that_was_timed_in_part_counts_as_the_planned_one() -> None:
+def test_partial_start_counts_as_planned() -> None:
     _, replicas = short(3)
     starts = [
         ReplicaStart(
@@ -123,12 +120,12 @@ def test_a_start_that_was_timed_in_part_counts_as_the_planned_one() -> None:
     assert verdict(starts, replicas, context(cold_start_seconds=60)).status is Status.OK
 
 
-def test_without_a_price_the_cost_is_in_gpu_hours_alone() -> None:
+def test_unpriced_flapping_costs_gpu_hours() -> None:
     found = verdict(*short(3), tier=context(cold_start_seconds=240))
     assert found.sentence.endswith("their starts took 0.25 GPU-hours")
 
 
-def test_sums_of_a_tier_tell_nothing_of_starts() -> None:
+def test_tier_sums_tell_no_starts() -> None:
     booked = minutes(PRICED, {"": lived(0, 50)})
     found = tier_rules.evaluate_tier_rules(booked, PRICED, START + 60 * 50)
     (result,) = (one for one in found if one.rule == RULE)

@@ -27,7 +27,7 @@ def headroom(several: list[Window]) -> Verdict:
     return judging_samples.verdict("NoHeadroom", context(), {"a": several, "b": several})
 
 
-def test_a_quarter_of_an_hour_above_ninety_percent_leaves_no_headroom_and_one_more_replica_has_a_price() -> None:
+def test_full_quarter_hour_leaves_no_headroom() -> None:
     found = headroom(live(5.7))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert explain(found) == (
@@ -43,7 +43,7 @@ def test_up_to_ninety_percent_there_is_headroom(rps: float, status: Status) -> N
     assert headroom(live(rps)).status is status
 
 
-def test_what_one_replica_more_does_not_relieve_is_told_with_how_many_do() -> None:
+def test_insufficient_replica_tells_how_many_do() -> None:
     """18 rps of usable 6 on each of two replicas: one more would leave 200 %, five leave 85.7 %."""
     found = headroom(live(18.0))
     assert explain(found) == (
@@ -53,7 +53,7 @@ def test_what_one_replica_more_does_not_relieve_is_told_with_how_many_do() -> No
     )
 
 
-def test_prompts_twice_as_long_are_more_work_and_how_much_lies_between_the_kinds_of_token() -> None:
+def test_longer_prompts_are_more_work() -> None:
     made = live(4.0, counters={"prompt_tokens": 240 * 2 * PROMPT_TOKENS})
     found = judging_samples.verdict("NoHeadroom", context(), made)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
@@ -81,9 +81,7 @@ GUARDRAILS = {"max_prompt_tokens": 2000, "max_generation_tokens": 400}
         (12.0, Status.WARNING, Certainty.CERTAIN),
     ],
 )
-def test_a_plan_of_quantiles_gives_bounds_and_only_these_make_headroom_certain(
-    rps: float, status: Status, certainty: Certainty
-) -> None:
+def test_quantile_plan_gives_bounds(rps: float, status: Status, certainty: Certainty) -> None:
     """Planned means lie between 180 and 655 tokens of prompts, 46 and 150 of outputs; 400 and 100 come."""
     found = judging_samples.verdict("NoHeadroom", context(workload=QUANTILES, guardrails=GUARDRAILS), live(rps))
     assert (found.status, found.certainty) == (status, certainty)
@@ -94,13 +92,13 @@ def test_a_plan_of_quantiles_gives_bounds_and_only_these_make_headroom_certain(
     )
 
 
-def test_nine_minutes_are_not_yet_enough_and_ten_are() -> None:
+def test_ten_minutes_are_enough() -> None:
     short = judging_samples.unknown("NoHeadroom", context(), live(5.7, 9))
     assert (short.reason, short.text) == (Gap.TOO_FEW_REQUESTS, "540 s seen, 600 s are needed")
     assert judging_samples.verdict("NoHeadroom", context(), live(5.7, 10)).status is Status.WARNING
 
 
-def test_a_burst_that_is_over_or_a_single_minute_of_it_is_no_lack_of_headroom() -> None:
+def test_burst_is_no_lack_of_headroom() -> None:
     over = [*judging_samples.each(11, lambda n: minute(n, rps=7.0)), *(minute(n, rps=4.0) for n in range(11, 15))]
     assert headroom(over).status is Status.OK
     assert headroom(over).sentence.endswith("up to 90% leaves headroom; no longer in the last quarter of the time")
@@ -114,7 +112,7 @@ def test_a_burst_that_is_over_or_a_single_minute_of_it_is_no_lack_of_headroom() 
     assert headroom(burst).status is Status.OK
 
 
-def test_without_a_curve_or_without_a_price_headroom_says_so() -> None:
+def test_headroom_needs_curve_and_price() -> None:
     bare = judging_samples.unknown("NoHeadroom", view_of("t", None), live(5.7))
     assert bare.reason is Gap.NOT_IN_PLAN
     unpriced = judging_samples.verdict("NoHeadroom", judging_samples.context(), live(5.7))
@@ -132,7 +130,7 @@ def peaks(until: int = WEEK, high: float = 0.95) -> list[Window]:
     return hours(WEEK, lambda n: hour(n, used=high if n % 24 in (10, 11) and n < until else 0.3))
 
 
-def test_busiest_hours_of_the_week_that_are_full_every_day_leave_no_headroom() -> None:
+def test_daily_full_hours_leave_none() -> None:
     found = verdict("NoHeadroom", context(), peaks())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert explain(found) == (
@@ -143,7 +141,7 @@ def test_busiest_hours_of_the_week_that_are_full_every_day_leave_no_headroom() -
     assert verdict("NoHeadroom", context(), peaks(high=0.89)).status is Status.OK
 
 
-def test_full_hours_of_a_week_end_with_the_days_in_which_they_do_not_come_any_more() -> None:
+def test_full_hours_end_with_their_days() -> None:
     assert verdict("NoHeadroom", context(), peaks(until=130)).status is Status.OK
     twice = hours(WEEK, lambda n: hour(n, used=2.0 if n > 165 else 0.3))
     assert verdict("NoHeadroom", context(), twice).status is Status.OK, "two hours are not three"
@@ -153,7 +151,7 @@ def told(*results: RuleResult) -> dict[tuple[str, Subject], RuleResult]:
     return {(result.rule, result.subject): result for result in results}
 
 
-def test_between_two_peaks_the_week_speaks_and_in_a_peak_the_minutes() -> None:
+def test_week_speaks_between_peaks() -> None:
     weekly = verdict("NoHeadroom", context(), peaks())
     calm, full = headroom(live(3.0)), headroom(live(5.7))
     assert long_rules.prefer_firing_result(calm, told(weekly)) == replace(weekly, t=calm.t)
@@ -170,7 +168,7 @@ def weeks(used: float = 0.36, **later: Any) -> list[Window]:
     return hours(TWO_WEEKS, lambda n: hour(n, **({"used": 0.3} if n < WEEK else {"used": used, **later})))
 
 
-def test_falling_tokens_per_gpu_hour_at_growing_traffic_are_found_with_what_moved() -> None:
+def test_falling_yield_is_found() -> None:
     found = verdict("TokensPerGpuHourFalling", context(), weeks(used=0.24, replicas=3))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert explain(found) == (
@@ -200,11 +198,11 @@ def test_shorter_answers_are_named_as_what_moved() -> None:
         (0.2, 50.0, Status.OK),
     ],
 )
-def test_it_takes_a_fall_of_a_tenth_and_traffic_that_grows(used: float, tokens: float, status: Status) -> None:
+def test_yield_falls_by_a_tenth(used: float, tokens: float, status: Status) -> None:
     assert verdict("TokensPerGpuHourFalling", context(), weeks(used=used, tokens=tokens)).status is status
 
 
-def test_two_bad_days_make_it_likely_and_three_certain() -> None:
+def test_three_bad_days_are_certain() -> None:
     def bad(days: int) -> list[Window]:
         return hours(
             TWO_WEEKS,
@@ -218,7 +216,7 @@ def test_two_bad_days_make_it_likely_and_three_certain() -> None:
 
 
 @pytest.mark.parametrize("day", range(7))
-def test_week_ends_with_many_replicas_and_little_traffic_make_no_fall(day: int) -> None:
+def test_idle_weekends_make_no_fall(day: int) -> None:
     """Whatever weekday it is: both weeks hold each of them once."""
 
     def week_end(number: int) -> Window:
@@ -229,7 +227,7 @@ def test_week_ends_with_many_replicas_and_little_traffic_make_no_fall(day: int) 
     assert verdict("TokensPerGpuHourFalling", context(), hours(TWO_WEEKS, week_end)).status is Status.OK
 
 
-def test_two_weeks_with_traffic_and_the_gpus_of_a_replica_are_needed() -> None:
+def test_yield_needs_two_weeks() -> None:
     assert unknown("TokensPerGpuHourFalling", context(), weeks()[1:]).reason is Gap.TOO_FEW_REQUESTS
     silent = hours(TWO_WEEKS, lambda n: hour(n, used=0.0 if n < WEEK else 0.3))
     assert unknown("TokensPerGpuHourFalling", context(), silent).reason is Gap.NO_TRAFFIC
@@ -237,7 +235,7 @@ def test_two_weeks_with_traffic_and_the_gpus_of_a_replica_are_needed() -> None:
     assert bare.reason is Gap.NOT_IN_PLAN
 
 
-def test_days_are_counted_back_from_the_last_full_hour_at_any_hour_of_the_day() -> None:
+def test_days_count_from_full_hour() -> None:
     several = weeks(used=0.24, replicas=3)
     for late in (0.0, 600.0, 3599.0):
         now = several[-1].end + late

@@ -93,7 +93,7 @@ FULL = "a has a rank with its KV cache 95.0% full, 50.0% on average; the other r
     ],
     ids=["hot spot", "straggler", "full rank", "longer requests"],
 )
-def test_a_replica_that_stands_out_is_named_with_what_it_does(odd: Odd, sentence: str) -> None:
+def test_odd_replica_is_named(odd: Odd, sentence: str) -> None:
     assert told(odd) == (*FOUND, sentence)
 
 
@@ -121,23 +121,23 @@ def test_a_replica_that_stands_out_is_named_with_what_it_does(odd: Odd, sentence
         lambda n: hot(n) if n > 8 else served(n),
     ],
 )
-def test_what_has_another_reason_or_does_not_last_is_fine(odd: Odd) -> None:
+def test_explained_or_brief_imbalance_passes(odd: Odd) -> None:
     assert told(odd) == (Status.OK, Certainty.CERTAIN, "No replica stands out among 3")
 
 
-def test_where_every_replica_queues_none_is_a_hot_spot() -> None:
+def test_common_queue_is_no_hot_spot() -> None:
     assert told(hot, others=lambda n: served(n, in_system=5.0, waiting=2.0))[0] is Status.OK
 
 
 @pytest.mark.parametrize(("minutes", "certainty"), [(9, Certainty.LIKELY), (10, Certainty.CERTAIN)])
 @pytest.mark.parametrize("odd", [hot, slow])
-def test_it_is_certain_once_so_many_minutes_are_no_chance(odd: Odd, minutes: int, certainty: Certainty) -> None:
+def test_enough_minutes_make_it_certain(odd: Odd, minutes: int, certainty: Certainty) -> None:
     """Heads in each of nine throws has a probability of 0.2 %, of ten 0.1 %."""
     assert told(odd, minutes=minutes)[:2] == (Status.WARNING, certainty)
 
 
 @pytest.mark.parametrize(("since", "status"), [(11, Status.OK), (7, Status.WARNING)])
-def test_a_new_replica_is_left_out_while_its_cache_may_be_cold(since: int, status: Status) -> None:
+def test_cold_replica_is_left_out(since: int, status: Status) -> None:
     """Five minutes after its first: of four minutes none is left, of eight there are three."""
     assert told(slow, since=since)[0] is status
 
@@ -147,7 +147,7 @@ def test_pools_are_not_compared_with_each_other() -> None:
     assert told(slow, pools={"a": "decode", "b": "decode", "c": "prefill"})[0] is Status.WARNING
 
 
-def test_one_replica_has_no_neighbour_and_no_gauges_no_comparison() -> None:
+def test_single_replica_has_no_comparison() -> None:
     alone = answered(RULE, context(), {"a": [hot(n) for n in range(15)]})
     assert isinstance(alone, Verdict)
     assert (alone.status, alone.sentence) == (Status.OK, "Fewer than two warm replicas: nothing to compare")
@@ -157,7 +157,7 @@ def test_one_replica_has_no_neighbour_and_no_gauges_no_comparison() -> None:
     assert result.reason is Gap.NOT_EXPOSED
 
 
-def test_a_full_rank_of_the_only_replica_is_found() -> None:
+def test_full_rank_of_one_replica_shows() -> None:
     full = [served(n, kv_utilization_max=0.95, kv_utilization=0.5) for n in range(15)]
     result = answered(RULE, context(), {"a": full})
     assert isinstance(result, Verdict)
@@ -185,7 +185,7 @@ def findings(done: Replay) -> dict[str, Finding]:
     return {one.rule: one for one in [*every, *(s.finding for s in done.rule_states if s.finding is not None)]}
 
 
-def test_a_replica_with_a_quarter_of_a_core_is_a_straggler_among_fast_ones(tmp_path: Path) -> None:
+def test_slow_replica_is_a_straggler(tmp_path: Path) -> None:
     """The replicas of two tiers as one: six minutes, too few to be certain."""
     source = recorded.folder("mixed_tier")
     done = composed(tmp_path, {name: source / f"{name}.jsonl.gz" for name in ("cpu-fast-0", "cpu-slow-0")}, "one")
@@ -194,19 +194,19 @@ def test_a_replica_with_a_quarter_of_a_core_is_a_straggler_among_fast_ones(tmp_p
     assert worst.certainty is Certainty.LIKELY
 
 
-def test_an_overloaded_replica_beside_calm_ones_is_a_hot_spot(tmp_path: Path) -> None:
+def test_overloaded_replica_is_a_hot_spot(tmp_path: Path) -> None:
     names = {"hot": "kv_cascade", "calm-0": "diurnal_quiet", "calm-1": "steady"}
     done = composed(tmp_path, {name: recorded.folder(of) / "metrics.jsonl.gz" for name, of in names.items()}, "one")
     assert findings(done)[RULE].worst.sentence.startswith("hot holds 28.1 requests, its neighbours 1.94; ")
 
 
 @pytest.mark.parametrize("name", ["routing", "scale_up_cold_cache", "failing"])
-def test_replicas_that_share_the_work_are_no_finding(name: str) -> None:
+def test_shared_work_is_no_finding(name: str) -> None:
     recording, _ = load(recorded.folder(name))
     assert RULE not in findings(replay(recording, None))
 
 
-def test_the_cold_cache_of_a_new_replica_is_the_first_cause_of_its_late_first_tokens() -> None:
+def test_cold_cache_is_first_cause() -> None:
     """By its page 66 % prefix hits in the new replica's first minutes; 97 % on the old one, which does not move."""
     recording, _ = load(recorded.folder("scale_up_cold_cache"))
     worst = findings(replay(recording, load_plan(recorded.PLANS / "cpu-small-open.yaml")))["TtftDivergence"].worst
@@ -216,7 +216,7 @@ def test_the_cold_cache_of_a_new_replica_is_the_first_cause_of_its_late_first_to
 
 
 @pytest.mark.parametrize("name", ["prefix", "routing", "steady"])
-def test_without_a_new_replica_no_cache_is_cold(name: str) -> None:
+def test_warm_replicas_have_no_cold_cache(name: str) -> None:
     recording, _ = load(recorded.folder(name))
     found = findings(replay(recording, load_plan(recorded.PLANS / "cpu-small-open.yaml")))
     assert not [one for one in found.values() for cause in one.worst.causes if cause.cause == "cold cache"]

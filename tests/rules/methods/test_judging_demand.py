@@ -15,7 +15,7 @@ from rules.evaluator import tier_rules
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window, gap_window
-from rules.verdicts.projection import ForecastPoint, Projection
+from rules.verdicts.context import ForecastPoint, Projection
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 RULE, DEGRADED = "DemandExceedsCapacity", "ForecastDegraded"
@@ -74,7 +74,7 @@ def silent(*args: Any, **more: Any) -> Unknown:
 # --- what arrives, against the replicas that are there and those that are planned
 
 
-def test_more_than_the_ready_replicas_may_take_says_how_many_are_missing() -> None:
+def test_excess_demand_names_missing_replicas() -> None:
     found = told(5.0)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert (
@@ -85,7 +85,7 @@ def test_more_than_the_ready_replicas_may_take_says_how_many_are_missing() -> No
     assert found.observed.value == pytest.approx(10.0)
 
 
-def test_a_saturated_fleet_that_completes_no_more_is_seen_by_what_arrives() -> None:
+def test_saturated_fleet_is_seen_by_arrivals() -> None:
     assert told(5.0, finished=4.0).status is Status.WARNING
     assert told(4.0, finished=4.0).status is Status.OK
 
@@ -96,7 +96,7 @@ def test_one_ready_replica_takes_what_several_take() -> None:
     )
 
 
-def test_requests_that_a_queue_limit_refused_arrived_too() -> None:
+def test_refused_requests_arrived_too() -> None:
     def refusing(number: int) -> Window:
         return minute(number, rps=3.0, counters={"admission_rejections": 120.0})
 
@@ -115,7 +115,7 @@ def test_requests_that_a_queue_limit_refused_arrived_too() -> None:
 
 
 @pytest.mark.parametrize(("longer", "status"), [(1.0, Status.OK), (0.5, Status.OK), (2.0, Status.WARNING)])
-def test_the_same_requests_exceed_capacity_once_their_tokens_do(longer: float, status: Status) -> None:
+def test_longer_tokens_exceed_capacity(longer: float, status: Status) -> None:
     """3 rps a replica of the planned lengths are within 4. Of twice the tokens they are the work of 6."""
     lengths = {"prompt_tokens": {"mean": 1000}, "generation_tokens": {"mean": 100}}
     known = view_of("t", tier(slo={"ttft_p99_seconds": 0.2}, fleet=FLEET, workload=lengths))
@@ -154,13 +154,13 @@ def test_a_benchmark_without_an_end_proves_nothing() -> None:
     assert told(9.5, plan=NO_END).status is Status.CRITICAL
 
 
-def test_more_than_even_the_planned_fleet_may_take_is_critical() -> None:
+def test_demand_beyond_plan_is_critical() -> None:
     found = told(7.0)
     assert (found.status, found.certainty) == (Status.CRITICAL, Certainty.CERTAIN)
     assert found.sentence.endswith("at least 3 more are needed; the 3 planned would not be enough")
 
 
-def test_an_outgrown_plan_is_told_where_more_replicas_than_planned_carry_it() -> None:
+def test_outgrown_plan_is_told() -> None:
     found = told(3.5, replicas=4)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert (
@@ -169,7 +169,7 @@ def test_an_outgrown_plan_is_told_where_more_replicas_than_planned_carry_it() ->
     assert told(3.5, replicas=4, plan=NO_FLEET).status is Status.OK
 
 
-def test_what_is_likely_of_the_planned_fleet_does_not_weaken_what_is_certain_of_the_ready_one() -> None:
+def test_likely_plan_excess_weakens_nothing() -> None:
     found = told(6.1)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence.endswith("the 3 planned would not be enough")
@@ -180,7 +180,7 @@ def test_before_its_minimum_it_says_nothing() -> None:
     assert told(6.0, count=3).status is Status.WARNING
 
 
-def test_a_burst_or_what_is_over_is_fine() -> None:
+def test_burst_or_past_demand_passes() -> None:
     assert told(lambda n: 30.0 if n == 7 else 2.0).status is Status.OK
     assert told(lambda n: 9.0 if n < 6 else 1.0).status is Status.OK
     assert told(lambda n: 9.0 if n >= 4 else 1.0).status is Status.WARNING
@@ -205,7 +205,7 @@ def answer_of(windows: list[Window]) -> RuleResult:
     return next(a for a in tier_rules.evaluate_tier_rules(minutes(seen, {"a": windows}), seen, now) if a.rule == RULE)
 
 
-def test_a_tier_that_was_not_seen_is_unknown_and_so_is_its_end() -> None:
+def test_unseen_tier_has_unknown_demand() -> None:
     failed = [gap_window(START + 60.0 * n, START + 60.0 * n + 60.0, Gap.SCRAPE_FAILED) for n in range(8)]
     found = answer_of(failed)
     assert isinstance(found, Unknown)
@@ -240,7 +240,7 @@ def forecast(q95: float = 13.0, lead: float = 240.0, **changes: Any) -> Projecti
     return replace(made, **changes)
 
 
-def test_what_is_forecast_within_the_lead_is_likely_and_says_when_and_how_many_are_short() -> None:
+def test_near_forecast_is_likely_and_dated() -> None:
     found = told(1.0, projection=forecast())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert explain(found) == (
@@ -250,7 +250,7 @@ def test_what_is_forecast_within_the_lead_is_likely_and_says_when_and_how_many_a
     )
 
 
-def test_what_is_forecast_to_fit_or_behind_the_lead_is_no_matter() -> None:
+def test_fitting_forecast_is_no_matter() -> None:
     assert told(1.0, projection=forecast(q95=12.0)).status is Status.OK
     assert told(1.0, projection=forecast(lead=110.0)).status is Status.OK
     assert told(1.0, projection=forecast(lead=130.0)).status is Status.WARNING
@@ -264,7 +264,7 @@ def test_what_arrives_comes_before_what_is_forecast() -> None:
     assert told(1.0, projection=forecast()).is_forecast
 
 
-def test_a_quiet_tier_is_warned_by_its_forecast_too() -> None:
+def test_quiet_tier_heeds_its_forecast() -> None:
     assert told(0.05, projection=forecast()).status is Status.WARNING
 
 
@@ -273,19 +273,19 @@ def test_a_degraded_forecast_is_not_believed() -> None:
     assert told(1.0, projection=forecast(covered=150)).status is Status.OK
 
 
-def test_a_forecast_that_was_outlived_is_not_believed() -> None:
+def test_outlived_forecast_is_ignored() -> None:
     assert told(1.0, projection=forecast(points=forecast().points[:0])).status is Status.OK
 
 
 # --- whether the forecast can be believed
 
 
-def test_without_a_forecast_it_is_unknown_in_plain_words() -> None:
+def test_missing_forecast_is_unknown() -> None:
     found = silent(1.0, rule=DEGRADED)
     assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "no forecast is made yet")
 
 
-def test_a_quantile_that_holds_and_beats_the_naive_method_is_fine() -> None:
+def test_good_quantile_is_fine() -> None:
     found = told(1.0, rule=DEGRADED, projection=forecast())
     assert (found.status, found.certainty) == (Status.OK, Certainty.CERTAIN)
     assert explain(found) == (
@@ -305,15 +305,13 @@ def test_a_quantile_that_holds_and_beats_the_naive_method_is_fine() -> None:
         (165, Status.WARNING, Certainty.CERTAIN),  # surely 10.1 %
     ],
 )
-def test_a_quantile_that_does_not_hold_is_told_beyond_chance(
-    covered: int, status: Status, certainty: Certainty
-) -> None:
+def test_missed_quantile_is_told(covered: int, status: Status, certainty: Certainty) -> None:
     found = told(1.0, rule=DEGRADED, projection=forecast(covered=covered))
     assert (found.status, found.certainty) == (status, certainty)
     assert found.sentence.startswith("Only ") == (status is Status.WARNING)
 
 
-def test_a_forecast_no_better_than_the_naive_method_is_told() -> None:
+def test_useless_forecast_is_told() -> None:
     found = told(1.0, rule=DEGRADED, projection=forecast(error_ratio=1.0))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert explain(found) == (
@@ -332,7 +330,7 @@ def test_of_few_forecasts_nothing_is_said() -> None:
     assert told(1.0, rule=DEGRADED, projection=enough).certainty is Certainty.CERTAIN
 
 
-def test_a_forecast_that_does_not_reach_until_now_is_stale() -> None:
+def test_short_forecast_is_stale() -> None:
     found = silent(1.0, rule=DEGRADED, projection=forecast(made_at=NOW - 3600.0, points=()))
     assert (found.reason, found.text) == (Gap.STALE, "the forecast was made 60 min ago and does not reach until now")
 

@@ -29,13 +29,13 @@ def test_below_five_per_cent_is_healthy() -> None:
     )
 
 
-def test_above_five_is_a_warning_and_above_twenty_critical() -> None:
+def test_storm_has_two_levels() -> None:
     assert said(verdict(KV, context(), each(5, lambda n: evicting(n, 20)))) == (Status.WARNING, Certainty.CERTAIN)
     assert verdict(KV, context(), each(5, lambda n: evicting(n, 36))).status is Status.WARNING
     assert said(verdict(KV, context(), each(5, lambda n: evicting(n, 37)))) == (Status.CRITICAL, Certainty.CERTAIN)
 
 
-def test_a_few_events_above_the_limit_are_only_likely() -> None:
+def test_few_events_are_likely() -> None:
     # 50 for 900: the 99.9 % lower bound of a Poisson mean is 31, 3.4 %; of 75 it is 51, 5.6 %.
     assert verdict(KV, context(), each(5, lambda n: evicting(n, 10))).certainty is Certainty.LIKELY
     assert verdict(KV, context(), each(5, lambda n: evicting(n, 15))).certainty is Certainty.CERTAIN
@@ -47,7 +47,7 @@ def test_one_burst_of_evictions_is_only_likely() -> None:
     assert verdict(KV, context(), each(5, lambda n: evicting(n, 200 if n >= 2 else 0))).certainty is Certainty.CERTAIN
 
 
-def test_a_storm_ends_with_the_first_quiet_minute() -> None:
+def test_quiet_minute_ends_the_storm() -> None:
     found = verdict(KV, context(), each(5, lambda n: evicting(n, 60 if n < 4 else 0)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert explain(found) == (
@@ -56,12 +56,12 @@ def test_a_storm_ends_with_the_first_quiet_minute() -> None:
     )
 
 
-def test_a_storm_that_abates_is_not_certain_any_more() -> None:
+def test_abating_storm_is_likely() -> None:
     found = verdict(KV, context(), each(5, lambda n: evicting(n, 60 if n < 4 else 2)))
     assert said(found) == (Status.CRITICAL, Certainty.LIKELY)
 
 
-def test_preemptions_unseen_in_the_last_minute_are_no_recovery() -> None:
+def test_unseen_preemptions_are_no_recovery() -> None:
     made = each(5, lambda n: evicting(n, 60))
     lost = [*made[:4], gap_window(made[4].start, made[4].end, Gap.SCRAPE_FAILED)]
     found = unknown(KV, context(), lost)
@@ -69,7 +69,7 @@ def test_preemptions_unseen_in_the_last_minute_are_no_recovery() -> None:
     assert found.text == "preemptions were not seen in the last quarter of the time"
 
 
-def test_twenty_requests_are_needed_unless_the_events_speak_for_themselves() -> None:
+def test_twenty_requests_or_clear_events() -> None:
     slow = 3.8 / 60
     assert unknown(KV, context(), each(5, lambda n: evicting(n, 1, rps=slow))).text == "19 requests, 20 are needed"
     assert said(verdict(KV, context(), each(5, lambda n: evicting(n, 6, rps=slow)))) == (
@@ -79,7 +79,7 @@ def test_twenty_requests_are_needed_unless_the_events_speak_for_themselves() -> 
     assert verdict(KV, context(), each(5, lambda n: evicting(n, 1, rps=4 / 60))).status is Status.CRITICAL
 
 
-def test_an_engine_that_only_evicts_and_finishes_nothing_is_degraded() -> None:
+def test_evicting_engine_is_degraded() -> None:
     found = verdict(KV, context(), each(5, lambda n: evicting(n, 6, rps=0.0)))
     assert said(found) == (Status.CRITICAL, Certainty.CERTAIN)
     assert isinstance(found.observed, Missing)
@@ -118,7 +118,7 @@ def test_evictions_of_the_benchmark_are_expected() -> None:
     assert verdict(EXCESS, context(*PLANNED), each(5, lambda n: evicting(n, 14))).certainty is Certainty.LIKELY
 
 
-def test_the_expected_evictions_are_those_of_each_load() -> None:
+def test_expected_evictions_follow_load() -> None:
     # 360 requests at 2 rps where none are expected, 900 at 5 rps where 4 % are: 36 of 1260.
     made = each(6, lambda n: evicting(n, 0, rps=2.0 if n % 2 else 5.0))
     expected = verdict(EXCESS, context(*PLANNED), made).expected
@@ -142,7 +142,7 @@ def test_an_excess_that_is_over_is_over() -> None:
     )
 
 
-def test_an_excess_needs_a_hundred_requests_and_a_benchmark_that_counted() -> None:
+def test_excess_needs_requests_and_benchmark() -> None:
     few = unknown(EXCESS, context(*PLANNED), each(4, lambda n: evicting(n, 9, rps=0.4)))
     assert (few.reason, few.text) == (Gap.TOO_FEW_REQUESTS, "96 requests, 100 are needed")
     uncounted = unknown(EXCESS, context(), each(5, minute))

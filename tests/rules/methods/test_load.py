@@ -25,7 +25,7 @@ def test_load_inside_the_benchmark_is_fine() -> None:
     assert found.sentence == "At most 5.9 rps a replica; the benchmark goes to 6 rps"
 
 
-def test_three_minutes_beyond_are_certain_two_likely_one_nothing() -> None:
+def test_minutes_beyond_decide_certainty() -> None:
     def beyond(minutes: int) -> Verdict:
         return verdict(RULE, context(), each(5, lambda n: minute(n, rps=7.0 if n >= 5 - minutes else 3.0)))
 
@@ -41,7 +41,7 @@ def test_three_minutes_beyond_are_certain_two_likely_one_nothing() -> None:
     assert beyond(1).details[0].startswith("7 completed rps")
 
 
-def test_more_requests_in_the_system_than_the_benchmark_had_are_beyond_whatever_completes() -> None:
+def test_system_requests_beyond_count() -> None:
     found = verdict(RULE, context(), each(5, lambda n: minute(n, rps=1.0, in_system=9.0)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert "9 requests in the system are more than the benchmark's highest, 8" in explain(found)
@@ -73,12 +73,12 @@ def test_one_replica_of_many_is_named() -> None:
     assert "r0, r1" in several.details
 
 
-def test_a_minute_here_and_there_on_different_replicas_is_no_overload() -> None:
+def test_scattered_minutes_are_no_overload() -> None:
     replicas = {f"r{i}": each(5, lambda n, i=i: minute(n, rps=7.0 if i == n else 3.0)) for i in range(5)}
     assert verdict(RULE, context(), replicas).status is Status.OK
 
 
-def test_a_queue_that_grows_in_every_third_is_likely_beyond() -> None:
+def test_queue_growing_in_thirds_is_likely() -> None:
     # Growth too small to show in any one minute: 0.7 more arrive than finish.
     found = verdict(RULE, context(), each(9, lambda n: queue(n, 0.3 + n / 3, 0.7)))
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
@@ -95,11 +95,11 @@ def test_a_queue_that_grows_in_every_third_is_likely_beyond() -> None:
         (lambda n: 3.0 - n / 4, 0.7),  # it shrinks
     ],
 )
-def test_a_queue_that_comes_and_goes_is_no_overload(waiting, change) -> None:  # type: ignore[no-untyped-def]
+def test_fleeting_queue_is_no_overload(waiting, change) -> None:  # type: ignore[no-untyped-def]
     assert verdict(RULE, context(), each(9, lambda n: queue(n, waiting(n), change))).status is Status.OK
 
 
-def test_held_back_requests_are_no_queue_where_the_engine_tells_them_apart() -> None:
+def test_held_back_requests_queue_nothing() -> None:
     def held(number: int) -> Window:
         return minute(
             number, waiting=0.3 + number / 3, in_system=4, change=0.7, gauges={"requests_waiting_capacity": gauge(0.0)}
@@ -108,7 +108,7 @@ def test_held_back_requests_are_no_queue_where_the_engine_tells_them_apart() -> 
     assert verdict(RULE, context(), each(9, held)).status is Status.OK
 
 
-def test_the_other_rules_do_not_compare_while_the_load_is_beyond() -> None:
+def test_other_rules_wait_while_beyond() -> None:
     beyond = each(5, lambda n: minute(n, rps=7.0 if n >= 2 else 3.0, slow=30))
     found = unknown("TtftDivergence", context(), beyond)
     assert found.reason is Gap.OUTSIDE_BENCHMARK
@@ -117,31 +117,31 @@ def test_the_other_rules_do_not_compare_while_the_load_is_beyond() -> None:
     assert unknown("TtftDivergence", context(), growing).text.startswith("more requests arrive than finish")
 
 
-def test_where_the_larger_part_is_inside_the_inside_is_compared() -> None:
+def test_larger_inside_part_is_compared() -> None:
     made = each(9, lambda n: minute(n, rps=7.0 if n < 4 else 3.0, slow=18))
     assert verdict("TtftDivergence", context(), made).status is Status.WARNING
     made = each(9, lambda n: minute(n, rps=7.0 if n < 5 else 3.0, slow=18))
     assert unknown("TtftDivergence", context(), made).reason is Gap.OUTSIDE_BENCHMARK
 
 
-def test_idle_minutes_do_not_outweigh_the_ones_beyond() -> None:
+def test_idle_minutes_outweigh_nothing() -> None:
     made = each(12, lambda n: minute(n, rps=0.0) if n < 7 else minute(n, rps=7.0 if n < 10 else 3.0, slow=18))
     assert unknown("TtftDivergence", context(), made).reason is Gap.OUTSIDE_BENCHMARK
 
 
-def test_an_overload_in_the_last_quarter_does_not_end_a_divergence() -> None:
+def test_late_overload_ends_no_divergence() -> None:
     made = each(12, lambda n: minute(n, slow=18) if n < 9 else minute(n, rps=7.0, slow=18))
     assert unknown("TtftDivergence", context(), made).reason is Gap.OUTSIDE_BENCHMARK
 
 
-def test_replicas_that_are_not_overloaded_are_still_compared() -> None:
+def test_calm_replicas_are_still_compared() -> None:
     replicas = {f"r{i}": each(5, lambda n, i=i: minute(n, rps=7.0 if i == 0 else 3.0, slow=18)) for i in range(3)}
     found = verdict("TtftDivergence", context(), replicas)
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert "1,800 requests" in explain(found)
 
 
-def test_without_a_benchmark_or_requests_nothing_is_beyond() -> None:
+def test_nothing_is_beyond_without_data() -> None:
     found = unknown(RULE, bare("t", None), each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
     down = [gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in each(5, minute)]

@@ -48,7 +48,7 @@ def test_twenty_points_below_the_benchmark_is_allowed() -> None:
     assert said(verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.29)))) == (Status.WARNING, Certainty.LIKELY)
 
 
-def test_a_shortfall_is_certain_against_the_lower_point() -> None:
+def test_shortfall_is_certain_against_lower_point() -> None:
     assert verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.21))).certainty is Certainty.LIKELY
     found = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.19)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
@@ -63,7 +63,7 @@ def test_more_than_the_benchmark_is_no_shortfall() -> None:
     )
 
 
-def test_an_idle_gpu_below_the_first_point_is_no_shortfall() -> None:
+def test_idle_gpu_is_no_shortfall() -> None:
     # The first point is 2 rps at 40 %; at 0.2 rps a GPU is busy a tenth of that, and nothing below is certain.
     idle = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.02, rps=0.2)))
     assert idle.status is Status.OK
@@ -84,7 +84,7 @@ def test_plain_polls_are_never_certain() -> None:
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
 
 
-def test_a_polled_power_does_not_make_utilisation_uncertain() -> None:
+def test_polled_power_leaves_utilization_certain() -> None:
     made = each(5, lambda n: busy(n, 0.1, sampled=frozenset({"gpu_power_watts"})))
     assert verdict(GPU, gpu_view(), made).certainty is Certainty.CERTAIN
 
@@ -97,7 +97,7 @@ def test_utilisation_of_another_kind_is_not_compared() -> None:
     assert verdict(GPU, gpu_view("sm_active"), made).certainty is Certainty.CERTAIN
 
 
-def test_a_benchmark_that_does_not_say_its_kind_is_not_compared() -> None:
+def test_unnamed_kind_is_not_compared() -> None:
     found = unknown(GPU, gpu_view(None), each(5, lambda n: busy(n, 0.1)))
     assert (found.reason, found.text) == (
         Gap.NOT_IN_PLAN,
@@ -105,28 +105,28 @@ def test_a_benchmark_that_does_not_say_its_kind_is_not_compared() -> None:
     )
 
 
-def test_gpus_seen_for_part_of_the_time_are_not_certain_and_for_less_than_half_unknown() -> None:
+def test_gpu_coverage_limits_certainty() -> None:
     assert verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.1, seconds=55))).certainty is Certainty.CERTAIN
     assert verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.1, seconds=50))).certainty is Certainty.LIKELY
     found = unknown(GPU, gpu_view(), each(5, lambda n: busy(n, 0.1, seconds=29)))
     assert found.text == "GPUs were seen for less than half of the time"
 
 
-def test_all_gpus_of_a_replica_must_be_seen() -> None:
+def test_all_gpus_must_be_seen() -> None:
     # Two GPUs: 120 GPU-seconds a minute. One of them alone is half.
     assert verdict(GPU, gpu_view(gpus=2), each(5, lambda n: busy(n, 0.1, 120))).certainty is Certainty.CERTAIN
     assert verdict(GPU, gpu_view(gpus=2), each(5, lambda n: busy(n, 0.1, 60))).certainty is Certainty.LIKELY
     assert unknown(GPU, gpu_view(gpus=4), each(5, lambda n: busy(n, 0.1, 60))).reason is Gap.SCRAPE_FAILED
 
 
-def test_minutes_without_a_gpu_weigh_nothing_and_are_missed() -> None:
+def test_missing_gpu_minutes_weigh_nothing() -> None:
     made = each(8, lambda n: busy(n, 0.1) if n >= 3 else minute(n))
     assert said(verdict(GPU, gpu_view(), made)) == (Status.WARNING, Certainty.LIKELY)
     mostly = each(8, lambda n: busy(n, 0.1) if n >= 5 else minute(n))
     assert unknown(GPU, gpu_view(), mostly).reason is Gap.SCRAPE_FAILED
 
 
-def test_a_shortfall_must_last_three_minutes_and_into_the_last_quarter() -> None:
+def test_shortfall_must_last_to_the_end() -> None:
     brief = each(5, lambda n: busy(n, 0.0 if n >= 3 else 0.5))
     assert verdict(GPU, gpu_view(), brief).status is Status.OK
     assert verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.0 if n >= 2 else 0.5))).status is Status.WARNING
@@ -140,7 +140,7 @@ def test_a_shortfall_that_shrinks_stays_likely() -> None:
     assert said(verdict(GPU, gpu_view(), made)) == (Status.WARNING, Certainty.LIKELY)
 
 
-def test_no_gpu_in_the_last_quarter_is_no_recovery() -> None:
+def test_unseen_gpu_is_no_recovery() -> None:
     made = each(12, lambda n: busy(n, 0.1) if n < 9 else minute(n))
     found = unknown(GPU, gpu_view(), made)
     assert (found.reason, found.text) == (Gap.NO_TRAFFIC, "nothing to compare was seen in the last quarter of the time")
@@ -150,7 +150,7 @@ def test_a_thin_benchmark_supports_no_certain_shortfall() -> None:
     assert verdict(GPU, gpu_view(requests=100), each(5, lambda n: busy(n, 0.1))).certainty is Certainty.LIKELY
 
 
-def test_lost_prefix_hits_are_certain_once_requests_enough_missed() -> None:
+def test_lost_hits_become_certain() -> None:
     found = verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.3)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert explain(found) == (
@@ -169,20 +169,20 @@ def test_few_requests_cannot_prove_lost_hits() -> None:
     assert unknown(HITS, context(*HIT), each(4, lambda n: hits(n, 0.0, rps=0.4))).text == "96 requests, 100 are needed"
 
 
-def test_hits_are_weighted_by_requests_not_by_time() -> None:
+def test_hits_weigh_by_requests() -> None:
     # Ten quiet minutes without a hit hold 60 requests, five busy ones with all the hits 900.
     made = each(15, lambda n: hits(n, 0.0, rps=0.1) if n < 10 else hits(n, 0.6))
     assert verdict(HITS, context(*HIT), made).status is Status.OK
 
 
-def test_the_planned_hit_rate_counts_where_the_benchmark_has_none() -> None:
+def test_planned_hits_replace_missing_ones() -> None:
     planned = context(workload={"prefix_hit_ratio": 0.6}, requests=100)
     assert said(verdict(HITS, planned, each(5, lambda n: hits(n, 0.3)))) == (Status.WARNING, Certainty.CERTAIN)
     measured = context(*HIT, workload={"prefix_hit_ratio": 0.2})
     assert verdict(HITS, measured, each(5, lambda n: hits(n, 0.3))).status is Status.WARNING
 
 
-def test_no_lookups_at_all_is_a_cache_that_is_off() -> None:
+def test_no_lookups_is_cache_off() -> None:
     found = verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.0, tokens=0.0)))
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
     assert explain(found) == (
@@ -192,7 +192,7 @@ def test_no_lookups_at_all_is_a_cache_that_is_off() -> None:
     )
 
 
-def test_more_hits_than_lookups_are_no_hit_rate() -> None:
+def test_more_hits_than_lookups_rate_nothing() -> None:
     found = unknown(HITS, context(*HIT), each(5, lambda n: hits(n, 11.7)))
     assert (found.reason, found.text.partition(":")[0]) == (
         Gap.CONTRADICTORY,
@@ -200,7 +200,7 @@ def test_more_hits_than_lookups_are_no_hit_rate() -> None:
     )
 
 
-def test_lookups_that_are_counted_again_are_no_hit_rate() -> None:
+def test_repeated_lookups_rate_nothing() -> None:
     def repeated(number: int, factor: float) -> Window:
         once = hits(number, 0.1)
         prompts = once.counters["prefix_queried_tokens"] / factor
@@ -214,7 +214,7 @@ def test_lookups_that_are_counted_again_are_no_hit_rate() -> None:
     assert verdict(HITS, context(*HIT), each(5, lambda n: repeated(n, 1.02))).status is Status.WARNING
 
 
-def test_an_engine_without_a_prefix_cache_says_so() -> None:
+def test_missing_prefix_cache_says_so() -> None:
     found = unknown(HITS, context(*HIT), each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "the engine shows no prefix cache lookups")
 

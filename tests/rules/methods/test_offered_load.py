@@ -58,7 +58,7 @@ def test_load_above_capacity_is_add_replicas(make: Callable[[int], Window]) -> N
     assert "arrive at a replica, 6 rps are usable" in explain(found)
 
 
-def test_requests_held_up_at_a_small_load_are_not_too_many() -> None:
+def test_held_requests_are_not_too_many() -> None:
     """0.9 rps of 6 with 9 requests in the system, where the benchmark's highest had 8."""
     found = beyond(lambda n: tailed(n, 0.9, in_system=9.0))
     actions = found.actions
@@ -73,7 +73,7 @@ def test_requests_held_up_at_a_small_load_are_not_too_many() -> None:
     )
 
 
-def test_one_replica_that_gets_too_much_needs_another_spread_and_no_further_replica() -> None:
+def test_hot_replica_needs_another_spread() -> None:
     replicas = {name: each(10, lambda n, rps=rps: tailed(n, rps)) for name, rps in (("a", 7.0), ("b", 2.0))}
     found = verdict(BEYOND, context(), replicas)
     assert found.sentence.startswith(
@@ -85,7 +85,7 @@ def test_one_replica_that_gets_too_much_needs_another_spread_and_no_further_repl
     assert any("spread evenly" in text for text in texts)
 
 
-def test_long_requests_count_as_the_work_they_are() -> None:
+def test_long_requests_count_their_work() -> None:
     """3.5 rps, each of twice the tokens, are the work of 7: above 6. At half the load they are not."""
 
     def long(rps: float) -> Callable[[int], Window]:
@@ -99,7 +99,7 @@ def test_long_requests_count_as_the_work_they_are() -> None:
     assert beyond(long(1.75), known).actions[0] == KEEP_REPLICAS
 
 
-def test_where_no_capacity_is_known_neither_action_is_named() -> None:
+def test_unknown_capacity_names_no_action() -> None:
     known = context(slo={"ttft_p99_seconds": 0.05})
     assert known.capacity is None
     found = beyond(lambda n: tailed(n, 7.0), known)
@@ -107,7 +107,7 @@ def test_where_no_capacity_is_known_neither_action_is_named() -> None:
     assert "what load a replica can take is not known" in explain(found)
 
 
-def test_a_measured_capacity_above_the_benchmarks_highest_asks_for_no_replicas() -> None:
+def test_measured_capacity_asks_no_replicas() -> None:
     measured = Capacity(
         rps=9.0, low=8.0, high=10.0, source=CapacitySource.PRODUCTION, certainty=Certainty.CERTAIN, reason="measured"
     )
@@ -116,13 +116,13 @@ def test_a_measured_capacity_above_the_benchmarks_highest_asks_for_no_replicas()
     assert any("benchmark up to it" in one for one in found.actions)
 
 
-def test_what_it_may_say_stands_in_the_catalogue_behind_what_tells_it_apart() -> None:
+def test_actions_follow_distinguishing_causes() -> None:
     actions = BY_NAME[BEYOND].actions
     assert actions[0].startswith("Check first whether it is the load")
     assert {ADD_REPLICAS, KEEP_REPLICAS} < set(actions)
 
 
-def test_an_engine_that_finishes_nothing_still_has_arrivals() -> None:
+def test_stuck_engine_still_has_arrivals() -> None:
     capacity = Capacity(
         rps=6.0,
         low=6.0,
@@ -140,7 +140,7 @@ def test_an_engine_that_finishes_nothing_still_has_arrivals() -> None:
 
 
 @pytest.mark.parametrize(("rps", "first"), [(2.0, BEYOND_SLOWED[0]), (5.9, ADD_REPLICAS)])
-def test_a_queue_that_grows_everywhere_never_asks_to_keep_the_replicas(rps: float, first: str) -> None:
+def test_growing_queues_keep_no_replicas(rps: float, first: str) -> None:
     """12 more arrive each minute than finish, 0.2 a second: 2.2 and 6.1 rps of 6."""
     several = each(9, lambda n: tailed(n, rps, in_system=30.0, waiting=4.0 + 12 * n, change=12.0))
     for rule in (BEYOND, "QueueGrowing"):
@@ -149,7 +149,7 @@ def test_a_queue_that_grows_everywhere_never_asks_to_keep_the_replicas(rps: floa
         assert KEEP_REPLICAS not in found.actions
 
 
-def test_a_queue_that_stands_at_every_replica_never_asks_to_keep_them_either() -> None:
+def test_standing_queues_keep_no_replicas() -> None:
     """30 wait in each of nine minutes, as many arrive as finish: no neighbour takes one of them."""
     standing = each(9, lambda n: tailed(n, 3.0, in_system=60.0, waiting=30.0))
     found = verdict(BEYOND, context(), {"a": standing, "b": standing})
@@ -158,7 +158,7 @@ def test_a_queue_that_stands_at_every_replica_never_asks_to_keep_them_either() -
     assert short.actions[0] == KEEP_REPLICAS
 
 
-def test_a_queue_beside_an_idle_neighbour_needs_another_spread() -> None:
+def test_queue_beside_idle_needs_spread() -> None:
     def grows(number: int) -> Window:
         return tailed(number, 2.0, in_system=30.0, waiting=4.0 + 12 * number, change=12.0)
 
@@ -167,7 +167,7 @@ def test_a_queue_beside_an_idle_neighbour_needs_another_spread() -> None:
         assert found.actions[0] == KEEP_REPLICAS, found.sentence
 
 
-def test_queue_that_grows_is_beyond_and_asks_for_replicas_above_capacity() -> None:
+def test_growing_queue_asks_for_replicas() -> None:
     def queue(rps: float) -> Callable[[int], Window]:
         # Growth too small to show in any one minute.
         return lambda n: tailed(n, rps, change=0.7, gauges={"requests_waiting_capacity": gauge(0.3 + n / 3)})
@@ -177,7 +177,7 @@ def test_queue_that_grows_is_beyond_and_asks_for_replicas_above_capacity() -> No
     assert verdict(BEYOND, context(), each(9, queue(5.995))).actions[0] == ADD_REPLICAS
 
 
-def test_the_levers_of_each_pattern_are_among_the_actions_of_its_rule() -> None:
+def test_levers_are_actions_of_rules() -> None:
     for rule in BY_NAME.values():
         assert {text for texts in rule.levers.values() for text in texts} <= set(rule.actions)
     assert [rule.name for rule in BY_NAME.values() if rule.levers] == ["LoadBeyondBenchmark", "QueueGrowing"]

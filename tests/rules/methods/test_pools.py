@@ -69,7 +69,7 @@ def unknown(*args: object, **more: object) -> Unknown:
     return found
 
 
-def test_traffic_that_wants_three_prefill_replicas_to_one_finds_two_and_two_off() -> None:
+def test_prefill_ratio_is_corrected() -> None:
     found = told(1800.0, 60.0)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert explain(found) == (
@@ -80,7 +80,7 @@ def test_traffic_that_wants_three_prefill_replicas_to_one_finds_two_and_two_off(
     assert found.actions
 
 
-def test_traffic_that_wants_more_decode_names_the_decode_pool() -> None:
+def test_decode_pool_is_named() -> None:
     found = told(600.0, 180.0)
     assert found.status is Status.WARNING
     assert explain(found) == (
@@ -104,29 +104,29 @@ def test_the_planned_ratio_is_fine() -> None:
     )
 
 
-def test_what_whole_replicas_cannot_do_better_is_fine() -> None:
+def test_unfixable_ratio_is_fine() -> None:
     """A wanted ratio of 1.6 is more than the factor away, and three and one would be farther."""
     assert told(1440.0, 90.0).status is Status.OK
     assert told(1800.0, 100.0).status is Status.OK
 
 
 @pytest.mark.parametrize(("factor", "status"), [(2.9, Status.WARNING), (3.1, Status.OK)])
-def test_the_ratio_must_be_off_by_the_factor(factor: float, status: Status) -> None:
+def test_ratio_must_miss_by_factor(factor: float, status: Status) -> None:
     assert told(1800.0, 60.0, factor=factor).status is status
 
 
 @pytest.mark.parametrize(("scale", "status"), [(0.45, Status.WARNING), (0.44, Status.OK)])
-def test_a_pool_with_little_to_do_is_not_short(scale: float, status: Status) -> None:
+def test_calm_pool_is_not_short(scale: float, status: Status) -> None:
     assert told(1800.0 * scale, 60.0 * scale).status is status
 
 
-def test_two_minutes_of_it_are_not_enough_and_what_is_over_is_over() -> None:
+def test_brief_imbalance_of_pools_passes() -> None:
     assert told(lambda n: 7000.0 if n >= 6 else 600.0, 60.0).status is Status.OK
     assert told(lambda n: 7000.0 if n >= 5 else 600.0, 60.0).status is Status.WARNING
     assert told(lambda n: 7000.0 if n < 5 else 600.0, 60.0).status is Status.OK
 
 
-def test_a_burst_that_hardly_moves_the_whole_time_is_no_reason_to_move_replicas() -> None:
+def test_short_burst_moves_no_replica() -> None:
     assert told(lambda n: 2300.0 if n >= 27 else 600.0, 60.0, count=30).status is Status.OK
     assert told(lambda n: 2300.0 if n >= 15 else 600.0, 60.0, count=30).status is Status.WARNING
 
@@ -135,7 +135,7 @@ def test_before_its_minimum_it_says_nothing() -> None:
     assert unknown(1800.0, 60.0, count=4).reason is Gap.TOO_FEW_REQUESTS
 
 
-def test_a_plan_without_disaggregation_is_not_judged() -> None:
+def test_joint_plan_is_not_judged() -> None:
     for plan in (tier(), None):
         found = unknown(1800.0, 60.0, context=view_of("t", plan, pools=POOLS))
         assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan has no disaggregation")
@@ -149,7 +149,7 @@ def test_targets_without_pools_cannot_be_told_apart(missing: str) -> None:
     assert found.text.startswith(f"no target is configured with `pool: {missing}`")
 
 
-def test_a_pool_that_was_not_seen_is_a_failed_scrape() -> None:
+def test_unseen_pool_is_failed_scrape() -> None:
     def down(number: int) -> Window:
         return gap_window(START + 60 * number, START + 60 * (number + 1), Gap.SCRAPE_FAILED)
 
@@ -165,7 +165,7 @@ def test_without_tokens_there_is_no_ratio() -> None:
     assert unknown(0.0, 60.0).reason is Gap.NO_TRAFFIC
 
 
-def test_a_replica_that_is_down_is_not_there() -> None:
+def test_dead_replica_is_not_counted() -> None:
     pools = dict(POOLS)
     replicas = {name: each(8, lambda n: tokens(n, 900.0, 30.0)) for name in ("p0", "p1", "d0")}
     replicas["d1"] = [gap_window(START + 60 * n, START + 60 * (n + 1), Gap.SCRAPE_FAILED) for n in range(8)]
@@ -223,7 +223,7 @@ def test_the_fuller_pool_decides_on_headroom(prompt: float, output: float, said:
     assert sentence("NoHeadroom", 4.0, prompt, output) == said
 
 
-def test_both_pools_are_told_and_priced_by_their_own_replicas() -> None:
+def test_pools_price_their_own_replicas() -> None:
     found = of_load("NoHeadroom", 4.0, 475.0, 10.0)
     assert isinstance(found, Verdict)
     assert found.status is Status.WARNING
@@ -235,7 +235,7 @@ def test_both_pools_are_told_and_priced_by_their_own_replicas() -> None:
     ("rps", "surplus", "said", "other"),
     [(6.0, 4.0, "15.0%", "3.0 of 4.0"), (14.0, 3.0, "35.0%", "2.0 of 4.0")],
 )
-def test_the_surplus_of_a_tier_is_that_of_both_pools(rps: float, surplus: float, said: str, other: str) -> None:
+def test_surplus_of_tier_is_both(rps: float, surplus: float, said: str, other: str) -> None:
     seen = tier_view(**POOLED)
     placed = [
         BinnedWindow(replica=pool, window=one, rps=None, in_system=None)
@@ -251,7 +251,7 @@ def test_the_surplus_of_a_tier_is_that_of_both_pools(rps: float, surplus: float,
     assert other in found.details[-1]
 
 
-def test_demand_beyond_one_pool_is_found_where_the_other_has_room() -> None:
+def test_blocked_pool_shows_demand() -> None:
     found = of_load("DemandExceedsCapacity", 4.0, 750.0, 10.0)
     assert isinstance(found, Verdict)
     assert found.status is Status.CRITICAL
@@ -263,7 +263,7 @@ def test_demand_beyond_one_pool_is_found_where_the_other_has_room() -> None:
     )
 
 
-def test_a_pool_that_cannot_be_judged_hides_no_finding_of_the_other() -> None:
+def test_unjudged_pool_hides_no_finding() -> None:
     found = of_load("NoHeadroom", 4.0, 475.0, 0.0)
     assert isinstance(found, Verdict)
     assert found.status is Status.WARNING
@@ -272,7 +272,7 @@ def test_a_pool_that_cannot_be_judged_hides_no_finding_of_the_other() -> None:
     assert silent.text.startswith("decode pool: no mean generation tokens")
 
 
-def test_a_plan_without_token_rates_says_what_it_lacks() -> None:
+def test_missing_rates_name_lack() -> None:
     found = of_load("NoHeadroom", 4.0, 475.0, 10.0, plan=tier(pools=["prefill", "decode"]))
     assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (

@@ -68,7 +68,7 @@ def ok_text(replicas: Mapping[str, list[Window]], plan: TierContext = PLAIN) -> 
 # --- it fires
 
 
-def test_hits_that_fall_to_a_third_on_all_of_three_replicas_dealt_out_in_turn_are_surely_the_routings() -> None:
+def test_common_fall_is_the_routing() -> None:
     found = verdict(RULE, PLAIN, fleet(broken))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert explain(found) == (
@@ -79,12 +79,12 @@ def test_hits_that_fall_to_a_third_on_all_of_three_replicas_dealt_out_in_turn_ar
     assert found.actions
 
 
-def test_where_the_shares_stay_it_is_only_likely() -> None:
+def test_moved_shares_make_it_certain() -> None:
     found = verdict(RULE, PLAIN, fleet(lambda n, name: asked(n, BEFORE[name], 0.35)))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
 
 
-def test_replicas_that_always_were_dealt_out_in_turn_are_no_evidence() -> None:
+def test_old_round_robin_is_no_evidence() -> None:
     found = verdict(RULE, PLAIN, fleet(broken, names=IN_TURN))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
 
@@ -96,15 +96,13 @@ def test_replicas_that_always_were_dealt_out_in_turn_are_no_evidence() -> None:
         (context(*({"prefix_hit_ratio": 0.9} for _ in range(3))), "90% in the benchmark"),
     ],
 )
-def test_without_a_better_past_the_plan_says_what_one_replica_has_and_it_is_likely(
-    plan: TierContext, words: str
-) -> None:
+def test_plan_stands_for_the_past(plan: TierContext, words: str) -> None:
     found = verdict(RULE, plan, fleet(broken, before=0))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert words in found.sentence
 
 
-def test_the_better_of_past_and_plan_is_compared_with() -> None:
+def test_better_expectation_is_compared() -> None:
     assert "90% before" in verdict(RULE, context(workload={"prefix_hit_ratio": 0.7}), fleet(broken)).sentence
     assert "98% in the plan" in verdict(RULE, context(workload={"prefix_hit_ratio": 0.98}), fleet(broken)).sentence
 
@@ -115,7 +113,7 @@ def test_the_better_of_past_and_plan_is_compared_with() -> None:
 @pytest.mark.parametrize(
     ("hits", "status"), [(0.44, Status.WARNING), (0.46, Status.OK), (0.21, Status.WARNING), (0.19, Status.OK)]
 )
-def test_the_rate_must_be_near_that_of_one_replica_divided_by_their_number(hits: float, status: Status) -> None:
+def test_rate_must_match_even_split(hits: float, status: Status) -> None:
     found = verdict(RULE, PLAIN, fleet(lambda n, name: asked(n, 70, hits)))
     assert found.status is status
     assert status is Status.WARNING or "so prompts or caches changed" in found.sentence
@@ -131,7 +129,7 @@ def test_two_minutes_are_not_enough() -> None:
     assert "not lost in each" in ok_text(fleet(lambda n, name: asked(n, 70, 0.1), after=2))
 
 
-def test_a_single_good_minute_among_the_last_ends_it() -> None:
+def test_good_minute_ends_it() -> None:
     assert "not lost in each" in ok_text(fleet(lambda n, name: asked(n, 70, 0.9 if n == 13 else 0.1), after=5))
 
 
@@ -149,7 +147,7 @@ def test_prompts_of_another_length_changed(length: float, status: Status) -> Non
     assert status is Status.WARNING or "prompts changed, their mean length" in found.sentence
 
 
-def test_hits_lost_on_some_replicas_only_are_not_the_routings() -> None:
+def test_partial_loss_is_no_routing() -> None:
     text = ok_text(fleet(lambda n, name: asked(n, 70, 0.85 if name == "b" else 0.1)))
     assert text.endswith("; not lost on b")
 
@@ -160,7 +158,7 @@ def test_evictions_explain_lost_hits() -> None:
     assert verdict(RULE, PLAIN, kept).status is Status.WARNING
 
 
-def test_an_uneven_spread_is_still_a_choice_by_something() -> None:
+def test_uneven_spread_is_a_choice() -> None:
     uneven = {"a": 30, "b": 110, "c": 70}
     assert "not spread evenly" in ok_text(fleet(lambda n, name: asked(n, uneven[name], 0.35)))
 
@@ -169,7 +167,7 @@ def test_one_replica_has_no_routing_to_break() -> None:
     assert "One replica" in ok_text(fleet(broken, names={"a": 54}))
 
 
-def test_a_new_replica_with_a_cold_cache_does_not_count_until_it_can_be_warm() -> None:
+def test_cold_replica_waits_to_count() -> None:
     old = fleet(lambda n, name: asked(n, 70, 0.9), after=0, names={"a": 54})["a"]
     later = [asked(n, 35, 0.9) for n in range(10, 14)]
     cold = [gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in old] + [asked(n, 35, 0.05) for n in range(10, 14)]
@@ -186,7 +184,7 @@ def test_restarted_replicas_are_cold_too() -> None:
     assert unknown(RULE, PLAIN, fleet(restarted, before=1, after=4)).reason is Gap.TOO_FEW_REQUESTS
 
 
-def test_a_healthy_tier_is_fine_with_or_without_a_plan() -> None:
+def test_healthy_routing_is_fine() -> None:
     healthy = fleet(lambda n, name: asked(n, BEFORE[name], 0.9))
     assert ok_text(healthy) == "Prefix hits are 90% over 3 replicas, 90% before; not lost"
     assert "in the plan; not lost" in ok_text(healthy, context(workload={"prefix_hit_ratio": 0.95}))
@@ -195,13 +193,13 @@ def test_a_healthy_tier_is_fine_with_or_without_a_plan() -> None:
 # --- what cannot be known
 
 
-def test_a_rate_that_was_low_all_the_time_without_a_plan_is_unknown() -> None:
+def test_always_low_rate_is_unknown() -> None:
     found = unknown(RULE, bare("t", None), {n: [asked(m, 70, 0.3) for m in range(10)] for n in BEFORE})
     assert found.reason is Gap.NOT_IN_PLAN
     assert found.text == "prefix hits are 30% over 3 replicas, as before; the plan has no hit rate of one replica"
 
 
-def test_lookups_that_are_counted_again_blame_no_routing() -> None:
+def test_repeated_lookups_blame_no_routing() -> None:
     def repeated(number: int, name: str) -> Window:
         once = broken(number, name)
         return replace(once, counters={**once.counters, "prompt_tokens": once.counters["prefix_queried_tokens"] / 9})
@@ -216,7 +214,7 @@ def test_few_requests_are_named() -> None:
     assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "45 requests of warm replicas lately, 50 are needed")
 
 
-def test_an_engine_that_does_not_count_hits_and_a_cache_that_is_off_are_not_exposed() -> None:
+def test_unseen_hits_are_not_exposed() -> None:
     assert unknown(RULE, PLAIN, [minute(n) for n in range(5)]).reason is Gap.NOT_EXPOSED
     off = [minute(n, counters={"prefix_queried_tokens": 0.0, "prefix_hit_tokens": 0.0}) for n in range(5)]
     assert "it is off" in unknown(RULE, PLAIN, off).text
@@ -243,20 +241,20 @@ def result(name: str) -> Verdict:
     return found
 
 
-def test_round_robin_after_routing_by_prefix_is_found_for_certain() -> None:
+def test_round_robin_is_found() -> None:
     """Hit rate 0.974, then 0.408, by the clients."""
     found = result("routing")
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert "97% before" in found.sentence
 
 
-def test_the_first_token_that_is_late_in_it_has_the_routing_as_first_cause() -> None:
+def test_late_token_blames_routing() -> None:
     found = next(s.result for s in replayed("routing").rule_states if s.result.rule == "TtftDivergence")
     assert isinstance(found, Verdict)
     assert found.causes[0].cause == "routing"
 
 
 @pytest.mark.parametrize("name", ["prefix", "scale_up_cold_cache", "steady"])
-def test_changed_prompts_a_cold_replica_and_a_steady_tier_are_not_broken_routing(name: str) -> None:
+def test_changed_or_cold_is_not_routing(name: str) -> None:
     assert result(name).status is Status.OK
     assert not [e for e in replayed(name).ended if e.rule == RULE and hasattr(e, "worst")]

@@ -24,7 +24,7 @@ def staying(number: int, in_system: float, rps: float = 3.0, **more: Any) -> Win
     return minute(number, rps=rps, in_system=in_system, **more)
 
 
-def test_up_to_twice_the_benchmarks_time_in_the_system_is_representative() -> None:
+def test_twice_the_time_is_representative() -> None:
     found = verdict(RULE, context(), each(6, lambda n: staying(n, 6.0)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert explain(found) == (
@@ -34,7 +34,7 @@ def test_up_to_twice_the_benchmarks_time_in_the_system_is_representative() -> No
     )
 
 
-def test_more_than_twice_is_not_and_is_certain_against_both_points_around_the_load() -> None:
+def test_beyond_both_points_is_certain() -> None:
     found = verdict(RULE, context(), each(6, lambda n: staying(n, 6.2)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert found.observed == Reading(
@@ -43,7 +43,7 @@ def test_more_than_twice_is_not_and_is_certain_against_both_points_around_the_lo
     assert found.actions[0].startswith("Compare prompt and output lengths")
 
 
-def test_beyond_the_middle_of_the_bin_but_not_beyond_its_slower_end_is_likely() -> None:
+def test_beyond_middle_is_likely() -> None:
     """At 3 rps, between 1 / 2 and 4 / 4 rps: 0.71 s in the middle of the logarithms, 1 s at the slower end."""
     for in_system, wanted in (
         (4.2, (Status.OK, Certainty.CERTAIN)),
@@ -54,13 +54,13 @@ def test_beyond_the_middle_of_the_bin_but_not_beyond_its_slower_end_is_likely() 
         assert said(found) == wanted, in_system
 
 
-def test_three_minutes_beyond_the_slower_end_make_a_hold_that_is_not_no_more_than_likely() -> None:
+def test_three_slow_minutes_stay_likely() -> None:
     """4.3 and 6.1 in the system by turns are 1.73 s over the hold, less than twice the slower end's."""
     made = each(6, lambda n: staying(n, 6.1 if n >= 3 else 4.3))
     assert said(verdict(RULE, context({"concurrency": 1}), made)) == (Status.WARNING, Certainty.LIKELY)
 
 
-def test_load_is_equal_load_and_beyond_the_benchmark_nothing_is_said() -> None:
+def test_equal_load_decides_not_beyond() -> None:
     found = unknown(RULE, context(), each(6, lambda n: staying(n, 20.0)))
     assert found.reason is Gap.OUTSIDE_BENCHMARK
 
@@ -70,7 +70,7 @@ def test_a_thin_benchmark_supports_no_certain_finding() -> None:
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
 
 
-def test_a_jam_of_two_minutes_and_one_that_is_over_are_no_finding() -> None:
+def test_brief_or_past_jam_passes() -> None:
     two = each(6, lambda n: staying(n, 7.9 if n >= 4 else 5.4))
     assert verdict(RULE, context(), two).status is Status.OK
     assert verdict(RULE, context(), each(6, lambda n: staying(n, 7.9 if n >= 3 else 5.4))).status is Status.WARNING
@@ -78,7 +78,7 @@ def test_a_jam_of_two_minutes_and_one_that_is_over_are_no_finding() -> None:
     assert verdict(RULE, context(), over).status is Status.OK
 
 
-def test_the_rule_waits_for_time_and_requests_and_for_the_end_to_be_seen() -> None:
+def test_rule_waits_for_its_data() -> None:
     assert unknown(RULE, context(), each(2, lambda n: staying(n, 6.5))).text == "120 s seen, 180 s are needed"
     few = unknown(RULE, context(), each(4, lambda n: staying(n, 1.0, rps=0.4)))
     assert few.text == "96 requests, 100 are needed"
@@ -87,7 +87,7 @@ def test_the_rule_waits_for_time_and_requests_and_for_the_end_to_be_seen() -> No
     assert silent.text == "0 requests in the last quarter of the time, 25 are needed"
 
 
-def test_without_a_curve_or_its_concurrencies_nothing_can_be_compared() -> None:
+def test_concurrency_needs_a_curve() -> None:
     from rules.plan.load_bins import build_tier_context as bare
 
     assert unknown(RULE, bare("t", None), each(6, minute)).reason is Gap.NOT_IN_PLAN
@@ -97,7 +97,7 @@ def test_without_a_curve_or_its_concurrencies_nothing_can_be_compared() -> None:
     assert found.text == "the benchmark has no concurrencies, and no medians of TTFT, TPOT and output tokens"
 
 
-def test_an_engine_that_does_not_tell_its_running_requests_is_not_judged() -> None:
+def test_untold_running_is_not_judged() -> None:
     made = [
         Window(start=w.start, end=w.end, expected_seconds=60, covered_seconds=60, counters=w.counters)
         for w in each(6, minute)
@@ -112,7 +112,7 @@ def estimated(p99: float | None) -> Any:
     return context(*({**medians, **one, "ttft_p99_seconds": 0.2} for one in tokens))
 
 
-def test_an_estimated_concurrency_is_certain_only_beyond_what_the_p99s_leave_open() -> None:
+def test_estimate_is_certain_beyond_p99s() -> None:
     # The mean is at most (0.1 + 0.2) / 2 + 10 x (0.09 + 0.11) / 2 = 1.15 s.
     for in_system, certainty in ((6.6, Certainty.LIKELY), (7.2, Certainty.CERTAIN)):
         found = verdict(RULE, estimated(0.11), each(6, lambda n, k=in_system: staying(n, k)))
@@ -131,7 +131,7 @@ def spans(seconds: float, n: float = 180.0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("seconds", "agrees"), [(1.0, True), (1.24, True), (1.3, False), (0.81, True), (0.75, False)])
-def test_telemetry_that_contradicts_itself_by_littles_law_is_told_and_not_judged(seconds: float, agrees: bool) -> None:
+def test_contradictory_telemetry_is_told(seconds: float, agrees: bool) -> None:
     """3 requests in the system at 3 rps are 1 s each; the histogram of whole requests says otherwise."""
     made = each(15, lambda n: staying(n, 3.0, **spans(seconds), gauges=sampled(3.0)))
     if agrees:
@@ -154,19 +154,19 @@ def sampled(in_system: float, samples: int = 12) -> dict[str, Any]:
     }
 
 
-def test_a_disagreement_that_few_samples_explain_or_that_does_not_last_is_none() -> None:
+def test_chance_disagreement_is_none() -> None:
     rarely = each(6, lambda n: staying(n, 3.0, **spans(1.3), gauges=sampled(3.0, samples=1)))
     assert verdict(RULE, context(), rarely).status is Status.OK
     passing = each(15, lambda n: staying(n, 3.0, **spans(3.0 if n < 9 else 1.0), gauges=sampled(3.0)))
     assert verdict(RULE, context(), passing).status is Status.OK
 
 
-def test_littles_law_is_not_asked_while_the_number_in_the_system_changes() -> None:
+def test_moving_system_skips_little() -> None:
     filling = each(15, lambda n: staying(n, 3.0, **spans(1.5), gauges=sampled(3.0), change=30.0))
     assert verdict(RULE, context(), filling).status is Status.OK
 
 
-def test_a_benchmark_of_shorter_requests_is_named_as_the_first_suspect() -> None:
+def test_shorter_benchmark_is_suspect() -> None:
     from length_samples import sized, usual
 
     tier = context(workload={"generation_tokens": {"p50": 40, "p95": 80}})
@@ -184,19 +184,19 @@ MEASURED = ({"prompt_tokens_mean": 80},) * 3
 
 
 @pytest.mark.parametrize("in_system", [3.0, 40.0], ids=["at a measured load", "beyond the benchmark"])
-def test_requests_of_other_lengths_are_another_workload_at_any_load(in_system: float) -> None:
+def test_other_lengths_are_other_workload(in_system: float) -> None:
     found = verdict(RULE, context(*MEASURED), each(12, lambda n: of_length(n, 314.0, in_system)))
     assert (*said(found), found.unit) == (Status.WARNING, Certainty.CERTAIN, "tokens")
     assert found.sentence == "Prompts are 3.9x as long as benchmarked: mean 314 tokens, 80 benchmarked"
 
 
-def test_lengths_within_the_factor_or_not_told_leave_the_word_to_the_time() -> None:
+def test_near_lengths_leave_it_to_time() -> None:
     made = each(12, lambda n: of_length(n, 150.0))
     assert "in the benchmark" in verdict(RULE, context(*MEASURED), made).sentence
     assert "in the benchmark" in verdict(RULE, context(), each(12, lambda n: of_length(n, 900.0))).sentence
 
 
-def test_what_time_proves_is_not_made_likely_by_lengths() -> None:
+def test_time_outweighs_lengths() -> None:
     made = each(6, lambda n: of_length(n, 314.0, 6.2))
     found = verdict(RULE, context(*MEASURED), made)
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)

@@ -58,13 +58,13 @@ def verdict(rule: str, one: ReplicaState, **more: Any) -> Verdict:
     return found
 
 
-def test_every_answer_is_about_the_replica_at_this_time() -> None:
+def test_answer_is_of_replica_and_time() -> None:
     found = evaluate_replica_rules(replica(), VIEW, 77.0)
     assert [a.rule for a in found] == ["KvCacheCascade", "TargetDown", "EngineStalled", "TelemetryStale"]
     assert {(a.t, a.subject) for a in found} == {(77.0, Subject(tier="t", replica="a"))}
 
 
-def test_a_replica_that_answers_and_moves_is_fine() -> None:
+def test_moving_replica_is_fine() -> None:
     found = [verdict(a.rule, replica()) for a in evaluate_replica_rules(replica(), VIEW, START)]
     assert {v.status for v in found} == {Status.OK}
     assert [v.sentence for v in found] == [
@@ -109,9 +109,7 @@ MEASURED, IN_PART = started(240.0, asked=True), started(100.0, asked=False)
         (None, (ReplicaStart(replica="b", seen_at=9.0, alive_at=0.0, silent_since=1.0),), 300.0),
     ],
 )
-def test_a_target_that_never_answered_may_start_as_long_as_is_measured_else_planned_else_usual(
-    planned: float | None, starts: tuple[ReplicaStart, ...], seconds: float
-) -> None:
+def test_starting_target_has_time(planned: float | None, starts: tuple[ReplicaStart, ...], seconds: float) -> None:
     new = replica(pages=0, misses=3)
     began = new.track.silent_since or 0.0
     assert VIEW.plan is not None
@@ -127,12 +125,12 @@ def test_a_target_that_never_answered_may_start_as_long_as_is_measured_else_plan
     assert never.sentence == "No usable metrics page ever; 3 scrapes in a row failed: timeout"
 
 
-def test_the_only_replica_of_a_tier_is_down_at_once() -> None:
+def test_only_replica_is_down_at_once() -> None:
     assert verdict("TargetDown", replica(pages=0, misses=3), now=START + 60).status is Status.WARNING
 
 
 @pytest.mark.parametrize(("stage", "says_it"), [(1, False), (2, True), (3, False), (4, False)])
-def test_stage_2_of_a_cascade_says_that_it_is_the_moment_to_act(stage: int, says_it: bool) -> None:
+def test_second_stage_asks_to_act(stage: int, says_it: bool) -> None:
     sample = CascadeSample(
         t=START,
         dt=15.0,
@@ -149,7 +147,7 @@ def test_stage_2_of_a_cascade_says_that_it_is_the_moment_to_act(stage: int, says
     assert found.sentence.endswith("4 preemptions; act now, before users feel it") is says_it
 
 
-def test_a_target_that_fails_after_a_long_silence_is_down_as_any_other() -> None:
+def test_silence_then_failure_is_down() -> None:
     one = ReplicaState(tier="t", name="a")
     for t in (0.0, 400.0):
         one, _, _ = apply_snapshot(one, snapshot(START + t, counters={"engine_steps": t}), cascade_limits(VIEW))
@@ -161,7 +159,7 @@ def test_a_target_that_fails_after_a_long_silence_is_down_as_any_other() -> None
     assert verdict("TargetDown", one, now=START + 445).status is Status.WARNING
 
 
-def test_few_misses_in_a_long_time_are_not_fine() -> None:
+def test_few_misses_are_not_fine() -> None:
     """One scrape in five minutes failed: the two more that make it down are still to come."""
     one = replica()
     one, _, _ = apply_failed_scrape(one, START + 315)
@@ -170,7 +168,7 @@ def test_few_misses_in_a_long_time_are_not_fine() -> None:
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "1 scrapes without a usable page, and none for 300 s")
 
 
-def test_two_pages_too_far_apart_or_refuted_make_no_slope() -> None:
+def test_far_pages_make_no_slope() -> None:
     for gap in (Gap.NOT_SCRAPED, Gap.CONTRADICTORY):
         found = said("KvCacheCascade", replica(slope_gap=gap, cascade=CascadeState()))
         assert isinstance(found, Unknown)
@@ -188,7 +186,7 @@ def test_before_the_first_scrape_nothing_is_known() -> None:
 
 
 @pytest.mark.parametrize("misses", [1, 2])
-def test_a_target_that_never_answered_is_not_fine_while_it_is_too_early_to_call_it_down(misses: int) -> None:
+def test_young_target_is_not_fine(misses: int) -> None:
     found = [a for a in evaluate_replica_rules(replica(pages=0, misses=misses), VIEW, START) if a.rule == "TargetDown"]
     assert isinstance(found[0], Unknown)
     assert found[0].text == f"{misses} scrapes without a usable page, and none before"
@@ -209,7 +207,7 @@ def test_a_page_that_answers_again_ends_it() -> None:
 
 @pytest.mark.parametrize("rule", ["KvCacheCascade", "EngineStalled", "TelemetryStale"])
 @pytest.mark.parametrize("one", [replica(misses=1), replica(pages=0, misses=1)])
-def test_without_a_page_the_other_rules_do_not_know(rule: str, one: ReplicaState) -> None:
+def test_pageless_rules_do_not_know(rule: str, one: ReplicaState) -> None:
     found = said(rule, one)
     assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "no page from the replica")
@@ -225,7 +223,7 @@ def test_one_page_is_no_slope() -> None:
     assert again.reason is Gap.SCRAPE_FAILED
 
 
-def test_an_engine_without_the_gauge_or_the_step_counter_says_so() -> None:
+def test_missing_gauges_say_so() -> None:
     bare = snapshot(START + 30)
     without = replace(bare, gauges={"requests_running": 1.0}, counters={"requests_finished": 200.0})
     one, _, _ = apply_snapshot(replica(), without, cascade_limits(VIEW))
@@ -235,7 +233,7 @@ def test_an_engine_without_the_gauge_or_the_step_counter_says_so() -> None:
     ]
 
 
-def test_a_page_that_claims_work_and_does_not_move_is_stale_after_two_minutes() -> None:
+def test_unmoving_page_is_stale() -> None:
     one = replica(pages=1)
     for number in range(1, 9):
         one, _, _ = apply_snapshot(
@@ -256,7 +254,7 @@ def test_an_idle_engine_is_not_stale() -> None:
     assert verdict("TelemetryStale", one).status is Status.OK
 
 
-def test_a_gpu_that_is_not_read_is_stale_telemetry_even_while_the_page_fails() -> None:
+def test_unread_gpu_is_stale() -> None:
     trouble = {"gpu_problem": "GPU-1 has not been read for 150 s"}
     for one in (replica(**trouble), replica(misses=4, **trouble)):
         found = verdict("TelemetryStale", one)
@@ -273,9 +271,7 @@ def test_a_gpu_that_is_not_read_is_stale_telemetry_even_while_the_page_fails() -
         (4, True, Status.CRITICAL, Certainty.CERTAIN),
     ],
 )
-def test_a_cascade_is_critical_from_stage_three_and_certain_once_confirmed(
-    stage: int, confirmed: bool, status: Status, certainty: Certainty
-) -> None:
+def test_cascade_is_critical_from_three(stage: int, confirmed: bool, status: Status, certainty: Certainty) -> None:
     state = replace(replica().cascade, stage=stage, confirmed=confirmed, onset=START, since=START, evidence="why")
     found = verdict("KvCacheCascade", replica(cascade=state))
     assert (found.status, found.certainty, found.stage) == (status, certainty, stage)
@@ -284,14 +280,14 @@ def test_a_cascade_is_critical_from_stage_three_and_certain_once_confirmed(
     assert len(found.actions) == 4
 
 
-def test_the_sentence_says_how_far_ahead_it_spoke() -> None:
+def test_sentence_tells_the_lead() -> None:
     state = replace(replica().cascade, stage=4, onset=START - 20, since=START, breach_at=START, evidence="why")
     assert "first seen 20 s before users felt it" in verdict("KvCacheCascade", replica(cascade=state)).details
     at_once = replace(state, onset=START)
     assert verdict("KvCacheCascade", replica(cascade=at_once)).details == ()
 
 
-def test_a_cascade_is_explained_by_the_replicas_last_minutes() -> None:
+def test_cascade_uses_last_minutes() -> None:
     lengths = {"prompt_tokens_per_request": seen({300.0: 60}, (50.0, 100.0, 200.0, 500.0, float("inf")))}
     planned = context(workload={"prompt_tokens": {"p95": 100}})
     booked = minutes(planned, {"a": [minute(n, histograms=lengths) for n in range(6)], "b": [minute(5.2)]})
@@ -304,6 +300,6 @@ def test_a_cascade_is_explained_by_the_replicas_last_minutes() -> None:
     assert found.causes[0].evidence == ("prompts are longer than planned: P95 200 to 500 tokens, 100 planned",)
 
 
-def test_a_cascade_without_minutes_yet_is_told_without_causes() -> None:
+def test_young_cascade_has_no_causes() -> None:
     state = CascadeState(stage=3, onset=START, since=START, evidence="why", recent=replica().cascade.recent)
     assert verdict("KvCacheCascade", replica(cascade=state)).causes == ()

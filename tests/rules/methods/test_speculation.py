@@ -30,7 +30,7 @@ def drafting(number: int, accepted: float, rounds: float = 200.0, drafts: float 
     return minute(number, counters={family: rounds * count for family, count in counted.items()})
 
 
-def test_rounds_that_yield_less_than_they_cost_are_told_with_what_would_pay() -> None:
+def test_losing_rounds_tell_what_pays() -> None:
     found = verdict(RULE, planned(), each(5, lambda n: drafting(n, 0.98)))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert explain(found) == (
@@ -39,7 +39,7 @@ def test_rounds_that_yield_less_than_they_cost_are_told_with_what_would_pay() ->
     )
 
 
-def test_a_speculator_that_accepts_well_and_loses_says_so() -> None:
+def test_accepting_loser_says_so() -> None:
     found = verdict(RULE, planned(draft=0.012), each(5, lambda n: drafting(n, 3.0)))
     assert found.status is Status.OK
     assert found.details[0] == (
@@ -55,13 +55,13 @@ def test_the_speed_up_is_the_published_one() -> None:
     assert found.details[0].startswith("speculation runs at 2.46x plain decoding")
 
 
-def test_what_is_drafted_counts_and_not_what_was_planned() -> None:
+def test_drafted_tokens_count() -> None:
     """Of n-gram drafts there are often fewer: two drafts cost half as much."""
     found = verdict(RULE, planned(), each(5, lambda n: drafting(n, 0.6, drafts=2.0)))
     assert found.details[0].startswith(f"speculation runs at {1.6 / 1.5:.2f}x plain decoding")
 
 
-def test_an_engine_that_prints_only_averages_is_read_too() -> None:
+def test_averages_are_read_too() -> None:
     gauges = {
         name: replace(gauge(level), samples=60) for name, level in (("spec_accept_length", 2.1), ("spec_steps", 4.0))
     }
@@ -70,10 +70,10 @@ def test_an_engine_that_prints_only_averages_is_read_too() -> None:
 
 
 @pytest.mark.parametrize("tier", [context(), planned(draft=None), planned(verify=None)])
-def test_without_the_plans_step_times_only_the_acceptance_is_told(tier: TierContext) -> None:
+def test_missing_step_times_tell_acceptance(tier: TierContext) -> None:
     found = verdict(RULE, tier, each(5, lambda n: drafting(n, 3.0)))
     assert (found.status, found.details) == (Status.OK, ())
 
 
-def test_speculation_that_does_not_run_is_not_judged() -> None:
+def test_stopped_speculation_is_not_judged() -> None:
     assert unknown(RULE, planned(), each(5, minute)).text

@@ -101,7 +101,7 @@ def gap(steps: EvaluationSteps) -> Gap:
 @pytest.mark.parametrize(
     "dead", [Rank(waiting=3), Rank(waiting=139), Rank(running=4, waiting=9, kv=0.8), Rank(running=1)]
 )
-def test_a_dead_core_is_likely_at_once_and_certain_after_a_minute(dead: Rank) -> None:
+def test_dead_core_becomes_certain(dead: Rank) -> None:
     steps = follow(*served(), *frozen(10, dead))
     assert verdict(steps) == (Status.WARNING, LIKELY)
     follow(*frozen(20, dead, begin=60), steps=steps)
@@ -113,12 +113,12 @@ def test_a_dead_core_is_likely_at_once_and_certain_after_a_minute(dead: Rank) ->
     assert not any("shed" in action for action in found.actions)
 
 
-def test_a_queue_that_grows_in_a_dead_core_is_the_same() -> None:
+def test_growing_dead_queue_is_same() -> None:
     grown = [page(START + 40 + t, Rank(waiting=3 + t // 10)) for t in range(0, 200, 10)]
     assert verdict(follow(*served(), *grown)) == (Status.CRITICAL, CERTAIN)
 
 
-def test_it_is_a_warning_beside_a_replica_that_answers_and_critical_beside_one_that_is_down() -> None:
+def test_dead_core_severity_by_answer() -> None:
     pages = *served(), *frozen(120, Rank(waiting=14))
     assert verdict(follow(*pages, beside="b")) == (Status.WARNING, CERTAIN)
     steps = EvaluationSteps({"t": context()})
@@ -129,7 +129,7 @@ def test_it_is_a_warning_beside_a_replica_that_answers_and_critical_beside_one_t
 
 
 @pytest.mark.parametrize("dead", [Rank(waiting=14), Rank(running=5, kv=0.4)])
-def test_a_rank_that_is_frozen_beside_one_that_serves_is_named(dead: Rank) -> None:
+def test_frozen_rank_is_named(dead: Rank) -> None:
     pages = [
         page(START + t, Rank(running=3, kv=0.2, steps=2000 + t), dead, answers=20 + t // 100) for t in range(0, 200, 10)
     ]
@@ -147,7 +147,7 @@ def test_a_rank_without_requests_may_be_idle() -> None:
     assert verdict(follow(*pages)) == (Status.OK, CERTAIN)
 
 
-def test_an_engine_that_steps_again_ends_it_and_its_steps_may_then_take_as_long() -> None:
+def test_stepping_engine_ends_it() -> None:
     dead = Rank(running=2, waiting=3, kv=0.3)
     steps = follow(*served(), *frozen(40, dead, begin=40), page(START + 90, Rank(running=2, steps=2000)))
     assert verdict(steps) == (Status.OK, CERTAIN)
@@ -170,7 +170,7 @@ def test_a_restart_begins_anew() -> None:
     assert verdict(follow(*new, steps=steps)) == (Status.OK, CERTAIN)
 
 
-def test_a_reduced_page_of_vllm_counts_each_token() -> None:
+def test_reduced_page_counts_tokens() -> None:
     def reduced(one: Snapshot) -> Snapshot:
         return replace(one, counters={name: n for name, n in one.counters.items() if name != "engine_steps"})
 
@@ -181,7 +181,7 @@ def test_a_reduced_page_of_vllm_counts_each_token() -> None:
     assert verdict(follow(*pages[:4], *works)) == (Status.OK, CERTAIN)
 
 
-def test_requests_that_wait_in_a_dead_rank_are_late_whatever_they_wait_for() -> None:
+def test_waiting_in_dead_rank_is_late() -> None:
     track, before = NO_STALLS, page(START, Rank(steps=1000), Rank())
     for t in range(10, 100, 10):
         one = page(START + t, Rank(running=2, steps=1000 + t), Rank(running=3, waiting=5, deferred=4))
@@ -193,7 +193,7 @@ def test_an_idle_engine_is_quiet() -> None:
     assert verdict(follow(*served(), *frozen(600, Rank(kv=0.2)))) == (Status.OK, CERTAIN)
 
 
-def test_an_engine_that_sleeps_or_is_paused_is_quiet() -> None:
+def test_sleeping_engine_is_quiet() -> None:
     asleep = Rank(waiting=6, awake=0)
     steps = follow(*served(), *frozen(600, asleep))
     assert verdict(steps) == (Status.OK, CERTAIN)
@@ -205,7 +205,7 @@ def test_an_engine_that_sleeps_or_is_paused_is_quiet() -> None:
 
 
 @pytest.mark.parametrize("cold_start", [None, 400.0])
-def test_weights_that_load_and_graphs_that_are_captured_are_quiet_as_long_as_a_cold_start(
+def test_loading_engine_is_quiet(
     cold_start: float | None,
 ) -> None:
     view = context(cold_start_seconds=cold_start)
@@ -219,7 +219,7 @@ def test_weights_that_load_and_graphs_that_are_captured_are_quiet_as_long_as_a_c
     assert is_stale(steps)
 
 
-def test_a_decode_pool_that_waits_for_kv_is_quiet() -> None:
+def test_decode_waiting_for_kv_is_quiet() -> None:
     view = replace(context(), pools={"a": "decode"})
     waits = Rank(waiting=20, deferred=20)
     for quiet in (waits, Rank(kv=0.7)):
@@ -232,7 +232,7 @@ def test_a_decode_pool_that_waits_for_kv_is_quiet() -> None:
         assert is_stale(steps)
 
 
-def test_gauges_that_a_mass_cancel_left_are_never_certain() -> None:
+def test_cancelled_gauges_are_never_certain() -> None:
     """vLLM issue 29928: as many answers ended as requests were there."""
     dead = Rank(running=4, kv=0.9)
     ended = [page(START + t, dead, answers=504) for t in range(40, 600, 10)]
@@ -247,7 +247,7 @@ def test_gauges_that_a_mass_cancel_left_are_never_certain() -> None:
     )
 
 
-def test_the_planned_prefill_of_the_longest_prompt_may_pass() -> None:
+def test_planned_prefill_may_pass() -> None:
     long = {"prompt_tokens": {"p50": 4000, "p95": 60_000, "p99": 100_000}}
     alone = {"ttft_p50_seconds": 6.0, "ttft_p99_seconds": 9.0, "prompt_tokens_mean": 4000.0}
     view = context(alone, workload=long)
@@ -258,7 +258,7 @@ def test_the_planned_prefill_of_the_longest_prompt_may_pass() -> None:
 
 
 @pytest.mark.parametrize(("running", "waiting", "known"), [(1, 0, False), (1, 3, True), (0, 3, True)])
-def test_without_a_count_of_steps_only_a_queue_tells(running: int, waiting: int, known: bool) -> None:
+def test_uncounted_steps_need_a_queue(running: int, waiting: int, known: bool) -> None:
     """SGLang before it counted its passes keeps "1 running" after its last request."""
     text = (
         f"sglang:num_running_reqs {running}\nsglang:num_queue_reqs {waiting}\nsglang:token_usage 0.1\n"
@@ -272,7 +272,7 @@ def test_without_a_count_of_steps_only_a_queue_tells(running: int, waiting: int,
         assert gap(steps) is Gap.NOT_EXPOSED
 
 
-def test_an_engine_whose_requests_are_all_answered_is_idle() -> None:
+def test_answered_engine_is_idle() -> None:
     """SGLang refreshes its gauges every 30 s when it is idle."""
     counts = {"requests_arrived": 80.0, "http_requests_ok": 79.0, "http_requests_refused": 1.0}
     pages = [replace(one, counters={**one.counters, **counts}) for one in frozen(600, Rank(running=1, kv=0.1))]
@@ -298,7 +298,7 @@ def counted(t: int, *ranks: Rank, started: float = START - 5000) -> Snapshot:
     return replace(one, counters={**one.counters, **counts}, histograms=ttft)
 
 
-def test_requests_in_a_stalled_rank_break_both_promises_and_are_lost_with_its_restart() -> None:
+def test_stalled_requests_break_promises() -> None:
     dead = Rank(running=2, waiting=4)
     pages = [counted(t, Rank(running=3, steps=t), dead) for t in range(0, 600, 10)]
     steps = follow(*pages)
@@ -309,7 +309,7 @@ def test_requests_in_a_stalled_rank_break_both_promises_and_are_lost_with_its_re
     assert missed(steps, "AvailabilityBurn") == pytest.approx(6 / 840, rel=0.2)
 
 
-def test_a_working_engine_and_a_decode_pool_that_waits_for_kv_break_no_promise() -> None:
+def test_working_engine_breaks_no_promise() -> None:
     for idle in (Rank(kv=0.3), Rank(waiting=9, deferred=9)):
         steps = follow(*(counted(t, Rank(running=3, steps=t), idle) for t in range(0, 600, 10)))
         assert missed(steps, "AvailabilityBurn") == 0

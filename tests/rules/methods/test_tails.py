@@ -17,7 +17,7 @@ def said(found: Verdict) -> tuple[Status, Certainty]:
     return found.status, found.certainty
 
 
-def test_many_slow_requests_in_every_minute_are_certain() -> None:
+def test_many_slow_requests_are_certain() -> None:
     found = verdict(RULE, context(), each(5, lambda n: minute(n, slow=18)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     p99 = "P99 260 to 520 ms, benchmark 100 to 200 ms at equal load"
@@ -26,14 +26,11 @@ def test_many_slow_requests_in_every_minute_are_certain() -> None:
     assert len(found.actions) == 3
 
 
-def test_one_in_a_hundred_slow_requests_is_what_a_p99_allows() -> None:
+def test_allowed_share_and_chance_pass() -> None:
     found = verdict(RULE, context(), each(5, lambda n: minute(n, slow=1.8)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert found.sentence == "1.0% of requests exceed 1.3 x the benchmark's TTFT P99; 1% is allowed"
     assert found.actions == ()
-
-
-def test_a_share_that_may_be_chance_is_not_even_likely() -> None:
     # 12 of 900: 1.3 %, but 12 or more come up in one of five such holds whose true share is 1 %.
     found = verdict(RULE, context(), each(5, lambda n: minute(n, slow=2.4)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
@@ -42,13 +39,13 @@ def test_a_share_that_may_be_chance_is_not_even_likely() -> None:
     assert said(verdict(RULE, context(), each(5, lambda n: minute(n, slow=3)))) == (Status.WARNING, Certainty.LIKELY)
 
 
-def test_certain_needs_the_bound_of_99_9_per_cent() -> None:
+def test_certainty_needs_the_strict_bound() -> None:
     # Against 1 % of 900: P(X >= 19) = 0.0023, P(X >= 20) = 0.0010, P(X >= 21) = 0.0004.
     assert verdict(RULE, context(), each(5, lambda n: minute(n, slow=19 / 5))).certainty is Certainty.LIKELY
     assert verdict(RULE, context(), each(5, lambda n: minute(n, slow=21 / 5))).certainty is Certainty.CERTAIN
 
 
-def test_only_requests_that_are_surely_slow_make_it_certain() -> None:
+def test_surely_slow_requests_make_certain() -> None:
     # All between 0.15 and 0.26 s: likely slower than 0.184 s, surely above 0.26 s none.
     between = {"ttft_seconds": seen({0.2: 90, FAST: 90})}
     found = verdict(RULE, context(), each(5, lambda n: minute(n, histograms=between)))
@@ -56,13 +53,13 @@ def test_only_requests_that_are_surely_slow_make_it_certain() -> None:
     assert "between the edges of the bucket" in explain(found)
 
 
-def test_in_the_bucket_around_the_limit_nobody_is_surely_slow() -> None:
+def test_limit_bucket_is_not_surely_slow() -> None:
     # 1.5 x 0.2 = 0.3 s lies within the bucket of 0.26 to 0.52 s, in which 0.4 s is counted.
     wider = context(limits={RULE: {"factor": 1.5}})
     assert said(verdict(RULE, wider, each(5, lambda n: minute(n, slow=60)))) == (Status.WARNING, Certainty.LIKELY)
 
 
-def test_what_is_slow_within_the_factor_is_fine() -> None:
+def test_within_factor_is_fine() -> None:
     # 0.15 s is the edge below 0.184 s: nobody above it.
     within = {"ttft_seconds": seen({0.15: 180})}
     assert said(verdict(RULE, context(), each(5, lambda n: minute(n, histograms=within)))) == (
@@ -71,7 +68,7 @@ def test_what_is_slow_within_the_factor_is_fine() -> None:
     )
 
 
-def test_points_with_fewer_than_300_requests_support_at_most_likely() -> None:
+def test_thin_points_support_likely() -> None:
     assert verdict(RULE, context(requests=299), each(5, lambda n: minute(n, slow=18))).certainty is Certainty.LIKELY
     assert verdict(RULE, context(requests=300), each(5, lambda n: minute(n, slow=18))).certainty is Certainty.CERTAIN
 
@@ -84,7 +81,7 @@ def test_the_thinner_of_the_two_points_counts() -> None:
     assert verdict(RULE, thin, each(5, lambda n: minute(n, rps=5, histograms=slower))).certainty is Certainty.CERTAIN
 
 
-def test_well_measured_bins_must_hold_most_of_the_traffic_to_be_certain() -> None:
+def test_measured_bins_must_dominate() -> None:
     # Of twelve minutes five well measured ones hold 1500 of 2760 requests, four 1200 of 2640.
     thin = context({"requests": 100})
     slower = {"ttft_seconds": seen({0.9: 30, FAST: 270})}
@@ -97,14 +94,14 @@ def test_well_measured_bins_must_hold_most_of_the_traffic_to_be_certain() -> Non
     assert mixed(2, 6, 9, 11) is Certainty.LIKELY
 
 
-def test_a_burst_of_two_minutes_is_no_finding() -> None:
+def test_two_minute_burst_is_nothing() -> None:
     found = verdict(RULE, context(), each(5, lambda n: minute(n, slow=90 if n >= 3 else 0)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert found.sentence.endswith("; in fewer than 3 minutes")
     assert verdict(RULE, context(), each(5, lambda n: minute(n, slow=90 if n >= 2 else 0))).status is Status.WARNING
 
 
-def test_what_is_over_in_the_last_quarter_is_over() -> None:
+def test_recovered_tail_is_over() -> None:
     # Twelve minutes: the last quarter are three. One slow one in it is enough, none ends the finding.
     slow_until = [
         verdict(RULE, context(), each(12, lambda n, last=last: minute(n, slow=40 if n <= last else 0)))
@@ -122,7 +119,7 @@ def test_certain_persists_by_the_upper_point_too() -> None:
     assert said(verdict(RULE, context(), made)) == (Status.WARNING, Certainty.LIKELY)
 
 
-def test_silence_in_the_last_quarter_is_no_recovery() -> None:
+def test_silent_quarter_is_no_recovery() -> None:
     idle = {"ttft_seconds": seen({FAST: 24})}
     made = each(12, lambda n: minute(n, slow=40) if n < 9 else minute(n, rps=8 / 60, histograms=idle))
     assert verdict(RULE, context(), made).status is Status.OK
@@ -148,7 +145,7 @@ def test_three_minutes_are_needed() -> None:
     assert verdict(RULE, context(), each(3, lambda n: minute(n, slow=18))).status is Status.WARNING
 
 
-def test_each_minute_is_compared_at_its_own_load() -> None:
+def test_minute_compares_at_its_load() -> None:
     # 0.4 s is slow at 3 rps and allowed at 5 rps (1.3 x 0.4 = 0.52 s): only the share of the low load counts.
     made = each(6, lambda n: minute(n, rps=3.0 if n % 2 else 5.0, slow=0 if n % 2 else 300))
     assert said(verdict(RULE, context(), made)) == (Status.OK, Certainty.CERTAIN)
@@ -156,7 +153,7 @@ def test_each_minute_is_compared_at_its_own_load() -> None:
     assert said(verdict(RULE, context(), made)) == (Status.WARNING, Certainty.CERTAIN)
 
 
-def test_below_the_first_point_the_first_point_is_what_to_expect() -> None:
+def test_first_point_covers_below() -> None:
     # 1.3 x 0.1 = 0.13 s: 0.2 s is above the edge 0.15.
     low = {"ttft_seconds": seen({0.2: 6, FAST: 54})}
     found = verdict(RULE, context(), each(5, lambda n: minute(n, rps=1.0, histograms=low)))
@@ -185,7 +182,7 @@ def test_tpot_is_judged_by_its_own_family() -> None:
     assert verdict(RULE, context(), made).status is Status.OK
 
 
-def test_output_events_of_one_request_count_as_one() -> None:
+def test_request_events_count_once() -> None:
     # 450 requests with 100 events each; 2 % of the events are slow: as requests 9 of 450, too few to be certain.
     events = {"itl_seconds": seen({SLOW: 180, FAST: 8820})}
     made = each(5, lambda n: minute(n, rps=1.5, histograms=events))
@@ -199,7 +196,7 @@ def test_output_events_of_one_request_count_as_one() -> None:
     assert unknown(rule, context(), few).text == "90 requests, 100 are needed"
 
 
-def test_itl_is_not_compared_where_benchmark_and_engine_mean_different_things() -> None:
+def test_different_itl_is_not_compared() -> None:
     other = view_of("t", context().plan, itl_comparable=False)
     found = unknown("ItlDivergence", other, each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "benchmark and engine do not mean the same by ITL")
@@ -211,7 +208,7 @@ def test_a_benchmark_without_the_metric_says_so() -> None:
     assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the benchmark has no tpot_p99_seconds")
 
 
-def test_a_bin_whose_point_lacks_the_metric_is_left_out() -> None:
+def test_unmeasured_bin_is_left_out() -> None:
     half = context({"tpot_p99_seconds": None})
     found = unknown("TpotDivergence", half, each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the benchmark has no tpot_p99_seconds at this load")
@@ -232,7 +229,7 @@ def test_the_configuration_can_allow_more(share: float) -> None:
     assert f"{share * 100:g}% is allowed" in explain(found)
 
 
-def test_the_expectation_of_the_verdict_is_weighted_by_requests() -> None:
+def test_expectation_weighs_by_requests() -> None:
     # One minute at 2 rps (120 requests, 0.1 s) and three at 4 rps (720 requests, 0.2 s at the upper end of its bin).
     made = each(4, lambda n: minute(n, rps=2.0 if n == 0 else 4.0))
     expected = verdict(RULE, context(), made).expected

@@ -84,7 +84,7 @@ def unknown(*args: Any, **more: Any) -> Unknown:
 # --- it fires
 
 
-def test_an_equal_share_on_unequal_tiers_is_told_of_the_slower_one() -> None:
+def test_equal_share_names_slower_tier() -> None:
     found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, seconds=0.4))
     assert (found.status, found.certainty, found.subject.tier) == (Status.WARNING, Certainty.CERTAIN, "slow")
     assert explain(found) == ("Each replica of slow gets 2 rps, of fast 2 rps; usable are 2 and 6 by the plan")
@@ -100,14 +100,14 @@ def test_the_faster_tier_is_fine_meanwhile() -> None:
     )
 
 
-def test_shares_are_counted_by_replica_and_not_by_tier() -> None:
+def test_shares_count_by_replica() -> None:
     """A round robin over seven fast replicas and a slow one (guide 9.5) gives the slow tier an eighth."""
     assert told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), replicas=7).status is Status.WARNING
     assert told(lambda n: served(n, 2.0), lambda n: served(n, 0.67), replicas=7).status is Status.OK
 
 
 @pytest.mark.parametrize(("rps", "status"), [(1.7, Status.WARNING), (1.76, Status.OK), (0.5, Status.WARNING)])
-def test_the_share_must_be_nearer_to_equal_than_to_what_the_tiers_can_take(rps: float, status: Status) -> None:
+def test_share_must_be_near_equal(rps: float, status: Status) -> None:
     assert told(lambda n: served(n, rps), lambda n: served(n, 1.0)).status is status
 
 
@@ -118,15 +118,15 @@ def test_the_tiers_must_be_unequal(usable: float, status: Status) -> None:
 
 
 @pytest.mark.parametrize("good", [2, 3, 4])
-def test_each_of_the_last_three_minutes_must_show_it(good: int) -> None:
+def test_each_last_minute_must_show_it(good: int) -> None:
     assert told(lambda n: served(n, 3.0 if n == good else 1.0), lambda n: served(n, 1.0)).status is Status.OK
 
 
-def test_what_lies_before_the_last_three_minutes_is_over() -> None:
+def test_earlier_minutes_are_over() -> None:
     assert told(lambda n: served(n, 3.0 if n < 2 else 1.0), lambda n: served(n, 1.0)).status is Status.WARNING
 
 
-def test_the_limits_can_be_set_for_a_tier() -> None:
+def test_tier_limits_can_be_set() -> None:
     contexts = (FAST, context("slow", 2.0, unequal=3.1))
     assert told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), contexts=contexts).status is Status.OK
 
@@ -134,7 +134,7 @@ def test_the_limits_can_be_set_for_a_tier() -> None:
 # --- how sure
 
 
-def test_operating_points_given_by_hand_count_as_measured_ends() -> None:
+def test_given_points_count_as_measured() -> None:
     found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert "P99" not in explain(found)
@@ -146,7 +146,7 @@ def swept(name: str, top: float) -> TierContext:
     return view_of(name, tier(*changes))
 
 
-def test_operating_points_that_are_lower_bounds_are_likely_unless_latency_proves_the_difference() -> None:
+def test_bounded_points_need_latency() -> None:
     contexts = (swept("fast", 6.0), swept("slow", 2.0))
     found = told(lambda n: served(n, 1.0), lambda n: served(n, 1.0), contexts=contexts)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
@@ -154,14 +154,14 @@ def test_operating_points_that_are_lower_bounds_are_likely_unless_latency_proves
     assert found.certainty is Certainty.CERTAIN
 
 
-def test_without_operating_points_measured_latency_tells_the_slower_tier() -> None:
+def test_latency_tells_slower_tier() -> None:
     contexts = (context("fast", None), context("slow", None))
     found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, seconds=0.4), contexts=contexts)
     assert found.status is Status.WARNING
     assert "output tokens take 0.4 and 0.08 s on average" in found.sentence
 
 
-def test_a_tier_that_gets_far_more_may_be_slow_because_of_it() -> None:
+def test_overfed_tier_may_be_slow() -> None:
     contexts = (context("fast", None), context("slow", None))
     assert told(lambda n: served(n, 1.0), lambda n: served(n, 4.0, seconds=0.4), contexts=contexts).status is Status.OK
 
@@ -170,7 +170,7 @@ def test_a_tier_that_gets_far_more_may_be_slow_because_of_it() -> None:
 
 
 @pytest.mark.parametrize(("prompt", "status"), [(140.0, Status.WARNING), (160.0, Status.OK), (60.0, Status.OK)])
-def test_requests_that_are_routed_by_their_length_are_what_the_guide_asks_for(prompt: float, status: Status) -> None:
+def test_length_routing_is_asked_for(prompt: float, status: Status) -> None:
     found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, prompt=prompt))
     assert found.status is status
     found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, out=prompt))
@@ -197,7 +197,7 @@ def test_few_requests_share_by_chance() -> None:
     assert told(lambda n: served(n, 0.17), lambda n: served(n, 0.17)).status is Status.WARNING
 
 
-def test_minutes_in_which_only_one_of_them_was_seen_do_not_count() -> None:
+def test_lonely_minutes_do_not_count() -> None:
     def seldom(number: int) -> Window:
         at = START + 60 * number
         return gap_window(at, at + 60, Gap.SCRAPE_FAILED) if number < 3 else served(number, 2.0)
@@ -205,7 +205,7 @@ def test_minutes_in_which_only_one_of_them_was_seen_do_not_count() -> None:
     assert unknown(seldom, lambda n: served(n, 2.0)).reason is Gap.TOO_FEW_REQUESTS
 
 
-def test_neither_plan_nor_latency_tells_which_is_faster() -> None:
+def test_undecided_speed_is_said() -> None:
     def bare(number: int) -> Window:
         return minute(number, rps=2.0, histograms={"ttft_seconds": (), "tpot_seconds": ()})
 
@@ -213,7 +213,7 @@ def test_neither_plan_nor_latency_tells_which_is_faster() -> None:
     assert found.text == "no 3 minutes with traffic on both, or no speeds to compare; others of the model: fast"
 
 
-def test_a_tier_that_was_not_seen_is_a_failed_scrape() -> None:
+def test_unseen_tier_failed_scrape() -> None:
     def down(number: int) -> Window:
         return gap_window(START + 60 * number, START + 60 * (number + 1), Gap.SCRAPE_FAILED)
 
@@ -234,7 +234,7 @@ def replayed() -> Replay:
 SECOND_HALF = 1795204028.963
 
 
-def test_the_recording_is_silent_in_its_first_half_and_names_the_slow_tier_in_its_second() -> None:
+def test_recording_names_slow_tier() -> None:
     found = {s.result.subject.tier: s for s in replayed().rule_states if s.result.rule == RULE}
     slow = found["cpu-slow"]
     assert isinstance(slow.result, Verdict)

@@ -22,7 +22,7 @@ def queued(number: int, per_minute: float = 6.0, **more: Any) -> Window:
     return minute(number, waiting=waiting, in_system=waiting + 3, change=per_minute, **more)
 
 
-def test_a_queue_that_grows_throughout_is_certain_and_needs_no_plan() -> None:
+def test_growing_queue_needs_no_plan() -> None:
     found = verdict(QUEUE, PLANLESS, each(15, lambda n: queued(n, per_minute=20.0)))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
@@ -43,7 +43,7 @@ def test_few_minutes_make_it_likely() -> None:
     assert verdict(QUEUE, PLANLESS, each(6, lambda n: queued(n, per_minute=100.0))).certainty is Certainty.CERTAIN
 
 
-def test_before_its_minimum_nothing_is_said_of_a_queue() -> None:
+def test_queue_waits_for_its_minimum() -> None:
     assert unknown(QUEUE, PLANLESS, each(2, lambda n: queued(n, per_minute=100.0))).reason is Gap.TOO_FEW_REQUESTS
     assert verdict(QUEUE, PLANLESS, each(3, lambda n: queued(n, per_minute=100.0))).status is Status.WARNING
 
@@ -65,7 +65,7 @@ def test_what_does_not_grow_is_ok(several: list[Window]) -> None:
     assert found.sentence.startswith("No queue grows: at most ")
 
 
-def test_a_queue_grows_on_one_replica_of_several() -> None:
+def test_one_replica_queue_grows() -> None:
     found = verdict(QUEUE, context(), {"a": each(15, minute), "b": each(15, lambda n: queued(n, per_minute=20.0))})
     assert found.sentence.startswith("The queue of b (1 of 2 replicas) grows; ")
 
@@ -80,14 +80,14 @@ def test_a_queue_is_explained_by_the_load() -> None:
     assert found.causes[0].evidence[0].startswith("more load than planned: ")
 
 
-def test_limits_of_a_queue_can_be_set_for_a_tier() -> None:
+def test_queue_limits_can_be_set() -> None:
     high = context(limits={QUEUE: {"waiting": 500.0}})
     assert verdict(QUEUE, high, each(15, lambda n: queued(n, per_minute=20.0))).status is Status.OK
     share = context(limits={QUEUE: {"share": 0.5}})
     assert verdict(QUEUE, share, each(15, lambda n: queued(n, per_minute=20.0))).status is Status.OK
 
 
-def test_an_unknown_queue_is_not_an_empty_one() -> None:
+def test_unknown_queue_is_not_empty() -> None:
     bare = [replace(one, gauges={}) for one in each(15, minute)]
     assert unknown(QUEUE, PLANLESS, bare).reason is Gap.NOT_EXPOSED
 
@@ -115,7 +115,7 @@ def test_pegged_with_rising_ttft_is_saturated() -> None:
     assert found.actions[0].startswith("Chunked prefill")
 
 
-def test_pegged_with_stable_ttft_is_healthy_and_says_so() -> None:
+def test_stable_pegged_gpu_is_healthy() -> None:
     found = verdict(GPU, PLANLESS, each(15, lambda n: pegged(n, 0.4)))
     assert (found.status, found.sentence) == (
         Status.OK,
@@ -127,7 +127,7 @@ def test_a_falling_ttft_is_no_rise() -> None:
     assert verdict(GPU, PLANLESS, each(15, lambda n: pegged(n, rising(14 - n)))).status is Status.OK
 
 
-def test_just_below_pegged_it_is_ok_whatever_ttft_does() -> None:
+def test_below_pegged_is_ok() -> None:
     found = verdict(GPU, PLANLESS, each(15, lambda n: pegged(n, rising(n), busy=0.94)))
     assert (found.status, found.sentence) == (
         Status.OK,
@@ -136,7 +136,7 @@ def test_just_below_pegged_it_is_ok_whatever_ttft_does() -> None:
     assert verdict(GPU, PLANLESS, each(15, lambda n: pegged(n, rising(n), busy=0.95))).status is Status.WARNING
 
 
-def test_it_must_be_pegged_at_the_end_and_in_separate_minutes() -> None:
+def test_pegging_must_last() -> None:
     ended = each(15, lambda n: pegged(n, rising(n), busy=1.0 if n < 12 else 0.9))
     assert verdict(GPU, context(limits={GPU: {"pegged": 0.96}}), ended).status is Status.OK
     low = context(limits={GPU: {"pegged": 0.5}})
@@ -169,7 +169,7 @@ def test_the_tail_may_rise_alone() -> None:
     assert "TTFT rises; P99 was" in found.sentence
 
 
-def test_one_pegged_replica_does_not_hide_among_idle_ones() -> None:
+def test_pegged_replica_shows_among_idle() -> None:
     several = {"a": each(15, lambda n: pegged(n, 0.08, busy=0.2)), "b": each(15, lambda n: pegged(n, rising(n)))}
     found = verdict(GPU, PLANLESS, several)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
@@ -184,7 +184,7 @@ def test_why_saturation_cannot_be_known() -> None:
     assert unknown(GPU, PLANLESS, each(2, lambda n: pegged(n, rising(n)))).reason is Gap.TOO_FEW_REQUESTS
 
 
-def test_the_queue_at_the_end_is_that_of_the_last_quarter() -> None:
+def test_last_queue_is_last_quarter() -> None:
     """Eight waited in the first ten minutes, none in the last five."""
     found = verdict(QUEUE, PLANLESS, each(15, lambda n: minute(n, waiting=8.0 if n < 10 else 0.0, in_system=9.0)))
     assert found.sentence == "No queue grows: at most 0.0 requests were waiting at a replica at the end of this time"

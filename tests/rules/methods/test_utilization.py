@@ -20,14 +20,14 @@ def trap(count: int = WEEK, **each: Any) -> list[Window]:
     return hours(count, lambda n: hour(n, **{"used": 0.2, "replicas": 4, **each}))
 
 
-def test_a_week_below_forty_percent_is_the_trap_and_is_told_in_money_with_the_insurance_apart() -> None:
+def test_idle_week_is_the_trap() -> None:
     found = verdict("UtilizationTrap", context(), trap())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == "Fleet utilisation is 20.0% over 7.0 days; 3.0 of 4.0 replicas are surplus, 180 USD a day"
     assert [action.split()[0] for action in found.actions] == ["Share", "Fill", "Scale", "Trim", "Route"]
 
 
-def test_six_and_a_half_days_are_not_yet_a_trap() -> None:
+def test_shorter_week_is_no_trap() -> None:
     found = unknown("UtilizationTrap", context(), trap(156))
     assert (found.reason, found.text) == (
         Gap.TOO_FEW_REQUESTS,
@@ -36,12 +36,9 @@ def test_six_and_a_half_days_are_not_yet_a_trap() -> None:
     assert unknown("UtilizationTrap", context(), trap(167)).reason is Gap.TOO_FEW_REQUESTS
 
 
-def test_at_forty_one_percent_there_is_no_trap_and_at_thirty_nine_there_is() -> None:
+def test_forty_percent_or_configured_limit() -> None:
     assert verdict("UtilizationTrap", context(), trap(used=0.41)).status is Status.OK
     assert verdict("UtilizationTrap", context(), trap(used=0.39)).status is Status.WARNING
-
-
-def test_a_limit_of_the_configuration_takes_the_place_of_the_guides() -> None:
     lower = replace(context(), limits={"UtilizationTrap": {"below": 0.1}})
     assert verdict("UtilizationTrap", lower, trap()).status is Status.OK
 
@@ -54,22 +51,20 @@ def test_a_limit_of_the_configuration_takes_the_place_of_the_guides() -> None:
         (4.0, Status.OK, Certainty.LIKELY),
     ],
 )
-def test_longer_prompts_are_more_work_and_the_trap_is_certain_by_the_upper_bound(
-    longer: float, status: Status, certainty: Certainty
-) -> None:
+def test_upper_bound_makes_trap_certain(longer: float, status: Status, certainty: Certainty) -> None:
     """20 % by outputs, so much more by prompts."""
     made = trap(counters={"prompt_tokens": 0.2 * 6 * 4 * 3600 * longer * PROMPT_TOKENS})
     found = verdict("UtilizationTrap", context(), made)
     assert (found.status, found.certainty) == (status, certainty)
 
 
-def test_a_plan_without_lengths_makes_no_trap_certain() -> None:
+def test_planless_lengths_make_none_certain() -> None:
     found = verdict("UtilizationTrap", context(workload={}), trap())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert found.sentence == "Fleet utilisation is 20.0% over 7.0 days; 3.0 of 4.0 replicas are surplus, 180 USD a day"
 
 
-def test_a_full_cache_in_the_fullest_hours_says_that_memory_sets_the_size() -> None:
+def test_full_cache_sets_the_size() -> None:
     def full(number: int, of: int) -> Window:
         return hour(number, used=0.2, replicas=4, kv=0.8 if number % 20 < of else 0.1)
 
@@ -85,14 +80,14 @@ def test_a_full_cache_in_the_fullest_hours_says_that_memory_sets_the_size() -> N
     assert verdict("UtilizationTrap", context(), few).status is Status.WARNING, "one hour of twenty says nothing"
 
 
-def test_without_the_caches_level_the_trap_is_unknown_and_with_enough_use_it_is_not_asked() -> None:
+def test_unknown_cache_leaves_trap_open() -> None:
     found = unknown("UtilizationTrap", context(), trap(kv=None))
     assert found.reason is Gap.NOT_EXPOSED
     assert found.text == "fleet utilisation is 20.0% over 7.0 days; the KV cache level is not known"
     assert verdict("UtilizationTrap", context(), trap(kv=None, used=0.5)).status is Status.OK
 
 
-def test_the_minimum_warm_count_hides_no_trap_and_is_a_floor_on_the_whole_count() -> None:
+def test_minimum_warm_hides_no_trap() -> None:
     """10 ready at 30 % with a minimum of 5: 5 are surplus. At a minimum of 10 none is."""
     for warm, status, said in (
         (5, Status.WARNING, "5.0 of 10.0 replicas are surplus, 300 USD a day"),
@@ -107,7 +102,7 @@ def test_the_minimum_warm_count_hides_no_trap_and_is_a_floor_on_the_whole_count(
 
 
 @pytest.mark.parametrize("fleet", [{"instances": 10}, {"instances": 10, "minimum_warm": 1}])
-def test_a_fleet_that_only_its_peaks_need_is_in_the_trap_with_no_surplus(fleet: dict[str, int]) -> None:
+def test_peak_fleet_has_no_surplus(fleet: dict[str, int]) -> None:
     peaks = hours(WEEK, lambda n: hour(n, used=0.85 if n % 24 == 9 else 0.2, replicas=10))
     found = verdict("UtilizationTrap", context(fleet=fleet), peaks)
     assert found.sentence == "Fleet utilisation is 22.7% over 7.0 days; no replica is surplus"
@@ -118,7 +113,7 @@ def test_a_fleet_that_only_its_peaks_need_is_in_the_trap_with_no_surplus(fleet: 
     ("warm", "status"),
     [(None, Status.WARNING), (1, Status.WARNING), (5, Status.WARNING), (8, Status.WARNING), (10, Status.OK)],
 )
-def test_a_minimum_warm_count_below_the_ready_replicas_hides_no_trap_of_peaks(warm: int | None, status: Status) -> None:
+def test_lower_minimum_hides_no_trap(warm: int | None, status: Status) -> None:
     """The busiest hour needs all ten, so none is surplus. Only a floor under all of them keeps them on purpose."""
     peaks = hours(WEEK, lambda n: hour(n, used=0.88 if n % 24 == 12 else 0.3, replicas=10))
     found = verdict("UtilizationTrap", context(fleet={"instances": 10, "minimum_warm": warm}), peaks)
@@ -126,7 +121,7 @@ def test_a_minimum_warm_count_below_the_ready_replicas_hides_no_trap_of_peaks(wa
     assert (found.sentence == "Fleet utilisation is 32.4% over 7.0 days; no replica is surplus") is (warm != 10)
 
 
-def test_a_replica_that_is_sometimes_more_than_the_minimum_warm_count_is_no_trap() -> None:
+def test_varying_replica_is_no_trap() -> None:
     scaled = hours(WEEK, lambda n: hour(n, used=0.2, replicas=5 if n % 24 == 12 else 4))
     found = verdict("UtilizationTrap", context(fleet={"instances": 5, "minimum_warm": 4}), scaled)
     assert (found.status, found.idle and round(found.idle.replicas, 2)) == (Status.WARNING, 0.04)
@@ -134,13 +129,13 @@ def test_a_replica_that_is_sometimes_more_than_the_minimum_warm_count_is_no_trap
     assert verdict("UtilizationTrap", context(fleet={"instances": 5, "minimum_warm": 4}), one).status is Status.OK
 
 
-def test_without_a_price_the_trap_is_told_in_gpu_hours() -> None:
+def test_unpriced_trap_tells_gpu_hours() -> None:
     unpriced = load_bins.build_tier_context("t", tier(fleet={"instances": 4}))
     found = verdict("UtilizationTrap", unpriced, trap())
     assert found.sentence.endswith("3.0 of 4.0 replicas are surplus, 72 GPU-hours a day")
 
 
-def test_a_trap_that_ended_days_ago_or_was_half_seen_is_likely_only() -> None:
+def test_past_trap_is_likely() -> None:
     ended = hours(WEEK, lambda n: hour(n, used=0.2 if n < 130 else 0.5, replicas=4))
     assert verdict("UtilizationTrap", context(), ended).certainty is Certainty.LIKELY
     assert verdict("UtilizationTrap", context(), trap()).certainty is Certainty.CERTAIN
@@ -148,7 +143,7 @@ def test_a_trap_that_ended_days_ago_or_was_half_seen_is_likely_only() -> None:
     assert unknown("UtilizationTrap", context(), thin).reason is Gap.TOO_FEW_REQUESTS
 
 
-def test_a_tier_without_a_curve_or_rates_of_its_pools_has_no_fleet_utilisation() -> None:
+def test_missing_curve_has_no_use() -> None:
     bare = unknown("UtilizationTrap", load_bins.build_tier_context("t", None), trap())
     assert (bare.reason, bare.text) == (Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
     apart = unknown("UtilizationTrap", context(pools=["prefill", "decode"]), trap())
@@ -156,7 +151,7 @@ def test_a_tier_without_a_curve_or_rates_of_its_pools_has_no_fleet_utilisation()
     assert "tokens a second of each pool" in apart.text
 
 
-def test_a_fleet_that_served_nothing_at_all_is_in_the_trap() -> None:
+def test_unserving_fleet_is_trapped() -> None:
     assert verdict("UtilizationTrap", context(), trap(used=0.0)).status is Status.WARNING
 
 
@@ -164,7 +159,7 @@ def quiet(count: int = 24, **each: Any) -> list[Window]:
     return hours(count, lambda n: hour(n, **{"used": 0.2, "replicas": 4, **each}))
 
 
-def test_a_day_without_a_queue_on_idle_gpus_is_an_oversized_fleet_in_money() -> None:
+def test_idle_day_is_oversized() -> None:
     found = verdict("QueueAlwaysEmpty", context(), quiet())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
@@ -182,11 +177,11 @@ def test_a_day_without_a_queue_on_idle_gpus_is_an_oversized_fleet_in_money() -> 
         ({"gpu": 0.41}, Status.OK),
     ],
 )
-def test_a_queue_or_busy_gpus_are_no_oversized_fleet(each: dict[str, Any], status: Status) -> None:
+def test_busy_fleet_is_not_oversized(each: dict[str, Any], status: Status) -> None:
     assert verdict("QueueAlwaysEmpty", context(), quiet(**each)).status is status
 
 
-def test_replicas_that_idle_only_as_insurance_are_no_oversized_fleet() -> None:
+def test_insurance_is_not_oversized() -> None:
     found = verdict("QueueAlwaysEmpty", context(fleet={"instances": 4, "minimum_warm": 4}), quiet())
     assert found.status is Status.OK
     assert explain(found) == (
@@ -198,7 +193,7 @@ def test_replicas_that_idle_only_as_insurance_are_no_oversized_fleet() -> None:
 
 
 @pytest.mark.parametrize(("kv", "status"), [(0.74, Status.WARNING), (0.75, Status.OK), (None, Status.WARNING)])
-def test_a_fleet_whose_size_is_set_by_memory_is_not_oversized(kv: float | None, status: Status) -> None:
+def test_memory_bound_is_not_oversized(kv: float | None, status: Status) -> None:
     """As the trap and the report's proposal say of the same fleet."""
     found = verdict("QueueAlwaysEmpty", context(), quiet(kv=kv))
     assert (found.status, "memory sets the size of this fleet" in found.sentence) == (status, status is Status.OK)
@@ -206,14 +201,14 @@ def test_a_fleet_whose_size_is_set_by_memory_is_not_oversized(kv: float | None, 
     assert verdict("QueueAlwaysEmpty", higher, quiet(kv=0.75)).status is Status.WARNING
 
 
-def test_two_busy_hours_of_a_day_are_what_the_fleet_is_for() -> None:
+def test_two_busy_hours_justify_it() -> None:
     busy = hours(24, lambda n: hour(n, used=0.2, gpu=0.9 if n in (9, 15) else 0.05))
     assert verdict("QueueAlwaysEmpty", context(), busy).status is Status.OK
     queued = hours(24, lambda n: hour(n, used=0.2, waiting=3.0 if n in (9, 15) else 0.0))
     assert verdict("QueueAlwaysEmpty", context(), queued).status is Status.OK
 
 
-def test_a_queue_is_empty_only_after_a_day_of_traffic() -> None:
+def test_queue_needs_a_day() -> None:
     assert unknown("QueueAlwaysEmpty", context(), quiet(23)).reason is Gap.TOO_FEW_REQUESTS
     assert unknown("QueueAlwaysEmpty", context(), quiet(used=0.0)).reason is Gap.NO_TRAFFIC
     assert unknown("QueueAlwaysEmpty", context(), quiet(waiting=None)).reason is Gap.NOT_EXPOSED
@@ -221,7 +216,7 @@ def test_a_queue_is_empty_only_after_a_day_of_traffic() -> None:
     assert (none_read.reason, none_read.text) == (Gap.NOT_EXPOSED, "GPU utilisation: not measured here")
 
 
-def test_polled_gpus_make_an_empty_queue_likely_at_most() -> None:
+def test_polled_gpus_limit_certainty() -> None:
     def polled(number: int) -> Window:
         one = hour(number, used=0.2, gpu=None, replicas=4)
         running = one.gauges["requests_running"]
@@ -234,7 +229,7 @@ def test_polled_gpus_make_an_empty_queue_likely_at_most() -> None:
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
 
 
-def test_an_empty_queue_needs_no_plan_and_then_has_no_price() -> None:
+def test_planless_queue_has_no_price() -> None:
     found = verdict("QueueAlwaysEmpty", load_bins.build_tier_context("t", None), quiet())
     assert found.sentence == (
         "No request waits while GPUs are 30.0% busy in the busiest hours; 2.0 of 4.0 replicas are surplus"
@@ -242,14 +237,14 @@ def test_an_empty_queue_needs_no_plan_and_then_has_no_price() -> None:
 
 
 @pytest.mark.parametrize(("most", "status"), [(0.74, Status.WARNING), (0.75, Status.OK), (0.95, Status.OK)])
-def test_a_cache_that_never_comes_into_the_guides_band_is_underused(most: float, status: Status) -> None:
+def test_unfilled_cache_is_underused(most: float, status: Status) -> None:
     found = verdict("KvCacheUnderused", context(), trap(kv_most=most))
     assert (found.status, found.certainty) == (status, Certainty.CERTAIN)
     assert found.sentence == f"In 95% of 168 hours the KV cache is at most {most:.1%} full; 75% or more is healthy"
     assert "highest instant of an hour, hourly mean at most 30.0%" in found.details
 
 
-def test_the_fullest_hours_count_and_single_ones_do_not() -> None:
+def test_fullest_hours_count() -> None:
     def spiky(number: int, every: int) -> Window:
         return hour(number, kv_most=0.9 if number % every == 0 else 0.2)
 
@@ -257,7 +252,7 @@ def test_the_fullest_hours_count_and_single_ones_do_not() -> None:
     assert verdict("KvCacheUnderused", context(), hours(WEEK, lambda n: spiky(n, 40))).status is Status.WARNING
 
 
-def test_free_blocks_that_hold_prefixes_make_it_likely_only() -> None:
+def test_prefix_blocks_make_it_likely() -> None:
     cached = trap(counters={"prefix_queried_tokens": 100.0, "prefix_hit_tokens": 30.0})
     found = verdict("KvCacheUnderused", context(), cached)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
@@ -270,14 +265,14 @@ def test_free_blocks_that_hold_prefixes_make_it_likely_only() -> None:
     assert verdict("KvCacheUnderused", context(), few).certainty is Certainty.CERTAIN
 
 
-def test_an_underused_cache_is_known_after_a_week_with_traffic_where_its_level_is_shown() -> None:
+def test_cache_needs_a_week() -> None:
     assert unknown("KvCacheUnderused", context(), trap(167)).reason is Gap.TOO_FEW_REQUESTS
     hidden = unknown("KvCacheUnderused", context(), trap(kv=None))
     assert (hidden.reason, hidden.text) == (Gap.NOT_EXPOSED, "the engine does not show how full its KV cache is")
     assert unknown("KvCacheUnderused", context(), trap(used=0.0)).reason is Gap.NO_TRAFFIC
 
 
-def test_each_pool_may_be_in_the_trap_over_a_week() -> None:
+def test_pools_may_be_trapped_apart() -> None:
     # 3 rps a replica are 1,200 of 4,000 prompt tokens and 300 of 500 output tokens a second.
     rates = {"prefill_tokens_per_second": 4000, "decode_tokens_per_second": 500}
     seen = context(pools=["prefill", "decode"], disaggregation=rates, fleet=None)

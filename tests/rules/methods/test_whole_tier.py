@@ -48,7 +48,7 @@ def tier_down(replicas: Sequence[ReplicaState], context: TierContext, now: float
     return evaluate_tier_availability(replicas, (), context, now)[0]
 
 
-def test_a_tier_of_which_nothing_answered_three_scrapes_long_is_down_for_certain() -> None:
+def test_silent_tier_is_down() -> None:
     found = tier_down([replica("a", 3, trouble="connection refused"), replica("b", 7)], context(), NOW)
     assert isinstance(found, Verdict)
     assert (found.status, found.certainty, found.subject) == (Status.CRITICAL, Certainty.CERTAIN, TIER)
@@ -57,20 +57,20 @@ def test_a_tier_of_which_nothing_answered_three_scrapes_long_is_down_for_certain
 
 
 @pytest.mark.parametrize(("silent", "status"), [(45.0, Status.CRITICAL), (44.0, Status.WARNING)])
-def test_while_it_may_be_a_restart_it_pages_nobody(silent: float, status: Status) -> None:
+def test_possible_restart_pages_nobody(silent: float, status: Status) -> None:
     found = tier_down([replica("a", 9, silent=500.0), replica("b", 9, silent=silent)], context(), NOW)
     assert isinstance(found, Verdict)
     assert found.status is status
 
 
 @pytest.mark.parametrize("other", [replica("b", 0), replica("b", 2)])
-def test_one_replica_that_still_answers_keeps_it_up(other: ReplicaState) -> None:
+def test_answering_replica_keeps_tier_up(other: ReplicaState) -> None:
     found = tier_down([replica("a", 9), other], context(), NOW)
     assert isinstance(found, Verdict)
     assert (found.status, found.sentence) == (Status.OK, "1 of 2 replicas answer")
 
 
-def test_a_tier_whose_only_page_came_after_a_silence_is_not_judged_by_it() -> None:
+def test_late_page_is_not_judged() -> None:
     after = replica("a", 0)
     asked_late = replace(after, track=replace(after.track, unscraped_seconds=400.0))
     found = tier_down([asked_late], context(), NOW)
@@ -79,7 +79,7 @@ def test_a_tier_whose_only_page_came_after_a_silence_is_not_judged_by_it() -> No
     assert isinstance(tier_down([asked_late, after], context(), NOW), Verdict)
 
 
-def test_one_failed_scrape_in_a_long_time_is_not_an_answering_tier() -> None:
+def test_single_failure_is_no_answer() -> None:
     found = tier_down([replica("a", 1, silent=300.0)], context(), NOW)
     assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (
@@ -88,7 +88,7 @@ def test_one_failed_scrape_in_a_long_time_is_not_an_answering_tier() -> None:
     )
 
 
-def test_a_tier_that_never_answered_is_down_too() -> None:
+def test_never_answering_tier_is_down() -> None:
     found = tier_down([replica("a", 3, page=False)], context(), NOW)
     assert isinstance(found, Verdict)
     assert found.status is Status.CRITICAL
@@ -96,13 +96,13 @@ def test_a_tier_that_never_answered_is_down_too() -> None:
 
 
 @pytest.mark.parametrize("first", [replica("a", 2, page=False), ReplicaState(tier="t", name="a")])
-def test_before_three_scrapes_of_each_nothing_is_known(first: ReplicaState) -> None:
+def test_nothing_before_three_scrapes(first: ReplicaState) -> None:
     found = tier_down([first, replica("b", 5)], context(), NOW)
     assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "1 of 2 replicas have not been scraped often enough yet")
 
 
-def test_the_number_of_misses_can_be_set_for_a_tier() -> None:
+def test_tier_sets_its_misses() -> None:
     patient = context(limits={"TierDown": {"misses": 5}})
     found = tier_down([replica("a", 4)], patient, NOW)
     assert isinstance(found, Verdict)
@@ -110,7 +110,7 @@ def test_the_number_of_misses_can_be_set_for_a_tier() -> None:
     assert BY_NAME["TierDown"].limit("misses", {}) == 3
 
 
-def test_the_watcher_tells_of_a_tier_whose_last_replica_fell_silent_and_ends_it_with_the_first_page() -> None:
+def test_watcher_tells_and_ends_outage() -> None:
     watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=120, names="ab")
     for seconds in range(135, 180, 15):
@@ -130,7 +130,7 @@ def test_the_watcher_tells_of_a_tier_whose_last_replica_fell_silent_and_ends_it_
     assert ended.started_at == START + 210
 
 
-def test_an_outage_of_the_only_replica_pages_and_a_short_restart_does_not() -> None:
+def test_only_replica_outage_pages() -> None:
     """The recording's outages last 63 and 34 s: a page within 90 s of a death cannot wait for the end of the first."""
     recording, _ = load(recorded.folder("restart"))
     ended = [e for e in replay(recording, None).ended if e.rule == "TierDown"]
@@ -143,7 +143,7 @@ def test_an_outage_of_the_only_replica_pages_and_a_short_restart_does_not() -> N
 # --- UnknownTooLong
 
 
-def test_a_silence_of_the_agents_own_is_not_counted_as_time_without_an_answer() -> None:
+def test_own_silence_is_not_counted() -> None:
     """After a night in which nobody asked, the first page is unknown, and that since now."""
     judged = stand("TargetDown", Gap.NOT_SCRAPED, NOW - 9e5, "a")
     span = UnknownSpan(
@@ -158,7 +158,7 @@ FAULTS = (Gap.SCRAPE_FAILED, Gap.NOT_SCRAPED, Gap.STALE, Gap.RESTARTED, Gap.IMPO
 
 @pytest.mark.parametrize("reason", FAULTS)
 @pytest.mark.parametrize(("ago", "status"), [(3600.0, Status.WARNING), (3599.0, Status.OK)])
-def test_a_rule_that_judged_and_cannot_for_an_hour_for_a_fault_is_told(reason: Gap, ago: float, status: Status) -> None:
+def test_silenced_rule_is_told(reason: Gap, ago: float, status: Status) -> None:
     found = too_long(stand("KvCacheCascade", reason, NOW - ago, "a"))
     assert (found.status, found.certainty, found.subject) == (status, Certainty.CERTAIN, TIER)
     if status is Status.WARNING:
@@ -168,22 +168,19 @@ def test_a_rule_that_judged_and_cannot_for_an_hour_for_a_fault_is_told(reason: G
 
 
 @pytest.mark.parametrize("reason", [g for g in Gap if g not in FAULTS])
-def test_what_the_plan_the_engine_or_the_traffic_lack_is_no_fault(reason: Gap) -> None:
+def test_lacking_input_is_no_fault(reason: Gap) -> None:
     assert too_long(stand("TtftDivergence", reason, NOW - 9e5)).status is Status.OK
 
 
-def test_a_rule_that_never_could_judge_is_not_missed() -> None:
+def test_silent_rules_are_ranked() -> None:
     assert too_long(stand("TtftDivergence", Gap.SCRAPE_FAILED, None)).status is Status.OK
-
-
-def test_the_longest_silent_rules_are_named_and_the_others_counted() -> None:
     rules = ("TtftDivergence", "TpotDivergence", "KvEviction", "ItlDivergence", "LoadBeyondBenchmark")
     found = too_long(*(stand(r, Gap.SCRAPE_FAILED, NOW - 3600 * (n + 1), text="") for n, r in enumerate(rules)))
     assert found.sentence == "5 rules without a result for up to 5.0 h; LoadBeyondBenchmark of t for longest"
     assert found.details[2:] == ("KvEviction of t: scrape failed", "and 2 more")
 
 
-def test_the_watcher_tells_it_an_hour_after_the_last_judgement_whatever_the_reasons_were_meanwhile() -> None:
+def test_silence_is_told_after_an_hour() -> None:
     watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=120)
     told = {}

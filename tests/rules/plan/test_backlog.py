@@ -23,32 +23,29 @@ def queue(number: float, mean: float, most: float, change: float, rps: float = 1
     return minute(number, rps=rps, change=change, gauges=gauges, histograms={"ttft_seconds": seen({0.08: begun})})
 
 
-def test_a_minute_without_a_queue_stays_where_the_curve_puts_it() -> None:
+def test_minute_without_queue_stays_in_place() -> None:
     first, second = placed(minute(0), minute(1, change=30))
     assert (first.bin, second.bin) == (1, 1)
     assert (second.outside, second.leftover) == ("", 0)
 
 
-def test_a_growing_queue_is_load_beyond_though_little_completes() -> None:
+def test_growing_queue_is_load_beyond() -> None:
     _, growing = placed(queue(0, 0.2, 1, 0), queue(1, 3, 6, 9))
     assert growing.bin is None
     assert growing.beyond == "69 requests arrived, 60 finished, and the queue grew to 6"
     assert growing.leftover == 6
-
-
-def test_growth_must_exceed_what_comes_and_goes() -> None:
     assert placed(queue(0, 0.2, 1, 0), queue(1, 3, 6, 2.9))[-1].bin == 0
     assert placed(queue(0, 0.2, 1, 0), queue(1, 3, 6, 3.0))[-1].beyond
     assert placed(queue(0, 0.0, 0, 0), queue(1, 0.9, 6, 9))[-1].bin == 0
     assert placed(queue(0, 3.0, 6, 0), queue(1, 3.0, 6, 9))[-1].bin == 0
 
 
-def test_a_queue_that_levels_off_at_its_top_is_still_the_overload() -> None:
+def test_levelled_queue_is_still_overload() -> None:
     binned = placed(queue(0, 0.2, 1, 0), queue(1, 3, 6, 20), queue(2, 5, 6, -1))
     assert binned[-1].beyond == "139 requests arrived, 120 finished, and the queue grew to 6"
 
 
-def test_what_an_overload_left_waiting_is_worked_off_outside_the_benchmark() -> None:
+def test_waiting_requests_are_worked_off_outside() -> None:
     binned = placed(queue(0, 0.2, 1, 0), queue(1, 4, 7, 20), queue(2, 3, 7, -5, begun=4), queue(3, 1, 3, -3), minute(4))
     assert [s.bin for s in binned] == [0, None, None, None, 1]
     assert binned[2].backlog == "7 requests that an overload had left waiting were worked off"
@@ -56,9 +53,6 @@ def test_what_an_overload_left_waiting_is_worked_off_outside_the_benchmark() -> 
     assert [s.beyond for s in binned[2:]] == ["", "", ""]
     assert [s.outside != "" for s in binned] == [False, True, True, True, False]
     assert binned[3].leftover == 0
-
-
-def test_a_queue_that_is_gone_left_nothing_to_work_off() -> None:
     assert placed(queue(0, 0.2, 1, 0), queue(1, 4, 7, 20), queue(2, 0, 0, -7, begun=1))[-1].bin == 0
 
 
@@ -68,13 +62,13 @@ def test_a_steady_queue_is_compared() -> None:
     assert [s.bin for s in binned] == [0, None, None, 0, 0, 0, 0, 0]
 
 
-def test_load_beyond_the_curve_leaves_its_queue_behind_too() -> None:
+def test_load_beyond_leaves_its_queue_behind() -> None:
     over = minute(0, rps=7.0, gauges={"requests_waiting": gauge(2.0, high=5)}, in_system=3)
     after = placed(over, queue(1, 2, 5, -4))[-1]
     assert after.backlog.startswith("5 requests")
 
 
-def test_a_queue_that_is_known_for_seconds_of_minutes_is_no_mean() -> None:
+def test_briefly_known_queue_is_no_mean() -> None:
     known = queue(0, mean=3.0, most=5, change=0.0)
     unseen = replace(known, gauges={})
     assert load_bins.mean_waiting(placed(known, queue(1, mean=5.0, most=5, change=0.0))) == 4.0
@@ -87,25 +81,25 @@ def test_each_replica_has_its_own_backlog() -> None:
     assert {s.replica: s.bin for s in both.binned[-2:]} == {"a": None, "b": 0}
 
 
-def test_after_a_gap_the_old_queue_says_nothing() -> None:
+def test_gap_forgets_the_old_queue() -> None:
     late = placed(queue(0, 0.2, 1, 0), queue(1, 4, 7, 20), queue(3.6, 3, 7, -5))[-1]
     assert late.bin == 0
 
 
-def test_held_back_requests_are_no_queue_where_the_engine_tells_them_apart() -> None:
+def test_held_back_requests_are_no_queue() -> None:
     held = queue(1, 4, 7, 20)
     told = replace(held, gauges={**held.gauges, "requests_waiting_capacity": gauge(0)})
     assert placed(queue(0, 0.2, 1, 0), told)[-1].bin == 0
 
 
-def test_without_a_curve_or_a_queue_gauge_nothing_is_taken_off() -> None:
+def test_backlog_needs_curve_and_queue_gauge() -> None:
     bare = minutes(view_of("t", None), {"a": [queue(0, 0.2, 1, 0), queue(1, 4, 7, 20)]}).binned[-1]
     assert (bare.bin, bare.outside) == (None, "")
     blind = replace(queue(1, 4, 7, 20), gauges={})
     assert placed(queue(0, 0.2, 1, 0), blind)[-1].bin == 0
 
 
-def test_in_the_recorded_cascade_jammed_minutes_do_not_pass_for_light_load() -> None:
+def test_jammed_cascade_is_no_light_load() -> None:
     plan = load_plan(recorded.PLANS / "cpu-small-open.yaml")
     recording, _ = load(recorded.folder("kv_cascade"))
     watcher, reader = EvaluationSteps({"cpu-small": view_of("cpu-small", plan.tiers["cpu-small"])}), PageReader("vllm")

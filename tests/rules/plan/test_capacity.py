@@ -51,7 +51,7 @@ def given_point(**point: Any) -> Capacity:
     return found
 
 
-def test_the_benchmark_is_an_upper_bound_that_nobody_has_confirmed() -> None:
+def test_benchmark_is_an_unconfirmed_upper_bound() -> None:
     found = planned_capacity(tier())
     assert found is not None
     assert (found.rps, found.source, found.low) == (pytest.approx(USABLE), CapacitySource.BENCHMARK, 0.0)
@@ -62,7 +62,7 @@ def test_the_benchmark_is_an_upper_bound_that_nobody_has_confirmed() -> None:
     assert planned_capacity(tier(curve=None)) is None
 
 
-def test_a_lower_point_by_hand_is_the_operators_word_and_a_higher_one_is_not() -> None:
+def test_lower_given_point_counts_higher_not() -> None:
     lower, higher = given_point(usable_rps=5.0, c_max=9), given_point(usable_rps=9.0)
     assert (lower.rps, lower.source) == (5.0, CapacitySource.OPERATOR)
     assert (higher.rps, higher.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
@@ -76,19 +76,19 @@ def test_a_lower_point_by_hand_is_the_operators_word_and_a_higher_one_is_not() -
 
 
 @pytest.mark.parametrize("rps", [5.0, 9.0])
-def test_what_production_measured_counts_whatever_the_benchmark_says(rps: float) -> None:
+def test_measured_production_counts_before_benchmark(rps: float) -> None:
     found = given_point(usable_rps=rps, low=4.5, high=9.5, source="production")
     assert (found.rps, found.low, found.high, found.source) == (rps, 4.5, 9.5, CapacitySource.PRODUCTION)
 
 
-def test_bounds_that_do_not_hold_the_value_are_refused() -> None:
+def test_bounds_must_hold_the_value() -> None:
     whole = {"model": "m", "engine": "vllm", "gpu": {"product": "A", "per_replica": 1}, "slo": {"ttft_p99_seconds": 2}}
     point = {"usable_rps": 5.0, "low": 6.0}
     with pytest.raises(InvalidPlanError, match="usable_rps"):
         parse_plan({"schema": 1, "tiers": {"t": {**whole, "operating_point": point}}})
 
 
-def test_the_operators_word_stands_below_what_production_kept_and_falls_with_what_it_broke() -> None:
+def test_given_point_yields_to_production() -> None:
     context = tier_view(operating_point={"usable_rps": 4.0})
     fine = capacity_now(context, [[one for day in days(context, {0: 55.0}) for one in day]])
     assert fine is not None
@@ -98,7 +98,7 @@ def test_the_operators_word_stands_below_what_production_kept_and_falls_with_wha
     assert (broken.rps, broken.source) == (3.0, CapacitySource.PRODUCTION)
 
 
-def test_longer_requests_are_more_work_and_a_replica_takes_fewer_of_them() -> None:
+def test_longer_requests_lower_capacity() -> None:
     lengths = {"prompt_tokens": {"mean": 800, "p50": 700}, "generation_tokens": {"mean": 80, "p50": 70}}
     context = tier_view(workload={"requests_per_second": {"average": 30, "peak": 50}, **lengths})
     as_planned = capacity_now(context, days(context, {}))
@@ -114,7 +114,7 @@ def test_longer_requests_are_more_work_and_a_replica_takes_fewer_of_them() -> No
     assert longer.lengths.prompt_tokens.low == pytest.approx(1600.0)
 
 
-def test_what_production_measured_counts_its_own_requests_and_is_not_converted_twice() -> None:
+def test_measured_capacity_is_converted_once() -> None:
     """A report wrote the operating point and the workload's lengths; the curve was measured with shorter requests."""
     lengths = {"prompt_tokens": {"mean": 1600, "p50": 1500}, "generation_tokens": {"mean": 160, "p50": 150}}
     short = [{**point, "prompt_tokens_mean": 800} for point in POINTS]
@@ -134,7 +134,7 @@ def test_what_production_measured_counts_its_own_requests_and_is_not_converted_t
     )
 
 
-def test_a_load_that_breaks_the_slo_since_yesterday_lowers_capacity_by_no_more_than_a_day_allows() -> None:
+def test_broken_slo_lowers_capacity_by_days() -> None:
     context = tier_view()
     found = capacity_now(context, days(context, {0: 30.0, DAYS - 1: 50.0}, slow_from=DAYS - 1))
     assert found is not None
@@ -147,7 +147,7 @@ def test_a_load_that_breaks_the_slo_since_yesterday_lowers_capacity_by_no_more_t
     assert (later.low, later.high, later.source) == (3.0, 5.0, CapacitySource.PRODUCTION)
 
 
-def test_a_tier_that_is_slow_at_every_load_is_not_scaled_out_for_ever() -> None:
+def test_slow_tier_is_not_scaled_for_ever() -> None:
     """Each replica more lowers the load of all: capacity must not follow it down."""
     context, found = tier_view(), []
     for rps in (50.0, 35.0, 25.0, 15.0):
@@ -160,17 +160,14 @@ def test_a_tier_that_is_slow_at_every_load_is_not_scaled_out_for_ever() -> None:
     assert "load is not the cause" in found[-1].reason
 
 
-def test_a_curve_that_does_not_keep_the_slo_so_far_is_not_said_to_keep_it() -> None:
+def test_broken_curves_and_lower_loads() -> None:
     context = tier_view()
     slow = [hour(at, 50.0 if at % 2 else 10.0, ttft={1.5: 1.0}) for at in range(8)]
     found = capacity_now(context, [[bin_window(one, context.curve, "all") for one in slow]])
     assert found is not None
     assert found.rps == pytest.approx(5.0)
     assert "at equal load: 5 rps a replica are taken, not 7.33" in found.reason
-
-
-def test_what_broke_the_slo_below_a_load_that_kept_it_lowers_no_capacity() -> None:
-    """Two calm hours of each day, in which something else made requests slow: five times that load was fine."""
+    # Two calm hours of each day, in which something else made requests slow: five times that load was fine.
     context = tier_view()
     week = [hour(at, 10.0, ttft={9.0: 1.0}) if at % 12 == 0 else hour(at, 50.0, ttft={0.08: 1.0}) for at in range(168)]
     found = capacity_now(context, [[bin_window(one, context.curve, "all") for one in week]])
@@ -178,7 +175,7 @@ def test_what_broke_the_slo_below_a_load_that_kept_it_lowers_no_capacity() -> No
     assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
 
 
-def test_what_was_kept_without_a_benchmark_is_a_lower_bound_that_counts_no_replicas() -> None:
+def test_kept_load_without_benchmark_bounds_below() -> None:
     context = tier_view(curve=None)
     found = capacity_now(context, days(context, {}))
     assert found is not None
@@ -199,7 +196,7 @@ def test_two_days_without_history_leave_the_plan() -> None:
     assert capacity_now(tier_view(curve=None), [[] for _ in range(DAYS)]) is None
 
 
-def test_pools_served_apart_have_the_plans_capacity_alone() -> None:
+def test_split_pools_have_planned_capacity() -> None:
     apart = tier_view(pools=["prefill", "decode"])
     found = capacity_now(apart, days(apart, {}, slow_from=0))
     assert found is not None
@@ -207,7 +204,7 @@ def test_pools_served_apart_have_the_plans_capacity_alone() -> None:
 
 
 @given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=8))
-def test_capacity_never_moves_faster_than_it_says_and_ends_where_the_estimates_stay(rates: list[float]) -> None:
+def test_capacity_moves_slowly_to_its_end(rates: list[float]) -> None:
     estimates = [stated_capacity(rps, "seen") for rps in rates]
     found = [damp_capacity(estimates[: count + 1]) for count in range(len(estimates))]
     used = [one.rps for one in found if one is not None]
@@ -223,7 +220,7 @@ def test_capacity_never_moves_faster_than_it_says_and_ends_where_the_estimates_s
     assert lasting.rps == rates[0]
 
 
-def test_a_rise_that_a_week_does_not_complete_ends_in_one_step() -> None:
+def test_unfinished_rise_and_unknown_days() -> None:
     rates = [3.0] * EVALUATIONS + [12.0] * EVALUATIONS
     estimates = [stated_capacity(rps, "seen") for rps in rates]
     found = [damp_capacity(estimates[last - EVALUATIONS : last]) for last in range(EVALUATIONS, len(estimates) + 1)]
@@ -231,9 +228,6 @@ def test_a_rise_that_a_week_does_not_complete_ends_in_one_step() -> None:
     slowly = [3.0 * (1 + MOST_RISE) ** day for day in range(EVALUATIONS)]
     assert used == pytest.approx([*slowly, 12.0])
     assert slowly[-1] / 3.0 == pytest.approx(1.95, abs=0.01)
-
-
-def test_days_before_anything_was_known_do_not_hold_capacity_back() -> None:
     one = stated_capacity(5.0, "seen")
     assert damp_capacity([None, None, one]) is one
     assert damp_capacity([one, None]) is None

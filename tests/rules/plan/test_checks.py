@@ -63,7 +63,7 @@ def test_a_sound_plan_has_no_findings() -> None:
     assert found() == []
 
 
-def test_the_closed_loop_plan_names_its_few_requests() -> None:
+def test_closed_loop_plan_names_few_requests() -> None:
     warnings = [finding for finding in check_plan(plan_of("cpu-small"), CATALOGUE) if finding.severity == "warning"]
     assert [(finding.path, finding.text) for finding in warnings] == [
         (
@@ -76,7 +76,7 @@ def test_the_closed_loop_plan_names_its_few_requests() -> None:
     ]
 
 
-def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
+def test_open_loop_plan_has_no_knee() -> None:
     infos = check_plan(plan_of("cpu-small-open"), CATALOGUE)
     assert {finding.severity for finding in infos} == {"info"}
     assert infos[0].text == (
@@ -211,11 +211,11 @@ def test_a_weakness_is_found_and_told(case: dict[str, Any], path: str, severity:
 @pytest.mark.parametrize(
     "fleet", [None, {"instances": 3, "safety_factor": 1.0}, {"instances": 3, "safety_factor": 1.5}]
 )
-def test_a_safety_factor_that_is_given_is_the_operators_word(fleet: dict[str, Any] | None) -> None:
+def test_given_safety_factor_is_respected(fleet: dict[str, Any] | None) -> None:
     assert not [one for one in found(fleet=fleet) if one.path == "tiers.t.fleet.safety_factor"]
 
 
-def test_an_objective_that_no_point_measures_is_named_and_one_that_is_measured_limits() -> None:
+def test_unmeasured_objective_is_named() -> None:
     slo = {"ttft_p99_seconds": 2, "e2e_p99_seconds": 8}
     (warning,) = [one for one in found(slo=slo) if one.path == "tiers.t.slo.e2e_p99_seconds"]
     assert (warning.severity, warning.text) == (
@@ -231,20 +231,17 @@ def test_an_objective_that_no_point_measures_is_named_and_one_that_is_measured_l
     assert (limited.limited_by, limited.usable_rps) == ("e2e_p99_seconds", pytest.approx(3.0))
 
 
-def test_an_operating_point_that_was_only_rounded_is_no_finding() -> None:
+def test_rounded_and_censored_points_pass() -> None:
     assert found(operating_point={"usable_rps": 3.1}) == []
-
-
-def test_a_marked_censored_point_is_no_finding() -> None:
     assert found([point(2, 1), point(4, 4), point(4.5, 5, requested_rps=9, censored=True)]) == []
 
 
-def test_warnings_come_before_what_is_good_to_know() -> None:
+def test_warnings_come_before_notes() -> None:
     severities = [finding.severity for finding in check_plan(plan_of("cpu-small"), CATALOGUE)]
     assert severities == sorted(severities, reverse=True)
 
 
-def test_each_sweep_of_one_machine_is_told_for_what_it_is_worth() -> None:
+def test_sweeps_are_told_by_their_worth() -> None:
     def warnings(name: str) -> str:
         return " ".join(f.text for f in check_plan(plan_of(name), CATALOGUE) if f.severity == "warning")
 
@@ -269,7 +266,7 @@ def test_a_curve_of_another_parallelism_is_told(measured: dict[str, Any], paths:
     assert [(one.path, one.severity) for one in told] == [(f"tiers.t.curve.measured.{key}", "warning") for key in paths]
 
 
-def test_provenance_is_no_part_of_the_plan_s_version() -> None:
+def test_provenance_changes_no_plan_version() -> None:
     tier = plan_of("cpu-small").tiers["cpu-small"]
     assert tier.curve is not None
     assert tier.curve.measured is not None
@@ -291,7 +288,7 @@ def test_short_prompts_are_not_worth_two_pools(tokens: dict[str, float], told: b
     assert not [one for one in found(workload=workload) if one.path == "tiers.t.pools"]
 
 
-def test_a_benchmark_that_a_cache_answered_is_named() -> None:
+def test_cached_benchmark_is_named() -> None:
     cached = [point(2, 1, prefix_hit_ratio=0.8), point(4, 4, prefix_hit_ratio=0.7)]
     (only,) = found(cached)
     assert (only.path, only.severity) == ("tiers.t.curve.points", "warning")

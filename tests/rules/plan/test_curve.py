@@ -60,7 +60,7 @@ SATURATED = curve_with(
 )
 
 
-def test_the_guides_curve_crosses_two_seconds_at_48_requests_and_12_rps() -> None:
+def test_guide_curve_crosses_slo_at_48() -> None:
     point = GUIDE.usable(tier_of("guide-h100").slo)
     assert point is not None
     assert point.c_max == pytest.approx(48)
@@ -68,7 +68,7 @@ def test_the_guides_curve_crosses_two_seconds_at_48_requests_and_12_rps() -> Non
     assert (point.limited_by, point.knee_reached) == ("ttft_p99_seconds", True)
 
 
-def test_the_closed_loop_sweep_keeps_its_slo_up_to_31_requests() -> None:
+def test_closed_loop_slo_ends_at_31() -> None:
     # TTFT P99 is 0.9666 s at 16 and 2.108 s at 32: ln(2 / 0.9666) / ln(2.108 / 0.9666) = 0.72712 / 0.77973 = 0.93253.
     # C_max 16 + 0.93253 x 16 = 30.921; rps 6.346 + 0.93253 x (7.413 - 6.346) = 7.3410. TPOT ends at 0.07935, below 0.15.
     point = CLOSED.usable(SLO)
@@ -78,7 +78,7 @@ def test_the_closed_loop_sweep_keeps_its_slo_up_to_31_requests() -> None:
     assert (point.limited_by, point.knee_reached) == ("ttft_p99_seconds", True)
 
 
-def test_a_tighter_tpot_limit_ends_the_same_sweep_earlier() -> None:
+def test_tighter_tpot_ends_sweep_earlier() -> None:
     # TPOT P99 passes 0.03 s between 8 (enveloped: 0.026) and 16 (0.04228): ln(0.03 / 0.026) / ln(0.04228 / 0.026)
     # = 0.14310 / 0.48621 = 0.29432.
     point = CLOSED.usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.03))
@@ -87,7 +87,7 @@ def test_a_tighter_tpot_limit_ends_the_same_sweep_earlier() -> None:
     assert point.c_max == pytest.approx(8 + 0.29432 * 8, abs=0.001)
 
 
-def test_a_sweep_that_never_breaks_its_slo_gives_lower_bounds() -> None:
+def test_unbroken_slo_gives_lower_bounds() -> None:
     point = OPEN.usable(SLO)
     assert point is not None
     assert (point.c_max, point.usable_rps, point.limited_by, point.knee_reached) == (5.055, 7.886, None, False)
@@ -104,23 +104,23 @@ def test_itl_limits_only_where_it_is_given() -> None:
     assert unknown.usable_rps == 3
 
 
-def test_a_metric_of_the_slo_that_nobody_measured_gives_no_operating_point() -> None:
+def test_unmeasured_slo_metric_has_no_point() -> None:
     curve = curve_with({"completed_rps": 3, "ttft_p99_seconds": 1})
     assert curve.usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.1)) is None
 
 
-def test_a_curve_that_stops_measuring_a_metric_vouches_no_further() -> None:
+def test_curve_vouches_only_while_measured() -> None:
     curve = curve_with({"completed_rps": 3, "ttft_p99_seconds": 1}, {"completed_rps": 5})
     point = curve.usable(Slo(ttft_p99_seconds=2.0))
     assert point is not None
     assert (point.usable_rps, point.knee_reached) == (3, False)
 
 
-def test_no_load_within_the_slo_is_no_operating_point() -> None:
+def test_no_load_within_slo_no_point() -> None:
     assert CLOSED.usable(Slo(ttft_p99_seconds=0.05)) is None
 
 
-def test_an_slo_met_exactly_by_a_point_ends_there() -> None:
+def test_exactly_met_slo_ends_there() -> None:
     curve = curve_with(
         {"concurrency": 48, "completed_rps": 12, "ttft_p99_seconds": 2.0},
         {"concurrency": 64, "completed_rps": 14, "ttft_p99_seconds": 5.0},
@@ -130,7 +130,7 @@ def test_an_slo_met_exactly_by_a_point_ends_there() -> None:
     assert (point.c_max, point.usable_rps, point.knee_reached) == (48, 12, True)
 
 
-def test_a_censored_point_shows_the_knee_but_moves_neither_number() -> None:
+def test_censored_points_show_the_knee_only() -> None:
     slow = {"completed_rps": 6, "requested_rps": 9, "ttft_p99_seconds": 30, "censored": True}
     curve = curve_with({"completed_rps": 5, "requested_rps": 5, "ttft_p99_seconds": 1}, slow)
     point = curve.usable(Slo(ttft_p99_seconds=2.0))
@@ -138,13 +138,10 @@ def test_a_censored_point_shows_the_knee_but_moves_neither_number() -> None:
     assert (point.usable_rps, point.limited_by, point.knee_reached) == (5, "ttft_p99_seconds", True)
     assert curve.top_rps == 5
     assert curve.place(5.9, None)[1]
-
-
-def test_only_censored_points_are_no_curve() -> None:
     assert Curve.from_plan(tier_with([{"completed_rps": 5, "ttft_p99_seconds": 1, "censored": True}])) is None
 
 
-def test_the_derived_operating_point_wins_over_the_given_one() -> None:
+def test_derived_point_beats_given_one() -> None:
     given = {"c_max": 60, "usable_rps": 20}
     points = [{"completed_rps": 3, "ttft_p99_seconds": 1}, {"completed_rps": 4, "ttft_p99_seconds": 4}]
     derived = operating_point(tier_with(points, operating_point=given))
@@ -161,7 +158,7 @@ def test_latencies_never_fall_as_load_grows() -> None:
     assert [point.ttft_p99_seconds for point in OPEN.points] == [0.1066, 0.1314, 0.2344, 0.2718, 0.2718, 0.2718]
 
 
-def test_throughput_that_falls_past_the_knee_stays_in_the_order_of_the_load() -> None:
+def test_falling_throughput_keeps_load_order() -> None:
     curve = curve_with(
         {"concurrency": 128, "completed_rps": 60, "ttft_p99_seconds": 9},
         {"concurrency": 64, "completed_rps": 68, "ttft_p99_seconds": 2},
@@ -170,7 +167,7 @@ def test_throughput_that_falls_past_the_knee_stays_in_the_order_of_the_load() ->
     assert [point.completed_rps for point in curve.points] == [68, 68]
 
 
-def test_littles_law_stands_in_for_concurrencies_that_were_not_given() -> None:
+def test_little_stands_for_missing_concurrencies() -> None:
     # An imported curve has completed rps x mean latency, and says so. It is no load that the generator held.
     assert (OPEN.concurrency_given, OPEN.is_littles_law, highest(OPEN)) == (False, True, 5.055)
     # 355.8 / 7.886 = 45.118 tokens; 0.04744 + 0.01262 x 44.118 = 0.60421 s in the system; x 7.886 = 4.7648.
@@ -190,7 +187,7 @@ def test_without_tokens_there_is_no_estimate() -> None:
     assert highest(curve_with({"completed_rps": 3, "ttft_p50_seconds": 1, "tpot_p50_seconds": 0.01})) is None
 
 
-def test_the_planned_output_length_serves_the_estimate_where_points_do_not() -> None:
+def test_planned_outputs_serve_the_estimate() -> None:
     points = [{"completed_rps": 3, "ttft_p50_seconds": 1, "tpot_p50_seconds": 0.01}]
     curve = curve_of(tier_with(points, workload={"generation_tokens": {"p50": 101}}))
     assert highest(curve) == pytest.approx(3 * (1 + 0.01 * 100))
@@ -200,7 +197,7 @@ def test_the_planned_output_length_serves_the_estimate_where_points_do_not() -> 
     ("rps", "in_system", "bin"),
     [(0, 0, 0), (1.365, 1, 0), (1.5, 2, 1), (3.0, 2.5, 2), (5.842, 8, 3), (6.3, 14, 4), (7.5, 30, 5)],
 )
-def test_a_load_lies_in_the_bin_of_its_completed_rps(rps: float, in_system: float, bin: int) -> None:
+def test_load_lies_in_its_bin(rps: float, in_system: float, bin: int) -> None:
     assert CLOSED.place(rps, in_system) == (bin, "")
 
 
@@ -208,9 +205,7 @@ def test_a_load_lies_in_the_bin_of_its_completed_rps(rps: float, in_system: floa
     ("rps", "in_system", "bin"),
     [(101.5, 60, 1), (101.5, 100, 2), (101.5, 200, 3), (99, 100, 2), (104, 256, 3), (80, 100, 1), (101.5, None, 2)],
 )
-def test_in_a_saturated_stretch_the_requests_in_the_system_decide(
-    rps: float, in_system: float | None, bin: int
-) -> None:
+def test_saturated_bins_use_requests_in_system(rps: float, in_system: float | None, bin: int) -> None:
     assert SATURATED.place(rps, in_system)[0] == bin
 
 
@@ -231,12 +226,12 @@ def test_a_load_beyond_the_benchmark_says_why(curve: Curve, rps: float, in_syste
     assert curve.place(rps, in_system) == (None, reason)
 
 
-def test_an_estimated_concurrency_counts_only_near_the_top() -> None:
+def test_estimated_concurrency_counts_near_top() -> None:
     assert not OPEN.place(6.0, 9)[1]
     assert not OPEN.place(7.9, 4)[1]
 
 
-def test_an_expectation_brackets_the_load_and_counts_the_smaller_evidence() -> None:
+def test_expectation_uses_smaller_evidence() -> None:
     expected = GUIDE.expectation(4, "ttft_p99_seconds", 12)
     assert expected is not None
     assert (expected.low, expected.high, expected.requests) == (1.0, 4.0, 6000)
@@ -246,13 +241,13 @@ def test_an_expectation_brackets_the_load_and_counts_the_smaller_evidence() -> N
     assert ratio.value == pytest.approx(0.805)
 
 
-def test_below_the_first_point_the_first_point_is_expected() -> None:
+def test_first_point_is_expected_below_it() -> None:
     expected = CLOSED.expectation(0, "ttft_p99_seconds", 0.1)
     assert expected is not None
     assert (expected.low, expected.value, expected.high) == (0.093, 0.093, 0.093)
 
 
-def test_in_a_saturated_bin_only_the_requests_in_the_system_place_the_load() -> None:
+def test_saturated_bin_places_by_system_requests() -> None:
     blind = SATURATED.expectation(2, "ttft_p99_seconds", 101)
     placed = SATURATED.expectation(2, "ttft_p99_seconds", 101, in_system=96)
     assert blind is not None
@@ -265,13 +260,10 @@ def test_what_was_not_measured_is_not_expected() -> None:
     assert CLOSED.expectation(2, "gpu_utilization", 3) is None
 
 
-def test_the_value_at_the_operating_point_is_read_from_the_curve() -> None:
+def test_curve_value_and_thinnest_evidence() -> None:
     point = GUIDE.usable(tier_of("guide-h100").slo)
     assert point is not None
     assert GUIDE.value_at("output_tokens_per_second", point) == pytest.approx(2760)
-
-
-def test_the_evidence_of_a_curve_is_its_thinnest_point() -> None:
     assert CLOSED.minimum_requests == 16
     assert curve_with({"completed_rps": 3, "ttft_p99_seconds": 1}).minimum_requests == 0
 
@@ -297,7 +289,7 @@ ANY_POINTS = POINTS | WITH_CONCURRENCY
 
 @settings(max_examples=100, deadline=None)
 @given(points=ANY_POINTS)
-def test_an_envelope_never_falls_and_never_promises_more_than_was_measured(points: list[dict[str, Any]]) -> None:
+def test_envelope_never_promises_more(points: list[dict[str, Any]]) -> None:
     curve = curve_with(*points)
     for before, after in pairwise(curve.points):
         assert before.completed_rps <= after.completed_rps
@@ -326,7 +318,7 @@ def test_more_load_never_expects_less_latency(points: list[dict[str, Any]], load
 
 @settings(max_examples=100, deadline=None)
 @given(points=ANY_POINTS, rps=st.floats(0, 300), in_system=st.none() | st.floats(0, 600))
-def test_every_load_is_in_a_bin_or_beyond(points: list[dict[str, Any]], rps: float, in_system: float | None) -> None:
+def test_every_load_is_placed_once(points: list[dict[str, Any]], rps: float, in_system: float | None) -> None:
     curve = curve_with(*points)
     bin, beyond = curve.place(rps, in_system)
     assert bool(beyond) == (bin is None)
@@ -337,7 +329,7 @@ def test_every_load_is_in_a_bin_or_beyond(points: list[dict[str, Any]], rps: flo
 
 @settings(max_examples=100, deadline=None)
 @given(points=ANY_POINTS, limit=SECONDS)
-def test_the_operating_point_is_the_last_load_within_the_slo(points: list[dict[str, Any]], limit: float) -> None:
+def test_operating_point_is_last_within_slo(points: list[dict[str, Any]], limit: float) -> None:
     curve = curve_with(*points)
     point = curve.usable(Slo(ttft_p99_seconds=limit))
     values = [point.ttft_p99_seconds or 0 for point in curve.points]
@@ -356,7 +348,7 @@ def test_interpolation_stays_between_its_ends(ends: tuple[float, float], share: 
     assert min(ends) <= interpolate(*ends, share, log=log) <= max(ends)
 
 
-def test_a_reading_lies_between_the_points_around_the_load_or_is_a_gap() -> None:
+def test_reading_lies_between_points_or_gaps() -> None:
     curve = curve_with(
         {"concurrency": 4, "completed_rps": 4, "requests": 900, "ttft_p99_seconds": 0.1},
         {"concurrency": 8, "completed_rps": 6, "requests": 800, "ttft_p99_seconds": 0.2},

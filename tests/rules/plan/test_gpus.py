@@ -26,14 +26,14 @@ from rules.plan.gpus import find_product, needed_format
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 12.0),
     ],
 )
-def test_a_gpu_is_known_by_the_name_that_nvml_prints(printed: str, capability: float) -> None:
+def test_gpu_is_known_by_nvml_name(printed: str, capability: float) -> None:
     found = find_product(printed)
     assert found is not None
     assert found.capability == capability
 
 
 @pytest.mark.parametrize("printed", ["CPU", "A1000", "NVIDIA H1000", "NVIDIA Z99", "", "NVIDIA"])
-def test_a_gpu_that_is_not_in_the_table_is_not_guessed(printed: str) -> None:
+def test_unknown_gpu_is_not_guessed(printed: str) -> None:
     assert find_product(printed) is None
 
 
@@ -77,5 +77,5 @@ def test_amd_gpus_are_known_by_their_formats(printed: str, fp8: bool, fp4: bool)
         ("ternary", None),
     ],
 )
-def test_a_format_needs_what_its_multiplications_are_made_in(written: str, needs: str | None) -> None:
+def test_format_needs_its_multiplications(written: str, needs: str | None) -> None:
     assert needed_format(written) == needs

@@ -55,13 +55,13 @@ def quantile(low: float, value: float | None, high: float | None, n: float = 100
         *((91, "too_high"), (100, "too_high"), (101, "ineffective"), (1000, "ineffective")),
     ],
 )
-def test_a_breaker_fits_at_80_to_90_percent_of_objective_by_arrivals(depth: float, state: str) -> None:
+def test_breaker_fits_by_arrivals(depth: float, state: str) -> None:
     found = judged(BREAKER, queue_breaker=depth)
     assert (found.state, found.certainty, found.low, found.high) == (state, Certainty.CERTAIN, 80, 90)
     assert found.status == ("ok" if state == "fits" else "warning")
 
 
-def test_the_sentence_of_a_breaker_has_one_verdict_and_what_would_fit() -> None:
+def test_breaker_sentence_has_verdict_and_fit() -> None:
     basis = "80% to 90% of 2 s x 50 rps, the planned peak"
     assert judged(BREAKER, queue_breaker=85).sentence == f"queue breaker 85 fits; 80 to 90: {basis}"
     assert (
@@ -78,7 +78,7 @@ def test_the_sentence_of_a_breaker_has_one_verdict_and_what_would_fit() -> None:
 
 
 @pytest.mark.parametrize(("rps", "fitting"), [(6.0, (10, 11)), (3.0, (5, 5)), (1.0, (2, 2)), (0.2, (1, 1))])
-def test_a_small_fleet_has_a_whole_number_that_fits(rps: float, fitting: tuple[int, int]) -> None:
+def test_small_fleet_has_a_fitting_number(rps: float, fitting: tuple[int, int]) -> None:
     peak = {"requests_per_second": {"peak": rps}}
     for depth in range(1, 40):
         found = judged(BREAKER, workload=peak, queue_breaker=depth)
@@ -86,7 +86,7 @@ def test_a_small_fleet_has_a_whole_number_that_fits(rps: float, fitting: tuple[i
         assert (found.state == "fits") is (fitting[0] <= depth <= fitting[1]), depth
 
 
-def test_the_busiest_arrivals_count_whether_planned_or_seen() -> None:
+def test_busiest_arrivals_count_for_breakers() -> None:
     assert judged(BREAKER, rps=2.0, queue_breaker=85).state == "fits"
     busy = judged(BREAKER, rps=100.0, queue_breaker=85)
     assert (busy.state, busy.low, busy.proposed) == ("too_low", 160, 170)
@@ -100,7 +100,7 @@ def test_the_busiest_arrivals_count_whether_planned_or_seen() -> None:
     assert judged(BREAKER, workload=None, max_prompt_tokens=9000).state == "missing"
 
 
-def test_batch_work_without_an_objective_needs_no_breaker() -> None:
+def test_batch_needs_no_breaker() -> None:
     threshold = partial(CATALOGUE["Guardrails"].limit, overrides={})
     tier = parse_plan(whole(slo=None)).tiers["t"]
     assert [guardrail.key for guardrail in judge_guardrails(tier, threshold, {}, None)] == [PROMPTS, OUTPUTS]
@@ -120,7 +120,7 @@ def test_batch_work_without_an_objective_needs_no_breaker() -> None:
         (131072, "too_high"),
     ],
 )
-def test_a_prompt_limit_fits_at_2_to_3_times_the_planned_p95(limit: int, state: str) -> None:
+def test_prompt_limit_fits_by_planned_p95(limit: int, state: str) -> None:
     found = judged(PROMPTS, max_prompt_tokens=limit)
     assert (found.state, found.certainty, found.low, found.high) == (state, Certainty.CERTAIN, 8000, 12000)
     assert "8,000 to 12,000" in found.sentence
@@ -128,18 +128,18 @@ def test_a_prompt_limit_fits_at_2_to_3_times_the_planned_p95(limit: int, state: 
 
 
 @pytest.mark.parametrize(("limit", "state"), [(499, "refuses"), (1799, "too_low"), (1800, "fits"), (2701, "too_high")])
-def test_an_output_limit_is_measured_by_the_planned_p99(limit: int, state: str) -> None:
+def test_output_limit_fits_by_planned_p99(limit: int, state: str) -> None:
     assert judged(OUTPUTS, max_generation_tokens=limit).state == state
 
 
-def test_a_missing_limit_is_told_with_what_would_fit() -> None:
+def test_missing_limit_is_told_with_fit() -> None:
     found = judged(OUTPUTS, max_prompt_tokens=9000)
     assert (found.state, found.status) == ("missing", "warning")
     assert found.sentence == "no output limit; 1,800 to 2,700 fit: 2 to 3 x the planned P99, 900 tokens"
     assert judged(OUTPUTS, workload={}).sentence == "no output limit; no P99 of generation_tokens is planned or seen"
 
 
-def test_observed_lengths_count_before_the_planned_ones_and_bounds_make_a_verdict_certain() -> None:
+def test_observed_lengths_precede_planned_ones() -> None:
     """The report said "fit" and "12,000; 12,778 to 19,167 would fit" four lines apart."""
     seen = {"prompt_tokens_p95": quantile(5000, 6389, 10_000)}
     likely = judged(PROMPTS, seen, max_prompt_tokens=12_000)
@@ -160,14 +160,14 @@ def test_observed_lengths_count_before_the_planned_ones_and_bounds_make_a_verdic
     assert (exact.state, exact.certainty) == ("fits", Certainty.CERTAIN)
 
 
-def test_too_few_observed_requests_leave_the_planned_lengths() -> None:
+def test_few_observations_leave_planned_lengths() -> None:
     few = {"prompt_tokens_p95": quantile(100, 150, 200, n=99)}
     assert "the planned P95" in judged(PROMPTS, few, max_prompt_tokens=9000).sentence
     enough = {"prompt_tokens_p95": quantile(100, 150, 200, n=100)}
     assert "the seen P95" in judged(PROMPTS, enough, max_prompt_tokens=9000).sentence
 
 
-def test_lengths_beyond_the_last_bucket_prove_only_that_a_limit_is_too_low() -> None:
+def test_open_bucket_proves_low_limits_only() -> None:
     seen = {"prompt_tokens_p95": quantile(20_000, None, None)}
     low = judged(PROMPTS, seen, max_prompt_tokens=39_999)
     assert (low.state, low.certainty, low.high, low.proposed) == ("too_low", Certainty.CERTAIN, None, None)
@@ -176,7 +176,7 @@ def test_lengths_beyond_the_last_bucket_prove_only_that_a_limit_is_too_low() -> 
     assert (above.state, above.certainty) == ("fits", Certainty.LIKELY)
 
 
-def test_requests_beyond_a_limit_prove_that_it_is_not_enforced() -> None:
+def test_longer_requests_prove_unenforced_limit() -> None:
     seen = {"generation_tokens_p99": quantile(2000, 3000, 5000)}
     for limit, certainty in ((2000, Certainty.CERTAIN), (2500, Certainty.LIKELY)):
         found = judged(OUTPUTS, seen, max_generation_tokens=limit)
@@ -195,7 +195,7 @@ def test_a_tier_may_move_the_thresholds() -> None:
 
 @pytest.mark.parametrize("value", [0, 1e-300, 1e300, -1.0])
 @pytest.mark.parametrize("name", CATALOGUE["Guardrails"].thresholds)
-def test_any_threshold_that_a_configuration_may_have_is_answered(name: str, value: float) -> None:
+def test_every_threshold_is_answered(name: str, value: float) -> None:
     seen = {"prompt_tokens_p95": quantile(5000, 6389, 10_000), "prompt_tokens_p99": quantile(6000, 7000, 10_000)}
     for key, planned in ((PROMPTS, 12_000), (OUTPUTS, 2000), (BREAKER, 85)):
         assert judged(key, seen, 60.0, {"Guardrails": {name: value}}, **{key: planned}).sentence
@@ -206,7 +206,7 @@ def remarks(**parts: Any) -> list[PlanWarning]:
     return [one for one in found if one.path.startswith("tiers.t.guardrails")]
 
 
-def test_plan_check_warns_of_what_does_not_fit_and_is_quiet_of_what_does() -> None:
+def test_plan_check_warns_of_guardrails() -> None:
     fitting = {"max_prompt_tokens": 9000, "max_generation_tokens": 2000}
     assert remarks(**fitting, queue_breaker=85) == []
     assert remarks(**fitting, queue_breaker=85, workload={}) == []
@@ -215,9 +215,6 @@ def test_plan_check_warns_of_what_does_not_fit_and_is_quiet_of_what_does() -> No
     assert told.text.startswith("queue breaker 12 sheds too early, at 12%; 80 to 90 fit")
     (missing,) = remarks(**fitting)
     assert (missing.path, missing.severity) == ("tiers.t.guardrails.queue_breaker", "info")
-
-
-def test_plan_check_says_once_that_there_are_no_guardrails() -> None:
     (told,) = remarks()
     assert (told.path, told.severity) == ("tiers.t.guardrails", "info")
     assert told.text.startswith("is not in the plan; no prompt limit; 8,000 to 12,000 fit")
@@ -225,7 +222,7 @@ def test_plan_check_says_once_that_there_are_no_guardrails() -> None:
     assert bare.text == "is not in the plan"
 
 
-def test_a_limit_below_the_planned_p95_is_a_mistake() -> None:
+def test_limit_below_p95_is_a_mistake() -> None:
     worst = remarks(max_prompt_tokens=3000, max_generation_tokens=2000, queue_breaker=85)
     assert [(one.severity, one.path) for one in worst] == [("mistake", f"tiers.t.guardrails.{PROMPTS}")]
     p95_only = {"generation_tokens": {"p95": 500}}

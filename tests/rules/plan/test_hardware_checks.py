@@ -31,7 +31,7 @@ def found(path: str, overrides: dict[str, Any] | None = None, **parts: Any) -> l
         ("AMD Instinct MI250X", "fp8", "INT8"),
     ],
 )
-def test_weights_that_the_gpu_does_not_compute_are_told(product: str, weights: str, instead: str) -> None:
+def test_uncomputed_weights_are_told(product: str, weights: str, instead: str) -> None:
     gpu = {"product": product, "per_replica": 1}
     (told,) = found("precision.weights", gpu=gpu, precision={"weights": weights})
     assert told.severity == "warning"
@@ -63,7 +63,7 @@ def test_other_formats_and_unknown_gpus_stay_quiet(product: str, precision: dict
     assert found("precision.weights", gpu={"product": product, "per_replica": 1}, precision=precision) == []
 
 
-def test_weights_that_are_unpacked_on_purpose_are_only_a_note_and_a_tier_may_move_the_threshold() -> None:
+def test_unpacked_weights_are_a_note() -> None:
     (told,) = found("precision.weights", precision={"weights": "mxfp4"})
     assert (told.severity, told.text.endswith("; build FP8 weights for this GPU (guide 9.5)")) == ("info", True)
     a100 = {"gpu": {"product": "NVIDIA A100-SXM4-80GB", "per_replica": 1}, "precision": {"weights": "fp8"}}
@@ -80,7 +80,7 @@ def test_weights_that_are_unpacked_on_purpose_are_only_a_note_and_a_tier_may_mov
         ({"per_replica": 4, "interconnect": "NVLink 4"}, "info", "nvlink 4 is no known link"),
     ],
 )
-def test_wide_tensor_parallelism_without_nvlink_is_told(gpu: dict[str, Any], severity: str, words: str) -> None:
+def test_wide_tensor_parallelism_needs_nvlink(gpu: dict[str, Any], severity: str, words: str) -> None:
     (told,) = found("gpu.interconnect", gpu={"product": "NVIDIA H200", **gpu})
     assert (told.severity, words in told.text) == (severity, True)
 
@@ -97,7 +97,7 @@ def test_wide_tensor_parallelism_without_nvlink_is_told(gpu: dict[str, Any], sev
         {"per_replica": 8, "interconnect": "xGMI"},
     ],
 )
-def test_narrow_or_well_linked_tensor_parallelism_stays_quiet(gpu: dict[str, Any]) -> None:
+def test_linked_tensor_parallelism_is_quiet(gpu: dict[str, Any]) -> None:
     assert found("gpu.interconnect", gpu={"product": "NVIDIA H200", **gpu}) == []
 
 
@@ -116,7 +116,7 @@ def gaps(concurrency: float | None, measured: dict[str, str] | None = None, **mo
     return [f"{finding.severity}: {finding.text}" for finding in findings if "Little" in finding.text]
 
 
-def test_a_concurrency_that_littles_law_does_not_explain_is_told_both_ways() -> None:
+def test_unexplained_concurrency_is_told_both_ways() -> None:
     (high,) = gaps(120)
     assert high == (
         "info: completed_rps x time in system is 0.417 times the concurrency (Little's law), more than 2 x apart: the test's "
@@ -127,11 +127,11 @@ def test_a_concurrency_that_littles_law_does_not_explain_is_told_both_ways() -> 
 
 
 @pytest.mark.parametrize("concurrency", [26, 48, 100])
-def test_a_concurrency_within_twice_the_load_stays_quiet(concurrency: float) -> None:
+def test_concurrency_within_twice_is_quiet(concurrency: float) -> None:
     assert gaps(concurrency) == []
 
 
-def test_a_concurrency_is_not_compared_without_independent_numbers() -> None:
+def test_dependent_numbers_compare_no_concurrency() -> None:
     assert gaps(None) == []
     assert gaps(120, {"concurrency": "littles_law"}) == []
     assert gaps(120, ttft_p50_seconds=None) == []

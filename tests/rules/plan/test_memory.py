@@ -29,7 +29,7 @@ def told(plan: Plan) -> list[tuple[str, str]]:
     return [(one.severity, one.text) for one in found if one.path.startswith("tiers.t.architecture")]
 
 
-def test_the_engine_s_tokens_are_compared_with_c_max_times_the_p95_prompt() -> None:
+def test_engine_tokens_must_hold_planned_load() -> None:
     assert planned_kv_tokens(plan_of().tiers["t"]) == (400_000, "C_max 50 x P95 prompt 8000")
     assert told(plan_of()) == []
     assert told(plan_of({"kv_tokens": 400_000})) == []
@@ -66,11 +66,11 @@ def test_without_a_planned_load_nothing_is_short(parts: dict[str, Any]) -> None:
         ({}, None),
     ],
 )
-def test_the_engine_s_tokens_are_read_from_its_page(facts: dict[str, str], tokens: int | None) -> None:
+def test_engine_tokens_come_from_its_page(facts: dict[str, str], tokens: int | None) -> None:
     assert engine_kv_tokens(facts) == tokens
 
 
-def test_blocks_of_a_hybrid_model_are_not_its_tokens() -> None:
+def test_hybrid_blocks_are_not_tokens() -> None:
     blocks = {"num_gpu_blocks": "30000", "block_size": "16"}
     hybrid, latent = (Architecture.model_validate({"attention": kind}) for kind in ("hybrid", "latent"))
     assert engine_kv_tokens(blocks, hybrid) is None
@@ -87,7 +87,7 @@ def test_pages_of_engines_tell_their_tokens() -> None:
         assert engine_kv_tokens(page.facts) == tokens, name
 
 
-def test_degrees_that_do_not_divide_the_gpus_are_refused() -> None:
+def test_wrong_degrees_are_refused() -> None:
     with pytest.raises(InvalidPlanError) as refused:
         plan_of(gpu={"product": "NVIDIA H100 80GB HBM3", "per_replica": 4, "tensor_parallel": 3})
     assert refused.value.problems == (
@@ -95,7 +95,7 @@ def test_degrees_that_do_not_divide_the_gpus_are_refused() -> None:
     )
 
 
-def test_a_planner_s_own_keys_are_taken_and_the_cache_is_no_new_version() -> None:
+def test_planner_keys_keep_the_version() -> None:
     planner = plan_of({"layers": 80, "kv_heads": 8, "weight_bytes": 15_000_000_000, "attention": "hybrid"})
     assert told(planner) == []
     assert plan_version(planner.tiers["t"]) == plan_version(plan_of({"kv_tokens": 500_000}).tiers["t"])

@@ -133,7 +133,7 @@ def mistakes(*edits: Edit) -> list[tuple[str, str]]:
         ),
     ],
 )
-def test_a_grave_mistake_is_told_first_with_its_path_and_what_to_write(edit: Edit, path: str, words: str) -> None:
+def test_grave_mistake_comes_first_with_path(edit: Edit, path: str, words: str) -> None:
     found = mistakes(edit)
     assert [text for place, text in found if place == path and words in text], found
 
@@ -164,13 +164,11 @@ def test_a_batch_may_take_its_time() -> None:
     assert mistakes(slow, put("workload.archetype", "batch")) == []
 
 
-def test_no_limit_is_crossed_by_the_plans_that_are_sound() -> None:
+def test_sound_plans_cross_no_limit() -> None:
     assert mistakes() == []
 
 
-def test_a_plan_with_a_mistake_fails_the_check_and_a_sound_one_does_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistake_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(yaml.safe_dump(edited(put("slo.ttft_p99_seconds", 2000))), encoding="utf-8")
     assert main.main(["plan", "check", str(path)]) == 1
@@ -181,7 +179,7 @@ def test_a_plan_with_a_mistake_fails_the_check_and_a_sound_one_does_not(
     assert capsys.readouterr().out == f"{GUIDE}: a valid plan of 1 tier, 0 remarks\n"
 
 
-def test_a_mistake_of_the_second_tier_is_told_before_the_remarks_of_the_first() -> None:
+def test_mistakes_precede_other_tiers_remarks() -> None:
     plan = edited(put("cost", None))
     plan["tiers"]["second"] = copy.deepcopy(edited(put("cold_start_seconds", 2))["tiers"][TIER])
     assert [one.path for one in check_plan(parse_plan(plan), CATALOGUE)] == [
@@ -190,9 +188,7 @@ def test_a_mistake_of_the_second_tier_is_told_before_the_remarks_of_the_first() 
     ]
 
 
-def test_milliseconds_that_no_plan_may_hold_are_told_in_seconds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_impossible_milliseconds_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(yaml.safe_dump(edited(put("slo.itl_p99_seconds", 150))), encoding="utf-8")
     assert main.main(["plan", "check", str(path)]) == 2

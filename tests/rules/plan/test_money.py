@@ -10,12 +10,12 @@ from rules.plan.replica_count import Margin
 from rules.resize.fleet_cost import FleetCost
 
 
-def test_a_replica_of_four_gpus_takes_ninety_six_gpu_hours_a_day_busy_or_not() -> None:
+def test_replica_bills_all_its_gpu_hours() -> None:
     assert money.gpu_hours_a_day(1, 4) == 96
     assert money.gpu_hours_a_day(0, 4) == 0
 
 
-def test_ten_replicas_at_thirty_percent_of_a_target_of_sixty_are_five_too_many() -> None:
+def test_low_use_makes_five_replicas_surplus() -> None:
     assert money.spare_replicas(10, 0.3, 0.6) == pytest.approx(5)
     assert money.spare_replicas(10, 0.6, 0.6) == 0
     assert money.spare_replicas(10, 0.9, 0.6) == 0, "nothing is spare above the target"
@@ -34,15 +34,13 @@ def test_ten_replicas_at_thirty_percent_of_a_target_of_sixty_are_five_too_many()
         (2.5, 0.4, 1, 1.5),
     ],
 )
-def test_the_minimum_warm_count_is_a_floor_on_the_whole_count(
-    ready: float, busiest: float, warm: int | None, surplus: float
-) -> None:
+def test_minimum_warm_floors_the_count(ready: float, busiest: float, warm: int | None, surplus: float) -> None:
     planned = tier(fleet={"instances": 10, "minimum_warm": warm})
     idle = compute_idle_replicas(planned, ready, busiest, Margin(target_utilization=0.9, survives_loss_from=4))
     assert idle.replicas == pytest.approx(surplus)
 
 
-def test_an_amount_is_told_in_the_plans_currency_with_three_digits() -> None:
+def test_amounts_have_currency_and_month() -> None:
     price = Price(gpus_per_replica=4, gpu_hour_price=2.5, currency="EUR")
     assert money.cost_per_day(1, price) == "240 EUR a day"
     assert money.cost_per_day(5.1234, price) == "1,230 EUR a day"
@@ -51,14 +49,11 @@ def test_an_amount_is_told_in_the_plans_currency_with_three_digits() -> None:
         "what rounds to a hundred is written as one"
     )
     assert money.cost_per_day(0, price) == "0 EUR a day"
-
-
-def test_a_month_costs_its_730_hours() -> None:
     price = Price(gpus_per_replica=4, gpu_hour_price=2.5, currency="EUR")
     assert FleetCost(replicas=2, price=price, tokens_per_hour=None).money_per_month == 2 * 4 * 2.5 * 730
 
 
-def test_money_is_written_in_one_way_wherever_it_is_told() -> None:
+def test_money_is_written_one_way() -> None:
     amounts = (0, 0.00001234, 0.0868, 2.5, 72.0, 99.96, 1234.4, 2.5e6, -72.0)
     told = (
         "0 USD",
@@ -75,18 +70,15 @@ def test_money_is_written_in_one_way_wherever_it_is_told() -> None:
     assert tuple(report_money(value, "USD") for value in amounts) == told
 
 
-def test_a_diff_of_plans_and_a_report_tell_the_same_bill() -> None:
+def test_diff_and_report_tell_one_bill() -> None:
     found, _ = reported(plan(cost={"gpu_hour_price": 0.15, "currency": "USD"}), hours())
-    assert ": cost: 72 USD a day -> 43.2 USD a day: saves 28.8 USD a day, 10,512 USD a year" in found.plan_changes[-1]
+    assert ": cost: 72 USD a day -> 43.2 USD a day: 28.8 USD a day less, 10,512 USD a year" in found.plan_changes[-1]
     assert "it costs 72 USD a day, the proposal saves 28.8 USD a day" in found.tiers[0].verdict
     assert found.headline == "Shrink t: 28.8 USD a day less."
 
 
-def test_without_a_price_it_is_told_in_gpu_hours() -> None:
+def test_bill_without_price_and_planned_price() -> None:
     assert money.cost_per_day(1.5, Price(gpus_per_replica=4)) == "144 GPU-hours a day"
-
-
-def test_the_price_is_the_plans() -> None:
     assert money.price_of(tier()) == Price(gpus_per_replica=1)
     priced = tier(cost={"gpu_hour_price": 3.0, "currency": "CHF"}, gpu={"product": "A", "per_replica": 8})
     assert money.price_of(priced) == Price(gpus_per_replica=8, gpu_hour_price=3.0, currency="CHF")

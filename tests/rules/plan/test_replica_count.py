@@ -19,7 +19,7 @@ DEMANDS, CAPACITIES = st.floats(0, 1e5), st.floats(0.01, 1e3)
 MARGINS = st.builds(Margin, target_utilization=st.floats(0.1, 1.0), survives_loss_from=st.integers(0, 12))
 
 
-def test_the_margin_is_no_headrooms_own_limit_and_a_tier_may_have_another() -> None:
+def test_margin_is_not_the_headroom_limit() -> None:
     assert Margin(target_utilization=0.9, survives_loss_from=4) == USUAL
     other = margin_of({"NoHeadroom": {"above": 0.7, "survives_loss_from": 0}})
     assert other == Margin(target_utilization=0.7, survives_loss_from=0)
@@ -54,7 +54,7 @@ def test_by_hand(demand: float, capacity: float, margin: Margin, expected: int) 
 
 
 @given(DEMANDS, CAPACITIES, MARGINS)
-def test_a_count_keeps_its_margin_and_one_fewer_would_not(demand: float, capacity: float, margin: Margin) -> None:
+def test_count_keeps_its_margin(demand: float, capacity: float, margin: Margin) -> None:
     found = count_replicas(demand, capacity, margin)
     full = demand / capacity
     assert found * margin.target_utilization >= full * (1 - 1e-6) - 1e-6
@@ -78,7 +78,7 @@ def test_arrays_are_counted_as_numbers_are(demands: list[float], capacity: float
     assert found.tolist() == [count_replicas(demand, capacity, margin) for demand in demands]
 
 
-def test_the_bounds_of_a_capacity_bound_the_count() -> None:
+def test_capacity_bounds_bound_the_count() -> None:
     between = Capacity(
         rps=3.5,
         low=3.0,
@@ -98,7 +98,7 @@ def _fields(one: Capacity) -> dict[str, object]:
     return {name: getattr(one, name) for name in Capacity.__slots__}
 
 
-def test_step_11_rounds_once_and_never_falls_below_the_margin() -> None:
+def test_step_11_rounds_once() -> None:
     assert count_fleet(120, 12, 1.3, USUAL) == 13
     assert count_fleet(160, 12, 1.3, USUAL) == 18
     assert count_fleet(120, 12, 1.0, USUAL) == 12
@@ -131,7 +131,7 @@ def test_what_cannot_be_served_is_refused(demand: float, capacity: float) -> Non
         count_replicas(demand, capacity)
 
 
-def test_a_count_that_the_minimum_makes_is_not_said_to_follow_from_the_demand() -> None:
+def test_minimum_count_is_said_as_such() -> None:
     capacity = stated_capacity(12.0, "said")
     assert replica_count(20.0, capacity, margin_of(), minimum=3).arithmetic_text.endswith(
         "of it, never fewer than 3: 3"

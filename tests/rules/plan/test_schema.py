@@ -62,7 +62,7 @@ def test_a_plan_is_frozen() -> None:
         tier.model = "other"  # type: ignore[misc]
 
 
-def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
+def test_ten_mistakes_are_named_at_once() -> None:
     tier = "tiers.a100-llama70b-int8"
     assert problems(load("ten-mistakes")) == (
         f"{tier}.gpu.per_replica: must be a valid integer",
@@ -159,13 +159,13 @@ def test_a_load_given_twice_is_a_mistake(points: list[dict[str, float]]) -> None
     assert found == ("tiers.t.curve.points[1]: has the same load as points[0]; give each load once",)
 
 
-def test_equal_throughput_at_different_concurrency_is_saturation_and_no_mistake() -> None:
+def test_equal_throughput_is_saturation() -> None:
     points = [{"completed_rps": 3, "concurrency": 64}, {"completed_rps": 3, "concurrency": 128}]
     plan = parse_plan(bare(curve={"points": points}))
     assert plan.tiers["t"].curve is not None
 
 
-def test_a_list_of_wrong_entries_is_not_also_called_empty() -> None:
+def test_wrong_entries_are_not_empty() -> None:
     assert problems(bare(curve={"points": [{"completed_rps": 0}]})) == (
         "tiers.t.curve.points[0].completed_rps: must be greater than 0",
     )
@@ -206,7 +206,7 @@ NASTY = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(place=st.sampled_from(_places(GUIDE)), value=NASTY)
-def test_whatever_stands_in_a_plan_the_answer_is_a_plan_or_plain_words(place: Any, value: object) -> None:
+def test_any_document_is_answered(place: Any, value: object) -> None:
     data: Any = copy.deepcopy(GUIDE)
     if place:
         inner = data
@@ -236,7 +236,7 @@ def test_a_path_reads_like_the_file() -> None:
     assert path_text(()) == "file"
 
 
-def test_the_published_schema_is_the_one_the_program_uses() -> None:
+def test_published_schema_is_the_programs() -> None:
     assert json.loads(SCHEMA.read_text(encoding="utf-8")) == plan_schema(), "`sizewatch render` writes it anew"
     assert plan_schema()["$id"] == SCHEMA_ID
 
@@ -246,13 +246,13 @@ def test_the_schema_accepts_what_the_program_accepts(name: str) -> None:
     assert list(jsonschema.Draft202012Validator(plan_schema()).iter_errors(load(name))) == []
 
 
-def test_the_schema_refuses_the_mistakes_a_schema_can_see() -> None:
+def test_schema_refuses_visible_mistakes() -> None:
     errors = jsonschema.Draft202012Validator(plan_schema()).iter_errors(load("ten-mistakes"))
     places = {error.json_path.rpartition(".")[2] for error in errors}
     assert places == {"slo", "tpot_p99_seconds", "curve", "cold_start_seconds"}
 
 
-def test_every_number_and_text_of_the_schema_says_what_it_is() -> None:
+def test_schema_describes_every_value() -> None:
     schema = plan_schema()
     silent = [
         f"{name}.{key}"
@@ -263,13 +263,13 @@ def test_every_number_and_text_of_the_schema_says_what_it_is() -> None:
     assert silent == []
 
 
-def test_the_version_of_a_tier_does_not_depend_on_how_it_is_written() -> None:
+def test_tier_version_ignores_spelling() -> None:
     plain = parse_plan(bare()).tiers["t"]
     written = parse_plan(bare(pools=["mixed"], curve=None, slo={"tpot_p99_seconds": None, "ttft_p99_seconds": 2.0}))
     assert plan_version(plain) == plan_version(written.tiers["t"])
 
 
-def test_the_version_of_a_tier_changes_with_every_number() -> None:
+def test_tier_version_changes_with_numbers() -> None:
     versions = {plan_version(parse_plan(bare(cold_start_seconds=seconds)).tiers["t"]) for seconds in (40, 40.5, 41)}
     assert len(versions) == 3
 

@@ -10,12 +10,12 @@ from rules.telemetry.work import MeanTokens
 from rules.verdicts.held_windows import hold
 
 
-def test_a_tier_without_a_plan_has_neither_curve_nor_objectives() -> None:
+def test_planless_tier_has_no_curve() -> None:
     bare = view_of("t", None)
     assert (bare.plan, bare.curve, bare.basis.ttft_slo_seconds) == (None, None, None)
 
 
-def test_the_view_holds_what_readings_need_of_the_plan() -> None:
+def test_view_holds_facts_of_the_plan() -> None:
     basis = context(
         cost={"gpu_hour_price": 2.5, "currency": "USD"},
         gpu={"product": "A", "per_replica": 4},
@@ -28,7 +28,7 @@ def test_the_view_holds_what_readings_need_of_the_plan() -> None:
     assert basis.capacity.lengths.prompt_tokens == MeanTokens(low=450, high=None)
 
 
-def test_a_load_is_completed_requests_a_covered_second_and_requests_in_the_system() -> None:
+def test_load_is_rate_and_system_requests() -> None:
     window = minute(0, rps=3.0, in_system=2.5, waiting=0.5)
     one = bin_window(window, context().curve, "a")
     assert (one.rps, one.in_system, one.bin, one.replica) == (3.0, 2.5, 1, "a")
@@ -36,37 +36,34 @@ def test_a_load_is_completed_requests_a_covered_second_and_requests_in_the_syste
     assert bin_window(half, context().curve, "a").rps == 6.0
 
 
-def test_of_several_replicas_the_load_is_that_of_one() -> None:
+def test_replicas_share_load_and_gauges() -> None:
     two = sum_windows([minute(0, rps=3.0, in_system=2.0), minute(0, rps=5.0, in_system=6.0)])
     one = bin_window(two, context().curve, None)
     assert (one.rps, one.in_system) == (4.0, 4.0)
-
-
-def test_without_both_gauges_the_requests_in_the_system_are_not_known() -> None:
     one = bin_window(replace(minute(0), gauges={"requests_running": gauge(3)}), context().curve, "a")
     assert (one.in_system, one.bin) == (None, 1)
 
 
-def test_a_window_without_requests_counted_has_no_load() -> None:
+def test_uncounted_window_has_no_load() -> None:
     one = bin_window(replace(minute(0), counters={}), context().curve, "a")
     assert (one.rps, one.bin, one.beyond) == (None, None, "")
 
 
-def test_a_load_above_the_benchmark_has_no_bin_and_says_why() -> None:
+def test_load_above_benchmark_has_no_bin() -> None:
     one = bin_window(minute(0, rps=7.0), context().curve, "a")
     assert one.bin is None
     assert one.outside == one.beyond == "7 completed rps is above 6, the highest load the benchmark vouches for"
 
 
 @pytest.mark.parametrize(("samples", "crowd", "beyond"), [(4.0, 9.0, True), (1.0, 9.0, False), (1.0, 20.0, True)])
-def test_one_sample_a_minute_is_beyond_only_by_more_than_chance(samples: float, crowd: float, beyond: bool) -> None:
+def test_sampled_minute_exceeds_only_beyond_chance(samples: float, crowd: float, beyond: bool) -> None:
     """The curve ends at 8 in the system: 9 may be 9 - 3 by chance, where a minute has one sample of it."""
     crowded = minute(0, rps=5.5, in_system=crowd)
     made = {name: replace(one, samples=samples) for name, one in crowded.gauges.items()}
     assert bool(bin_window(replace(crowded, gauges=made), context().curve, "a").beyond) is beyond
 
 
-def test_what_rests_on_one_sample_a_minute_is_told_by_the_engine_s_gauges_alone() -> None:
+def test_sampled_minutes_use_engine_gauges() -> None:
     """A GPU exporter that refreshes once a minute does not make of 15 s scrapes one a minute."""
     usual = minute(0)
     polled = replace(usual, gauges={**usual.gauges, "gpu_gr_engine_active": replace(gauge(0.5), samples=1)})
@@ -77,12 +74,12 @@ def test_what_rests_on_one_sample_a_minute_is_told_by_the_engine_s_gauges_alone(
     assert hold([bin_window(minute(0, seconds=120.0, end=usual.start + 120.0), None, "a")]).is_seldom_scraped
 
 
-def test_a_sum_of_one_bin_keeps_its_bin() -> None:
+def test_sum_of_one_bin_keeps_it() -> None:
     one = bin_window(minute(0, rps=7.0), context().curve, None, bin=2)
     assert (one.bin, one.beyond, one.rps) == (2, "", 7.0)
 
 
-def test_bins_add_up_their_slices_and_leave_out_the_rest() -> None:
+def test_bins_add_only_their_slices() -> None:
     made = [minute(0, rps=1.0), minute(1, rps=3.0), minute(2, rps=7.0), minute(3, rps=2.5, in_system=4.0)]
     found = hold(minutes(context(), {"a": made}).binned).by_load_bin(context().curve)
     assert sorted(found) == [0, 1]
@@ -95,12 +92,12 @@ def test_bins_add_up_their_slices_and_leave_out_the_rest() -> None:
     assert found[1].gauge("gpu_sm_active") == (0, 0, False)
 
 
-def test_a_bin_of_another_curve_is_left_out() -> None:
+def test_other_curves_bins_are_left_out() -> None:
     one = bin_window(minute(0), context().curve, None, bin=3)
     assert hold([one]).by_load_bin(context().curve) == {}
 
 
-def test_a_polled_family_of_any_slice_marks_the_bin() -> None:
+def test_polled_slice_marks_the_bin() -> None:
     made = each(2, lambda n: minute(n, sampled=frozenset({"gpu_power_watts"}) if n else frozenset()))
     (one,) = hold(minutes(context(), {"a": made}).binned).by_load_bin(context().curve).values()
     assert one.gauge("gpu_power_watts")[2]

@@ -61,7 +61,7 @@ WHOLE = [
 ]
 
 
-def test_the_stages_come_in_order_and_end_when_the_pressure_is_gone() -> None:
+def test_stages_come_in_order() -> None:
     assert stages(WHOLE) == [0, 0, 0, 0, 1, 1, 2, 3, 4, 4, 4, 0, 0]
 
 
@@ -73,7 +73,7 @@ def test_each_stage_says_why_with_its_numbers() -> None:
     assert said[4] == "3 of 32 first tokens later than 2 s with the KV cache 97% full and 8 requests waiting"
 
 
-def test_it_remembers_when_it_began_and_when_users_felt_it() -> None:
+def test_cascade_remembers_its_times() -> None:
     worst = followed(WHOLE)[8]
     assert (worst.onset, worst.since, worst.breach_at) == (1020.0, 1040.0, 1040.0)
     over = followed(WHOLE)[-1]
@@ -88,18 +88,18 @@ def test_one_scrape_is_confirmed_by_the_next() -> None:
     assert not any(s.confirmed for s in followed(spike))
 
 
-def test_the_climb_must_last_for_two_scrapes_at_five_seconds() -> None:
+def test_climb_lasts_two_short_scrapes() -> None:
     assert stages(climbing([0.6, 0.5, 0.7, 0.69])) == [0, 0, 0, 0]
     assert stages(climbing([0.6, 0.5, 0.7, 0.85])) == [0, 0, 0, 1]
 
 
-def test_at_fifteen_seconds_one_interval_is_long_enough() -> None:
+def test_one_long_interval_is_enough() -> None:
     slowly = {"request_seconds": 20.0, "dt": 15.0}
     assert stages(climbing([0.5, 0.3, 0.5], **slowly)) == [0, 0, 0]
     assert stages(climbing([0.2, 0.2, 0.75], **slowly)) == [0, 0, 1]
 
 
-def test_a_slope_is_harmless_if_requests_leave_before_it_is_full() -> None:
+def test_timely_leavers_make_slope_harmless() -> None:
     # 2 % in 5 s: from 0.85 still 38 s, and a request takes 12 s.
     gently = climbing([0.62 + 0.02 * n for n in range(12)])
     assert stages(gently) == [0] * 12
@@ -107,20 +107,14 @@ def test_a_slope_is_harmless_if_requests_leave_before_it_is_full() -> None:
     assert 1 in stages([replace(one, running=one.running + n) for n, one in enumerate(longer)])
 
 
-def test_a_level_below_the_filling_level_is_no_stage_however_steep() -> None:
+def test_level_alone_is_no_cascade() -> None:
     assert stages(climbing([0.02, 0.12, 0.25, 0.4, 0.55])) == [0] * 5
-
-
-def test_a_cache_that_was_full_before_does_not_fill() -> None:
     assert stages([seen(n, level, 14 + n) for n, level in enumerate([0.91, 0.93, 0.95, 0.97])]) == [0, 0, 0, 0]
     assert stages(climbing([0.5, 0.7, 0.95]))[-1] == 1
-
-
-def test_without_more_requests_a_rising_level_is_no_cascade() -> None:
     assert stages([seen(n, level, 10) for n, level in enumerate([0.3, 0.5, 0.7, 0.8, 0.89])]) == [0] * 5
 
 
-def test_preemptions_of_a_full_batch_that_stays_are_no_cascade() -> None:
+def test_full_batch_preemptions_are_none() -> None:
     # The recorded brim: 0.79 to 1.0 full, 11 to 13 running, at most one waiting, 0 to 4 preemptions in 5 s.
     levels = [0.95, 0.98, 0.79, 0.93, 0.86, 1.0, 0.95, 0.84, 0.99, 0.87]
     brim = [
@@ -130,7 +124,7 @@ def test_preemptions_of_a_full_batch_that_stays_are_no_cascade() -> None:
     assert set(stages(brim)) == {0}
 
 
-def test_half_the_objective_of_waiting_in_a_growing_queue_is_stage_three() -> None:
+def test_half_objective_wait_is_third() -> None:
     def queue(waiting: float) -> int:
         return stages([seen(0, 0.95, 12), seen(1, 0.95, 12), seen(2, 0.95, 13), seen(3, 0.95, 13, waiting=waiting)])[-1]
 
@@ -139,7 +133,7 @@ def test_half_the_objective_of_waiting_in_a_growing_queue_is_stage_three() -> No
     assert queue(1.7) == 3
 
 
-def test_all_of_the_objective_waiting_is_stage_three_in_any_queue() -> None:
+def test_whole_objective_wait_is_third() -> None:
     def steady(waiting: float) -> list[int]:
         return stages([seen(n, 0.95, 13, waiting=waiting) for n in range(4)])
 
@@ -148,17 +142,17 @@ def test_all_of_the_objective_waiting_is_stage_three_in_any_queue() -> None:
     assert steady(4.0) == [3, 3, 3, 3]
 
 
-def test_a_queue_below_the_pressed_level_is_something_else() -> None:
+def test_low_level_queue_is_else() -> None:
     assert set(stages([seen(n, 0.84, 13, waiting=20.0 + n, slow_first_tokens=8.0) for n in range(6)])) == {0}
 
 
-def test_a_queue_at_the_pressed_level_is_a_cascade_and_users_feel_it() -> None:
+def test_pressed_queue_is_felt() -> None:
     """Evictions free blocks: the recorded level of a cascade swings between 0.82 and 1."""
     assert stages([seen(n, 0.86, 13, waiting=20.0) for n in range(2)]) == [3, 3]
     assert stages([seen(n, 0.86, 13, waiting=20.0, slow_first_tokens=8.0) for n in range(2)]) == [4, 4]
 
 
-def test_late_first_tokens_are_felt_only_with_the_cache_under_pressure() -> None:
+def test_late_tokens_need_cache_pressure() -> None:
     waiting = followed([seen(n, 0.95, 13, waiting=4.0) for n in range(2)])[-1]
     late = {"slow_first_tokens": 1.0, "waiting": 4.0}
     assert stages([seen(2, 0.95, 13, **late)], waiting) == [4]
@@ -172,12 +166,12 @@ def test_late_first_tokens_are_felt_only_with_the_cache_under_pressure() -> None
     assert stages([seen(2, 0.95, 13, **few)], waiting) == [3]
 
 
-def test_it_is_over_after_fifteen_seconds_of_calm() -> None:
+def test_calm_ends_it() -> None:
     pressed = followed([seen(n, 0.95, 13, waiting=4.0) for n in range(2)])[-1]
     assert stages([seen(n, 0.3, 5) for n in range(2, 6)], pressed) == [3, 3, 0, 0]
 
 
-def test_a_nearly_full_cache_calms_down_four_times_slower_even_if_it_evicts() -> None:
+def test_full_cache_calms_slower() -> None:
     pressed = followed([seen(n, 0.95, 13, waiting=4.0) for n in range(2)])[-1]
     brim = [seen(n, 0.88, 12, preemptions=1.0) for n in range(2, 16)]
     assert stages(brim, pressed).index(0) == 11
@@ -191,7 +185,7 @@ def test_calm_must_be_in_one_piece() -> None:
     assert set(stages(broken, pressed)) == {3}
 
 
-def test_a_gap_keeps_the_stage_and_starts_the_slopes_anew() -> None:
+def test_gap_keeps_stage_restarts_slopes() -> None:
     state = followed(WHOLE[:8])[-1]
     gone = interrupt_cascade(state)
     assert (gone.stage, gone.onset, gone.confirmed) == (3, 1020.0, True)
@@ -201,7 +195,7 @@ def test_a_gap_keeps_the_stage_and_starts_the_slopes_anew() -> None:
     assert stages([seen(3, 0.75, 11)], interrupt_cascade(half)) == [0]
 
 
-def test_longer_requests_count_at_once_and_shorter_ones_by_half() -> None:
+def test_longer_requests_count_at_once() -> None:
     states = followed(
         [
             seen(0, request_seconds=None),
@@ -237,18 +231,14 @@ intervals = st.sampled_from([5.0, 10.0, 15.0])
 
 @settings(max_examples=60, deadline=None)
 @given(intervals, st.floats(0, 1), st.lists(st.tuples(counts, counts), min_size=3, max_size=20))
-def test_a_flat_level_with_any_load_and_preemptions_never_fires(
-    dt: float, level: float, loads: list[tuple[float, float]]
-) -> None:
+def test_flat_level_never_fires(dt: float, level: float, loads: list[tuple[float, float]]) -> None:
     scrapes = [seen(n, level, running, dt, preemptions=preempted) for n, (running, preempted) in enumerate(loads)]
     assert set(stages(scrapes)) == {0}
 
 
 @settings(max_examples=60, deadline=None)
 @given(intervals, st.lists(st.tuples(st.floats(0, 0.59), counts, counts, counts), min_size=3, max_size=20))
-def test_slow_first_tokens_with_an_empty_cache_never_fire(
-    dt: float, scrapes: list[tuple[float, float, float, float]]
-) -> None:
+def test_empty_cache_never_fires(dt: float, scrapes: list[tuple[float, float, float, float]]) -> None:
     made = [
         seen(n, level, running, dt, waiting=waiting, first_tokens=50.0, slow_first_tokens=late)
         for n, (level, running, waiting, late) in enumerate(scrapes)
@@ -265,7 +255,7 @@ def test_preemptions_alone_never_fire(dt: float, scrapes: list[tuple[float, floa
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), counts, counts, counts, counts), min_size=1, max_size=30))
-def test_stages_only_rise_until_it_is_over_and_a_felt_one_was_seen_before_or_waits_now(
+def test_stages_only_rise(
     scrapes: list[tuple[float, float, float, float, float]],
 ) -> None:
     made = [

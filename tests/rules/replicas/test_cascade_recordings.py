@@ -66,7 +66,7 @@ def test_a_healthy_server_never_cascades(name: str, interval: str) -> None:
 
 
 @pytest.mark.parametrize("interval", EVERY)
-def test_a_load_that_stops_rising_just_where_the_cache_is_full_is_a_suspicion_and_never_an_alert(interval: str) -> None:
+def test_brimming_load_is_only_suspicion(interval: str) -> None:
     """Until it stops it is the ramp of a cascade, scrape by scrape: nothing on the pages tells them apart."""
     for states in phases(BRIM, EVERY[interval]):
         assert max(state.stage for _, state in states) <= 1
@@ -85,7 +85,7 @@ def test_a_cascade_is_found_felt_and_over(name: str, interval: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASCADES)
-def test_at_five_seconds_it_speaks_before_a_client_waits_longer_than_the_objective(name: str) -> None:
+def test_cascade_warns_before_the_objective(name: str) -> None:
     late = min(
         float(row["t_start"]) + float(row["ttft"])
         for row in recorded.requests(name)
@@ -97,7 +97,7 @@ def test_at_five_seconds_it_speaks_before_a_client_waits_longer_than_the_objecti
 
 
 @pytest.mark.parametrize("name", CASCADES)
-def test_it_is_over_soon_after_the_queue_is(name: str) -> None:
+def test_cascade_ends_with_queue(name: str) -> None:
     (states,) = phases(name, 1)
     over = next(t for (_, before), (t, state) in itertools.pairwise(states) if before.stage and not state.stage)
     waiting = max(
@@ -106,7 +106,7 @@ def test_it_is_over_soon_after_the_queue_is(name: str) -> None:
     assert 0 < over - waiting <= 30
 
 
-def test_the_recordings_at_the_brim_would_fool_anyone_who_looks_at_preemptions_or_the_level() -> None:
+def test_brim_recordings_would_mislead() -> None:
     (brim,) = pages("kv_brim_healthy").values()
     seen = [snapshot for _, snapshot in brim if snapshot is not None]
     assert max(s.gauges["kv_utilization_max"] for s in seen) > 0.99

@@ -36,7 +36,7 @@ def page(t: float, pod: PodTimes | None, ready_at: float | None = 1290.0, **coun
     )
 
 
-def test_a_start_is_from_asking_for_the_pod_until_it_is_ready_and_not_when_its_engine_is() -> None:
+def test_start_spans_request_to_ready() -> None:
     first = detect_start(ScrapeTrack(), page(1300.0, STARTING), "r")
     assert first is not None
     assert first.unready, "it answers, and no traffic comes yet"
@@ -50,27 +50,24 @@ def test_a_start_is_from_asking_for_the_pod_until_it_is_ready_and_not_when_its_e
     assert add_start((), last) == (last,)
 
 
-def test_a_pod_that_is_ready_at_its_first_page_is_known_at_once() -> None:
+def test_pod_readiness_known_or_never() -> None:
     start = detect_start(ScrapeTrack(), page(1313.0, READY), "r")
     assert start is not None
     assert (start.unready, start.lead_seconds) == (False, 312.0)
-
-
-def test_readiness_that_never_comes_leaves_the_time_of_the_process() -> None:
     start = detect_start(ScrapeTrack(), page(1300.0, STARTING), "r")
     later = update_start(start, page(1300.0 + READY_SECONDS + 1, STARTING))
     assert later is not None
     assert (later.unready, later.timing, later.lead_seconds) == (False, Timing.PROCESS, 229.0), "it is no whole start"
 
 
-def test_a_page_that_tells_no_times_is_timed_by_its_pod() -> None:
+def test_silent_page_uses_its_pod() -> None:
     start = detect_start(ScrapeTrack(), page(1300.0, READY, ready_at=None), "r")
     assert start is not None
     assert start.lead_seconds == 312.0
     assert describe_start(start) == "pod Ready 312 s after it was asked for"
 
 
-def test_a_container_that_was_started_again_is_timed_as_before() -> None:
+def test_restarted_container_times_as_before() -> None:
     again = PodTimes(container_at=1060.0)
     start = detect_start(ScrapeTrack(), page(1300.0, again), "r")
     plain = detect_start(ScrapeTrack(), page(1300.0, None), "r")

@@ -29,13 +29,13 @@ def follow(*pages: Snapshot, track: OverdueTrack = NO_QUEUE) -> OverdueTrack:
     return track
 
 
-def test_who_waited_an_objective_ago_and_still_waits_has_missed_it() -> None:
+def test_standing_requests_missed_objective() -> None:
     assert follow(page(0, 0), page(10, 14)).overdue == 0
     assert follow(page(0, 0), page(10, 14), page(20, 14)).overdue == 0, "10 s are within the objective"
     assert follow(page(0, 0), page(10, 14), page(20, 14), page(30, 14)).overdue == 14
 
 
-def test_first_tokens_since_then_are_taken_off_in_any_order_of_service() -> None:
+def test_first_tokens_are_taken_off() -> None:
     turnover = [page(t, 14, first_tokens=100 + t) for t in range(0, 60, 10)]
     assert follow(*turnover).overdue == 0, "20 were served since, 14 waited"
     assert follow(page(0, 14), page(20, 30, first_tokens=104)).overdue == 10
@@ -43,7 +43,7 @@ def test_first_tokens_since_then_are_taken_off_in_any_order_of_service() -> None
 
 
 @pytest.mark.parametrize("ends", [{"requests_aborted": 5.0}, {"requests_failed": 5.0}, {"http_requests_ok": 105.0}])
-def test_aborted_and_failed_requests_may_have_been_those_that_waited(ends: dict[str, float]) -> None:
+def test_failed_requests_may_have_waited(ends: dict[str, float]) -> None:
     begin = dict.fromkeys(ends, 0.0) | ({"http_requests_ok": 100.0} if "http_requests_ok" in ends else {})
     assert follow(page(0, 14, **begin), page(20, 14, **ends)).overdue == 9
 
@@ -54,7 +54,7 @@ def test_preempted_requests_wait_after_their_first_token() -> None:
     assert emptied.preempted == 0
 
 
-def test_overdue_requests_that_leave_without_a_first_token_are_counted_once() -> None:
+def test_leavers_count_once() -> None:
     track = follow(page(0, 14), page(20, 14))
     assert follow(page(20, 14), page(30, 14), track=track).gone == 0
     assert follow(page(20, 14), page(30, 0), track=track).gone == 14
@@ -63,7 +63,7 @@ def test_overdue_requests_that_leave_without_a_first_token_are_counted_once() ->
     assert (again.overdue, again.gone) == (0, 0)
 
 
-def test_requests_of_sglang_without_streaming_leave_the_queue_when_they_run() -> None:
+def test_sglang_leaves_queue_when_running() -> None:
     begin, later = (page(t, 14, engine="sglang", requests_finished=done) for t, done in ((0, 200.0), (20, 240.0)))
     assert follow(begin, later).overdue == 0
 

@@ -59,7 +59,7 @@ def _page(t: float, release: str) -> Snapshot:
     )
 
 
-def test_replicas_that_change_in_place_are_one_entry() -> None:
+def test_changed_replicas_are_one_entry() -> None:
     fleet = Fleet()
     old = dict.fromkeys("abcd", "0.32.0")
     assert fleet.turn(**old) == fleet.turn(**old) == []
@@ -73,7 +73,7 @@ def test_replicas_that_change_in_place_are_one_entry() -> None:
     assert fleet.timeline == [(began, "vllm 0.32.0 → 0.33.0"), (fleet.t, "vllm 0.33.0 → 0.32.0")]
 
 
-def test_replaced_pods_change_the_release_and_added_ones_of_the_old_release_do_not() -> None:
+def test_replaced_pods_change_release() -> None:
     fleet = Fleet()
     fleet.turn(a="0.32.0", b="0.32.0")
     assert fleet.turn(c="0.33.0") == ["vllm 0.32.0 → 0.33.0"]
@@ -82,14 +82,14 @@ def test_replaced_pods_change_the_release_and_added_ones_of_the_old_release_do_n
     assert [text for _, text in fleet.timeline] == ["vllm 0.32.0 → 0.33.0"]
 
 
-def test_all_pods_replaced_at_once_are_a_change_too() -> None:
+def test_simultaneous_replacement_is_change() -> None:
     fleet = Fleet()
     fleet.turn(a="0.32.0")
     fleet.turn(removed=("a",))
     assert fleet.turn(b="0.33.0") == ["vllm 0.32.0 → 0.33.0"]
 
 
-def test_a_minute_says_under_which_release_and_precision_it_was_served() -> None:
+def test_minute_knows_release_and_precision() -> None:
     fleet = Fleet()
     plan = load_plan(TESTS / "plans" / "cpu-small.yaml").tiers["cpu-small"]
     planned = plan.model_copy(update={"precision": Precision(weights="fp8", kv="bf16")})

@@ -85,31 +85,31 @@ OLD = told(0, -1000, -900)
 RESTARTED = (OLD, 15.0, 30.0, told(225, 80, 211))
 
 
-def test_a_restart_is_timed_by_its_page_and_by_the_silence_around_it() -> None:
+def test_restart_is_timed_twice() -> None:
     start = found(*RESTARTED)
     assert start.seconds == Reading(value=131.0, low=131.0, high=145.0, n=1.0)
     assert (start.lead_seconds, start.t) == (131.0, START + 211)
     assert describe_start(start) == "process start to ready 131 s"
 
 
-def test_a_replica_that_stood_still_for_hours_has_a_start_as_long_as_its_process_took() -> None:
+def test_long_silence_times_the_process() -> None:
     start = found(OLD, 15.0, 7200.0, told(7215, 7080, 7211))
     assert (start.lead_seconds, start.timing) == (131.0, Timing.PROCESS)
 
 
-def test_a_process_that_took_over_between_two_good_pages_was_never_gone() -> None:
+def test_takeover_was_never_gone() -> None:
     start = found(OLD, told(15, 2, 9))
     assert start.seconds == Reading(value=7.0, low=7.0, high=13.0, n=1.0)
     assert describe_start(start) == "process start to ready 7 s"
 
 
-def test_a_new_replica_that_was_waited_for_is_bounded_by_its_first_page() -> None:
+def test_awaited_replica_is_bounded() -> None:
     start = found(0.0, 15.0, told(45, 12, 40))
     assert start.seconds == Reading(value=28.0, low=28.0, high=33.0, n=1.0)
     assert start.has_observed_begin
 
 
-def test_a_process_that_was_met_running_counts_by_what_its_page_tells_and_nothing_bounds_it() -> None:
+def test_met_process_has_no_bound() -> None:
     for met in (walk(told(0, -1000, -900)), walk(0.0, 15.0, told(30, -1000, -900))):
         assert met.start is not None
         assert met.start.seconds == Reading(value=100.0, low=100.0, high=None, n=1.0)
@@ -117,14 +117,14 @@ def test_a_process_that_was_met_running_counts_by_what_its_page_tells_and_nothin
     assert walk(OLD, told(15, -1000, -900)).start == walk(OLD).start
 
 
-def test_a_first_page_that_was_parsed_after_its_cycle_closed_has_its_start() -> None:
+def test_late_first_page_has_start() -> None:
     replica, _, _ = apply_failed_scrape(ReplicaState(tier="t", name="a"), START + 100.2)
     replica = walk(told(100.1, started=-4000.0, ready=-3960.0), replica=replica)
     assert replica.start is not None
     assert replica.start.started_at == START - 4000
 
 
-def test_an_address_that_leads_to_two_processes_makes_no_new_starts() -> None:
+def test_shared_address_makes_no_starts() -> None:
     other = walk(OLD, told(15, -800, -750)).start
     assert other is not None
     assert (other.lead_seconds, other.has_observed_begin) == (50.0, False)
@@ -137,18 +137,18 @@ def test_an_address_that_leads_to_two_processes_makes_no_new_starts() -> None:
     assert [one.lead_seconds for one in known] == [100.0, 50.0]
 
 
-def test_where_the_page_tells_nothing_only_the_silence_is_known() -> None:
+def test_silence_alone_bounds_start() -> None:
     start = found(silent(0, 50), 15.0, 30.0, silent(95, 0))
     assert (start.timing, start.seconds, start.lead_seconds) == (None, None, None)
     assert describe_start(start) == "back at most 95 s after it was gone"
 
 
-def test_counters_that_fall_without_any_failed_scrape_say_nothing_of_a_start() -> None:
+def test_fallen_counters_tell_no_start() -> None:
     assert walk(silent(0, 50), silent(15, 0)).start is None
     assert walk(silent(0, 50), 15.0, silent(30, 60)).start is None
 
 
-def test_a_page_that_tells_only_when_the_process_started_is_bounded_by_the_scrapes() -> None:
+def test_start_time_is_bounded_by_scrapes() -> None:
     def only_started(seconds: float, started: float) -> Snapshot:
         return replace(told(seconds, started, started + 1), ready_at=None)
 
@@ -158,17 +158,14 @@ def test_a_page_that_tells_only_when_the_process_started_is_bounded_by_the_scrap
     assert walk(only_started(0, -1000)).start is None
 
 
-def test_metrics_that_were_made_when_it_was_ready_tell_no_process_start() -> None:
+def test_metrics_or_clock_tell_no_start() -> None:
     start = found(OLD, 15.0, 30.0, told(95, 90, 90))
     assert (start.started_at, start.seconds) == (None, None)
     assert describe_start(start) == "back at most 95 s after it was gone"
-
-
-def test_a_clock_that_is_set_back_makes_no_start() -> None:
     assert walk(replace(OLD, t=START + 100), told(50, 20, 40)).start == walk(replace(OLD, t=START + 100)).start
 
 
-def test_a_tier_keeps_the_newest_starts_of_four_weeks_each_once() -> None:
+def test_tier_keeps_newest_starts() -> None:
     def one(days: float, replica: str = "r0") -> ReplicaStart:
         t = START + days * 86_400
         return ReplicaStart(replica=replica, seen_at=t + 5, started_at=t - 60, ready_at=t)
@@ -188,7 +185,7 @@ def test_a_tier_keeps_the_newest_starts_of_four_weeks_each_once() -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.sampled_from([0.5, 0.95, 1.0]))
-def test_a_nearest_rank_is_one_of_the_values_and_so_many_are_no_larger(values: list[float], q: float) -> None:
+def test_nearest_rank_is_a_value(values: list[float], q: float) -> None:
     quantile = nearest_rank(values, q)
     assert quantile in values
     assert sum(v <= quantile for v in values) >= q * len(values) - 1e-6
@@ -205,7 +202,7 @@ def test_nearest_ranks_by_hand() -> None:
 @pytest.mark.parametrize(
     "start", [found(*RESTARTED), found(silent(0, 50), 15.0, silent(95, 0)), found(told(0, -1000, -900))]
 )
-def test_a_start_is_kept_as_an_event_and_told_in_words(start: ReplicaStart) -> None:
+def test_start_is_event_in_words(start: ReplicaStart) -> None:
     event = timeline.start_event("t", start)
     assert (event.t, event.kind, event.replica, timeline.parse_start_event(event)) == (
         start.t,
@@ -221,7 +218,7 @@ def test_a_start_is_kept_as_an_event_and_told_in_words(start: ReplicaStart) -> N
 @pytest.mark.parametrize(
     "text", ["", "ready after a while", "[]", '{"replica": "r2"}', '{"replica": "r", "seen_at": "x"}']
 )
-def test_an_event_that_holds_no_start_is_told_as_it_is(text: str) -> None:
+def test_startless_event_is_kept(text: str) -> None:
     event = TimelineEvent(t=START, kind=TimelineKind.COLD_START, tier="t", replica="r2", text=text)
     assert timeline.parse_start_event(event) is None
     assert timeline.list_entries([], [], [event], 0.0)[0].text == text
@@ -245,7 +242,7 @@ def watched(name: str) -> Iterator[tuple[str, ReplicaStart]]:
     return ((tier, start) for tier in watcher.minutes for start in watcher.of_tier(tier).starts)
 
 
-def test_the_recorded_restarts_took_what_the_stopwatch_said() -> None:
+def test_recorded_restarts_match_stopwatch() -> None:
     """Its stopwatch: first start 36.0 s, after SIGKILL 51.1 s, after SIGTERM 27.9 s."""
     first, killed, ended = [start for _, start in watched("restart")]
     assert first.lead_seconds == pytest.approx(35.95, abs=1.0)
@@ -256,7 +253,7 @@ def test_the_recorded_restarts_took_what_the_stopwatch_said() -> None:
     assert describe_start(ended) == "process start to ready 26.8 s"
 
 
-def test_the_recorded_second_replica_is_a_new_one_and_the_first_was_met() -> None:
+def test_recorded_replica_is_new() -> None:
     """Its stopwatch said 15.9 s."""
     met, new = [start for _, start in watched("scale_up_cold_cache")]
     assert (met.has_observed_begin, new.has_observed_begin, new.replica) == (False, True, "cpu-small-1")
@@ -282,7 +279,7 @@ def test_starts_outlive_minutes_and_another_plan() -> None:
     assert add_minute(kept, replica.open[0], "r2", VIEW).starts == (start,)
 
 
-def test_an_agent_that_starts_anew_knows_the_starts_and_books_none_twice(tmp_path: Path) -> None:
+def test_restarted_agent_books_starts_once(tmp_path: Path) -> None:
     shift = time.time() - 3600
     with engines() as served:
         served[0].pages = tuple(born(body, shift) for body in pages())
@@ -301,7 +298,7 @@ def test_an_agent_that_starts_anew_knows_the_starts_and_books_none_twice(tmp_pat
     assert json.loads(events[0].text)["started_at"] == pytest.approx(shift)
 
 
-def test_starts_of_a_tier_that_is_watched_no_more_bring_it_not_back(tmp_path: Path) -> None:
+def test_unwatched_tier_stays_gone(tmp_path: Path) -> None:
     folder = tmp_path / "sizewatch-data"
     folder.mkdir()
     start = ReplicaStart(replica="r0", seen_at=time.time(), started_at=time.time() - 60, ready_at=time.time() - 5)
@@ -312,7 +309,7 @@ def test_starts_of_a_tier_that_is_watched_no_more_bring_it_not_back(tmp_path: Pa
         assert "gold" not in daemon.loop.state.minutes
 
 
-def test_the_start_of_a_process_that_runs_for_months_is_known_and_booked_not_each_time_anew(tmp_path: Path) -> None:
+def test_old_process_is_booked_once(tmp_path: Path) -> None:
     with engines() as served:
         served[0].pages = tuple(born(body, time.time() - 40 * 86_400) for body in pages())
         with running(write(tmp_path, configuration(served))) as daemon:

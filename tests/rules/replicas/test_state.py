@@ -33,7 +33,7 @@ def test_the_first_page_makes_no_window() -> None:
     assert one.track.last is not None
 
 
-def test_two_pages_make_a_window_and_the_next_minute_closes_the_one_before() -> None:
+def test_two_pages_make_a_window() -> None:
     one = after(0, 20, 40, 60)
     assert len(one.open) == 3
     one, window, closed = apply_snapshot(one, at(80), cascade_limits(VIEW))
@@ -44,7 +44,7 @@ def test_two_pages_make_a_window_and_the_next_minute_closes_the_one_before() -> 
     assert one.open == (window,)
 
 
-def test_what_the_gpus_say_joins_the_window_without_touching_its_coverage() -> None:
+def test_gpus_join_without_coverage() -> None:
     extra = Window(
         start=START,
         end=START + 15,
@@ -64,7 +64,7 @@ def test_what_the_gpus_say_joins_the_window_without_touching_its_coverage() -> N
     assert (window.sampled, window.coverage) == (frozenset({"gpu_power_watts"}), 1.0)
 
 
-def test_a_failed_scrape_is_a_gap_and_is_booked() -> None:
+def test_failed_scrape_is_booked() -> None:
     one, window, closed = apply_failed_scrape(after(0, 15), START + 30, error="refused")
     assert window is not None
     assert (window.gaps[EVERYTHING], window.coverage, closed) == (Gap.SCRAPE_FAILED, 0.0, None)
@@ -75,12 +75,12 @@ def test_a_failed_scrape_is_a_gap_and_is_booked() -> None:
     assert one.error == ""
 
 
-def test_before_any_page_a_failed_scrape_is_counted_and_books_nothing() -> None:
+def test_early_failure_books_nothing() -> None:
     one, window, _ = apply_failed_scrape(FRESH, START)
     assert (window, one.open, one.track.misses) == (None, (), 1)
 
 
-def test_the_cascade_follows_the_pages_and_starts_its_slopes_anew_after_a_gap_or_a_restart() -> None:
+def test_cascade_restarts_slopes_after_gaps() -> None:
     one = after(0, 15, 30)
     assert [o.t for o in one.cascade.recent] == [START + 15, START + 30]
     failed, _, _ = apply_failed_scrape(one, START + 45)
@@ -95,7 +95,7 @@ def test_the_cascade_follows_the_pages_and_starts_its_slopes_anew_after_a_gap_or
     assert (restarted.cascade.recent, restarted.slope_gap) == ((), Gap.RESTARTED)
 
 
-def test_a_clock_that_went_back_starts_the_slopes_anew() -> None:
+def test_clock_back_restarts_slopes() -> None:
     back, window, _ = apply_snapshot(after(0, 15, 30), at(20), cascade_limits(VIEW))
     assert window is None
     assert back.cascade.recent == ()
@@ -111,7 +111,7 @@ def test_stale_gauges_are_no_observation() -> None:
     assert one.stale_seconds == 0
 
 
-def test_an_observation_holds_what_happened_since_the_scrape_before() -> None:
+def test_observation_spans_the_last_scrape() -> None:
     first = at(0, histograms={"ttft_seconds": cumulative([0.2] * 100), "e2e_seconds": cumulative([4.0] * 100)})
     late = cumulative([0.2] * 100 + [0.3] * 3 + [3.0, 9.0])
     second = at(
@@ -135,7 +135,7 @@ def test_an_observation_holds_what_happened_since_the_scrape_before() -> None:
     assert seen.slow_first_tokens == 1
 
 
-def test_the_cascades_limits_are_the_catalogues_with_the_tiers_objective() -> None:
+def test_cascade_limits_use_the_objective() -> None:
     assert cascade_limits(VIEW).ttft_slo_seconds == 2.0
     assert cascade_limits(context(slo={"ttft_p99_seconds": 0.5})).ttft_slo_seconds == 0.5
     assert cascade_limits(context(limits={"KvCacheCascade": {"full_level": 0.8}})).full_level == 0.8

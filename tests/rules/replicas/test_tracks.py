@@ -33,14 +33,14 @@ def walk(*outcomes: float | Snapshot, track: ScrapeTrack | None = None) -> tuple
     return track, found
 
 
-def test_the_first_page_makes_no_window_and_the_second_does() -> None:
+def test_second_page_makes_window() -> None:
     track, found = walk(page(0), page(15))
     assert [(w.start, w.end) for w in found] == [(START, START + 15)]
     assert found[0].counters["requests_finished"] == 30
     assert (track.misses, track.seen) == (0, START + 15)
 
 
-def test_a_failed_scrape_is_a_gap_at_once() -> None:
+def test_failure_is_gap_at_once() -> None:
     track, found = walk(page(0), page(15), -30.0)
     assert found[1] == windows.gap_window(START + 15, START + 30, Gap.SCRAPE_FAILED)
     assert track.misses == 1
@@ -56,7 +56,7 @@ def test_a_failed_scrape_tells_its_reason() -> None:
     assert window.explain_missing("requests_finished") is Gap.STALE
 
 
-def test_a_replica_that_became_ready_while_it_was_waited_for_has_a_measured_start() -> None:
+def test_awaited_ready_replica_is_timed() -> None:
     """A new replica: its target is known before its process answers."""
     ready = page(45, started_at=START + 12, ready_at=START + 40)
     _, found = walk(-15.0, -30.0, ready)
@@ -64,14 +64,14 @@ def test_a_replica_that_became_ready_while_it_was_waited_for_has_a_measured_star
     assert found[-1].gaps[EVERYTHING] is Gap.SCRAPE_FAILED
 
 
-def test_a_replica_that_was_ready_before_it_was_asked_for_has_not_started_now() -> None:
+def test_earlier_ready_replica_did_not_start() -> None:
     """After a restart of the agent, or of the network between: the process is old."""
     old = page(45, started_at=START - 900, ready_at=START - 800)
     assert walk(-15.0, -30.0, old)[1][-1].counters == {}
     assert walk(-15.0, -30.0, page(45))[1][-1].counters == {}
 
 
-def test_counters_of_a_silence_are_booked_late_and_once() -> None:
+def test_silent_counters_book_once() -> None:
     track, found = walk(page(0), page(15), -30.0, -45.0, page(60), page(75))
     late = found[3]
     assert (late.start, late.end) == (START + 15, START + 60)
@@ -84,12 +84,12 @@ def test_counters_of_a_silence_are_booked_late_and_once() -> None:
     assert track.misses == 0
 
 
-def test_the_late_window_alone_has_the_rate_of_the_silence() -> None:
+def test_late_window_has_its_rate() -> None:
     _, found = walk(page(0), -15.0, -30.0, page(45))
     assert read_all(found[-1])["completed_rps"] == Reading(value=2.0, low=2.0, high=2.0, n=90)
 
 
-def test_beside_a_replica_that_was_seen_the_late_counters_make_a_total_only_a_lower_bound() -> None:
+def test_late_counters_bound_the_total() -> None:
     """Both finish two a second; the sum reaches back over time in which one of them is not in it."""
     _, late = walk(page(0), -15.0, -30.0, page(45))
     _, seen = walk(page(30), page(45))
@@ -105,7 +105,7 @@ def test_gauges_of_a_silence_stay_a_gap() -> None:
     assert EVERYTHING in found[-1].gaps
 
 
-def test_after_too_long_a_silence_its_counters_are_dropped() -> None:
+def test_long_silence_drops_counters() -> None:
     failed = [-15.0 * i for i in range(1, 21)]
     assert BRIDGE_SECONDS == 300
     _, found = walk(page(0), *failed, page(301), page(316))
@@ -115,7 +115,7 @@ def test_after_too_long_a_silence_its_counters_are_dropped() -> None:
     assert windows.sum_windows(found).counters["requests_finished"] == 600
 
 
-def test_after_failed_scrapes_a_page_is_an_answer_however_long_it_took() -> None:
+def test_late_page_is_an_answer() -> None:
     """Only a silence between two good pages is one in which nobody asked."""
     track, _ = walk(page(0), page(301))
     assert track.unscraped_seconds == 301
@@ -125,7 +125,7 @@ def test_after_failed_scrapes_a_page_is_an_answer_however_long_it_took() -> None
     assert track.unscraped_seconds == 0
 
 
-def test_a_silence_without_any_scrape_is_no_better() -> None:
+def test_unscraped_silence_is_no_better() -> None:
     """The agent itself slept; nobody knows when its counters grew."""
     _, found = walk(page(0), page(301), page(316))
     assert found[0] == windows.gap_window(START, START + 301, Gap.NOT_SCRAPED)
@@ -134,7 +134,7 @@ def test_a_silence_without_any_scrape_is_no_better() -> None:
     assert found[0].counters["requests_finished"] == 600
 
 
-def test_a_restart_during_a_silence_is_a_gap_that_expects_only_its_own_time() -> None:
+def test_silent_restart_expects_own_time() -> None:
     again = page(60, started_at=START + 20, ready_at=START + 50, counters={"requests_finished": 5.0})
     _, found = walk(page(0), page(15), -30.0, -45.0, again)
     last = found[-1]
@@ -145,13 +145,13 @@ def test_a_restart_during_a_silence_is_a_gap_that_expects_only_its_own_time() ->
     assert whole.coverage == 0.25
 
 
-def test_a_restart_after_a_long_silence_is_still_a_restart() -> None:
+def test_late_restart_is_a_restart() -> None:
     again = page(500, started_at=START + 20, ready_at=START + 50)
     _, found = walk(page(0), -15.0, again)
     assert found[-1].counters["restarts"] == 1
 
 
-def test_a_target_that_never_answered_is_a_gap_until_its_second_page() -> None:
+def test_silent_target_needs_second_page() -> None:
     track, found = walk(-0.0, -15.0)
     assert [(w.start, w.end, w.covered_seconds) for w in found] == [(START, START + 15, 0)]
     _, found = walk(page(30), page(45), track=track)
@@ -160,13 +160,13 @@ def test_a_target_that_never_answered_is_a_gap_until_its_second_page() -> None:
 
 
 @pytest.mark.parametrize("back", [0.0, 20.0])
-def test_a_clock_that_stood_still_or_went_back_starts_anew_from_a_good_page(back: float) -> None:
+def test_stopped_clock_starts_anew(back: float) -> None:
     _, found = walk(page(0), page(30), page(30 - back), page(45))
     assert [(w.start, w.end) for w in found] == [(START, START + 30), (START + 30 - back, START + 45)]
 
 
 @pytest.mark.parametrize("back", [0.0, 20.0])
-def test_a_clock_that_went_back_at_a_failed_scrape_forgets_the_pages_before(back: float) -> None:
+def test_clock_back_forgets_pages(back: float) -> None:
     """A page between the two times would otherwise lie before the last one."""
     track, found = walk(page(0), page(30), -(30 - back))
     assert len(found) == 1
@@ -176,7 +176,7 @@ def test_a_clock_that_went_back_at_a_failed_scrape_forgets_the_pages_before(back
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=15))
-def test_whatever_fails_between_two_good_pages_all_requests_are_counted_once(outcomes: list[bool]) -> None:
+def test_requests_count_once_through_failures(outcomes: list[bool]) -> None:
     steps: list[float | Snapshot] = [page(0)]
     steps += [page(15 * i) if good else -15.0 * i for i, good in enumerate(outcomes, 1)]
     end = 15.0 * (len(outcomes) + 1)

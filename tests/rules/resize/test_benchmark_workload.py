@@ -41,17 +41,14 @@ def test_the_mean_is_the_engines() -> None:
     assert fmean(drawn) == pytest.approx(73.0, abs=0.2)
 
 
-def test_what_is_above_the_last_edge_gets_that_edge_and_is_counted() -> None:
+def test_draws_above_edge_or_without_buckets() -> None:
     part = Histogram(edges=(100.0, math.inf), counts=(50.0, 50.0), total=None)
     drawn, above = draw((part,), None, 10)
     assert (above, drawn[-5:]) == (5, (100,) * 5)
-
-
-def test_without_buckets_all_have_the_mean() -> None:
     assert draw((), 12.4, 3) == ((12, 12, 12), 0)
 
 
-def test_the_prefix_that_all_prompts_share_is_found_from_the_hit_ratio_alone() -> None:
+def test_shared_prefix_from_hit_ratio() -> None:
     for name in ("prefix", "routing"):
         found = benchmark(read_recorded(name))
         seen = getattr(found.prefix_hit_ratio, "value", 0.0)
@@ -63,7 +60,7 @@ def test_prompts_share_nothing_where_nothing_was_hit() -> None:
     assert (found.shared_blocks, found.shared_ratio) == (0, 0.0)
 
 
-def test_loads_are_of_one_replica_from_half_the_average_to_twice_the_busiest() -> None:
+def test_loads_span_half_to_twice() -> None:
     found = benchmark(seen_of(tier_view(), hours(24, rps=lambda number: 20.0 if number < 20 else 40.0)))
     rates = found.loads
     average, peak = (20 * 20 + 4 * 40) / 24 / 10, 40 / 10
@@ -73,7 +70,7 @@ def test_loads_are_of_one_replica_from_half_the_average_to_twice_the_busiest() -
     assert all(later >= APART * earlier * 0.99 for earlier, later in pairwise(rates))
 
 
-def test_time_without_sizewatch_is_no_time_without_replicas() -> None:
+def test_unwatched_time_keeps_replicas() -> None:
     seen = read_recorded("prefix")
     gap = replace(seen.hours[0], start=seen.hours[0].start - 600, expected_seconds=seen.hours[0].expected_seconds + 600)
     holed = benchmark(replace(seen, hours=(gap, *seen.hours[1:])))
@@ -95,7 +92,7 @@ def test_pools_have_no_load_of_one_replica() -> None:
     assert "prefill and decode are served apart" in str(derive_benchmark(seen_of(apart, hours(24)), 300))
 
 
-def test_lengths_without_buckets_are_the_mean_and_said_so() -> None:
+def test_lengths_without_buckets_are_means() -> None:
     seen = read_recorded("prefix")
     assert seen.lately is not None
     found = benchmark(replace(seen, lately=replace(seen.lately, histograms={})), 5)

@@ -69,7 +69,7 @@ def bound(quarters: list[BinnedWindow], **more: Any) -> Capacity:
     return bound_by_overload(PLAN, PLANNED, quarters, **more) or PLAN
 
 
-def test_an_engine_of_half_speed_under_planned_lengths_lowers_the_capacity() -> None:
+def test_half_speed_lowers_capacity() -> None:
     found = bound([overloaded(USABLE / 2)])
     assert found.rps == pytest.approx(USABLE / 2)
     assert found.high is not None
@@ -82,12 +82,12 @@ def test_an_engine_of_half_speed_under_planned_lengths_lowers_the_capacity() -> 
     ("prompts", "outputs", "rps"),
     [(3200.0, 320.0, USABLE / 4), (3200.0, 80.0, USABLE / 4), (800.0, 320.0, USABLE / 4), (800.0, 80.0, USABLE)],
 )
-def test_longer_requests_at_the_full_token_rate_do_not(prompts: float, outputs: float, rps: float) -> None:
+def test_longer_requests_keep_capacity(prompts: float, outputs: float, rps: float) -> None:
     found = bound([overloaded(rps, prompts=prompts, outputs=outputs)])
     assert (found.rps, found.low, found.high) == (PLAN.rps, PLAN.low, PLAN.high)
 
 
-def test_one_slow_replica_of_ten_is_no_tier_of_half_the_capacity() -> None:
+def test_one_slow_replica_keeps_most_capacity() -> None:
     others = [served(5.0, f"r{place}") for place in range(1, 10)]
     found = bound([overloaded(USABLE / 2), *others])
     assert found.rps == pytest.approx(USABLE * 0.95)
@@ -99,7 +99,7 @@ def test_new_replicas_without_load_hide_no_overload() -> None:
     assert bound([overloaded(USABLE / 2), *new]).rps == pytest.approx(USABLE / 2)
 
 
-def test_a_stalled_engine_is_no_replica_of_next_to_nothing() -> None:
+def test_stalled_engine_is_floored() -> None:
     found = bound([overloaded(0.02)])
     assert found.rps == pytest.approx(USABLE / 5)
     assert "is the least that is taken" in found.reason
@@ -114,7 +114,7 @@ def test_what_production_carries_later_lifts_the_bound() -> None:
     assert lift_to_carried(half, PLAN, [served(2.0)]) is half
 
 
-def test_a_replica_that_was_renamed_or_is_gone_hides_no_overload() -> None:
+def test_renamed_replica_hides_no_overload() -> None:
     renamed = served(3.0, "r0-before", seconds=60.0)
     hour_before = served(5.0, "r9")
     earlier = replace(hour_before, window=replace(hour_before.window, start=hour_before.window.start - HOUR))
@@ -122,7 +122,7 @@ def test_a_replica_that_was_renamed_or_is_gone_hides_no_overload() -> None:
     assert found.rps == pytest.approx(USABLE / 2)
 
 
-def test_tokens_that_limit_an_overload_count_alone_only_while_it_lasts() -> None:
+def test_limiting_tokens_count_while_overloaded() -> None:
     binned = [overloaded(USABLE / 4, prompts=3200.0)]
     assert bound(binned, is_present=True).lengths.only == "prompt_tokens"
     assert bound(binned).lengths == PLAN.lengths
@@ -144,11 +144,11 @@ def test_tokens_that_limit_an_overload_count_alone_only_while_it_lasts() -> None
         *("a wait within the objective", "a sum of replicas"),
     ],
 )
-def test_what_is_no_overload_says_nothing_of_capacity(binned: BinnedWindow) -> None:
+def test_no_overload_bounds_nothing(binned: BinnedWindow) -> None:
     assert bound([binned]) is PLAN
 
 
-def test_latencies_of_an_overload_are_no_latencies_at_equal_load() -> None:
+def test_overload_latencies_compare_no_load() -> None:
     """A week at 3 rps as planned, and a day in which 3 rps finished of 6 that arrived, with nine seconds to wait."""
     week = [bin_window(hour(number, 30.0), PLANNED.curve, "all") for number in range(160)]
     found = capacity_now(PLANNED, [[*week, overloaded(5.0, "all")]])
@@ -163,7 +163,7 @@ def test_latencies_of_an_overload_are_no_latencies_at_equal_load() -> None:
     assert below.rps == pytest.approx(USABLE)
 
 
-def test_an_overload_alone_does_not_say_that_no_load_keeps_the_slo() -> None:
+def test_overload_alone_breaks_no_slo() -> None:
     found = capacity_now(PLANNED, [[overloaded(5.0, "all")]])
     assert found is not None
     assert found.rps == pytest.approx(5.0)
@@ -176,9 +176,7 @@ def test_an_overload_alone_does_not_say_that_no_load_keeps_the_slo() -> None:
     prompts=st.floats(100.0, 6400.0),
     outputs=st.floats(10.0, 640.0),
 )
-def test_the_count_covers_what_arrives_and_never_falls_with_it(
-    completed: float, more: float, prompts: float, outputs: float
-) -> None:
+def test_count_covers_what_arrives(completed: float, more: float, prompts: float, outputs: float) -> None:
     binned = overloaded(completed, prompts=prompts, outputs=outputs, waiting=2.5 * completed)
     capacity = bound([binned], is_present=True)
     assert capacity.low <= capacity.rps <= PLAN.rps
@@ -192,7 +190,7 @@ def test_the_count_covers_what_arrives_and_never_falls_with_it(
     assert counts[1] >= math.floor(more / hidden)
 
 
-def test_far_from_the_measured_lengths_the_bounds_are_wide() -> None:
+def test_unmeasured_lengths_widen_bounds() -> None:
     near, far = hour(0, 3.0, 1, prompts=960.0), hour(0, 3.0, 1, prompts=3200.0, outputs=320.0)
     known = replace(PLAN, low=6.0)
     assert bound_by_lengths(known, PLANNED, near) is known
@@ -204,7 +202,7 @@ def test_far_from_the_measured_lengths_the_bounds_are_wide() -> None:
     assert (shorter.low, shorter.high) == (6.0, pytest.approx(4 * USABLE))
 
 
-def test_memory_bounds_what_longer_requests_leave_room_for() -> None:
+def test_memory_bounds_longer_requests() -> None:
     """The benchmark had 4 requests at once at 4 rps and 8 at 6; 9,000 tokens hold 5 of 1,600 + 200: 4.5 rps of outputs.
 
     Outputs are five times as long as measured, prompts twice: 3.5 times the work, 0.7 with each unit of output."""
@@ -224,7 +222,7 @@ def test_memory_bounds_what_longer_requests_leave_room_for() -> None:
     assert bound_by_lengths(capacity_of(roomy), roomy, hour(0, 2.0, 1, prompts=900.0)).rps == capacity.rps
 
 
-def test_a_shared_prefix_takes_its_room_in_the_cache_once() -> None:
+def test_shared_prefix_counts_once_in_cache() -> None:
     """Half of the prompts is cached: 5,000 tokens hold 5 requests of 800 + 200."""
     points = [{**point, "prompt_tokens_mean": 800} for point in POINTS]
     context = tier_view(curve={"points": points, "measured": {"kv_tokens": 5000}})
@@ -243,6 +241,6 @@ def test_a_few_requests_tell_no_lengths() -> None:
     assert found.rps == pytest.approx(USABLE)
 
 
-def test_a_queue_is_what_makes_completions_a_ceiling() -> None:
+def test_queue_makes_a_ceiling() -> None:
     assert is_saturated(overloaded(3.0), PLANNED)
     assert not is_saturated(served(3.0), PLANNED)

@@ -54,7 +54,7 @@ def fires(rule: str) -> list[RuleResult]:
     return [found]
 
 
-def test_the_peak_is_what_three_stretches_of_five_minutes_had_and_the_average_that_of_all_minutes() -> None:
+def test_peak_needs_three_stretches() -> None:
     now = week().workload
     assert now.average_rps == pytest.approx(20.0)
     assert (now.peak_rps, now.highest_rps) == (pytest.approx(30.0), pytest.approx(30.0))
@@ -62,7 +62,7 @@ def test_the_peak_is_what_three_stretches_of_five_minutes_had_and_the_average_th
     assert (now.planned_average_rps, now.planned_peak_rps) == (30, 50)
 
 
-def test_a_burst_of_ten_minutes_is_the_highest_rate_and_no_peak() -> None:
+def test_short_burst_is_no_peak() -> None:
     burst = [
         hour(12 + at / 12, 60.0, start=START + 12 * HOUR + at * 300, end=START + 12 * HOUR + (at + 1) * 300)
         for at in (0, 1)
@@ -86,7 +86,7 @@ def test_a_burst_of_ten_minutes_is_the_highest_rate_and_no_peak() -> None:
     assert now.peak_rps == pytest.approx(30.0)
 
 
-def test_lengths_stand_between_the_edges_of_their_bucket_beside_the_planned_ones() -> None:
+def test_lengths_have_bucket_bounds_and_plan() -> None:
     found = {(one.what, one.quantile): one for one in week().workload.lengths}
     p95 = found["prompts", "p95"]
     assert isinstance(p95.observed, Reading)
@@ -99,7 +99,7 @@ def test_prompts_that_grew_move_chat_towards_rag() -> None:
     assert week().workload.towards == ""
 
 
-def test_the_benchmark_stands_as_far_as_production_reached_and_is_likely_above() -> None:
+def test_benchmark_stands_likely_above_production() -> None:
     usable = week().usable
     assert usable is not None
     assert usable.rps == pytest.approx(USABLE)
@@ -108,14 +108,14 @@ def test_the_benchmark_stands_as_far_as_production_reached_and_is_likely_above()
     assert (usable.certainty, usable.knee_seen) == (Certainty.LIKELY, False)
 
 
-def test_production_near_the_usable_load_makes_it_certain() -> None:
+def test_production_near_usable_is_certain() -> None:
     usable = week(rps=lambda number: 70.0).usable
     assert usable is not None
     assert usable.certainty is Certainty.CERTAIN
     assert usable.low == pytest.approx(USABLE)
 
 
-def test_the_knee_lies_between_the_load_that_kept_the_slo_and_the_one_that_broke_it() -> None:
+def test_knee_lies_between_kept_and_broken() -> None:
     slow = {0.15: 0.95, 3.0: 0.05}
     mixed = [hour(n, 70.0, ttft=slow) if n % 4 == 0 else hour(n, 50.0, ttft={0.15: 1.0}) for n in range(168)]
     found = propose_size(seen_of(PLANNED, mixed), NOTHING)
@@ -129,7 +129,7 @@ def test_the_knee_lies_between_the_load_that_kept_the_slo_and_the_one_that_broke
     assert found.usable.certainty is Certainty.CERTAIN
 
 
-def test_the_benchmarks_value_stands_where_it_lies_between_the_two() -> None:
+def test_benchmark_value_stands_within_knee() -> None:
     slow = {0.15: 0.95, 3.0: 0.05}
     mixed = [hour(n, 76.0, ttft=slow) if n % 4 == 0 else hour(n, 50.0, ttft={0.15: 1.0}) for n in range(168)]
     usable = propose_size(seen_of(PLANNED, mixed), NOTHING).usable
@@ -137,7 +137,7 @@ def test_the_benchmarks_value_stands_where_it_lies_between_the_two() -> None:
     assert usable.rps == pytest.approx(USABLE)
 
 
-def test_a_low_load_that_broke_the_slo_below_one_that_kept_it_is_no_knee() -> None:
+def test_low_broken_load_is_no_knee() -> None:
     slow = {0.08: 0.9, 3.0: 0.1}
     mixed = [hour(n, 10.0, ttft=slow) if n % 4 == 0 else hour(n, 50.0) for n in range(168)]
     found = propose_size(seen_of(PLANNED, mixed), NOTHING)
@@ -147,7 +147,7 @@ def test_a_low_load_that_broke_the_slo_below_one_that_kept_it_is_no_knee() -> No
     assert found.usable.rps == pytest.approx(USABLE)
 
 
-def test_production_slower_than_the_benchmark_at_equal_load_scales_its_curve() -> None:
+def test_slower_production_scales_the_curve() -> None:
     # At 3 rps the benchmark has sqrt(0.1 x 0.2) = 0.1414 s, production's P99 lies in its bucket from 0.2 to 0.5 s.
     usable = propose_size(seen_of(PLANNED, hours(rps=lambda number: 30.0, ttft={0.3: 1.0})), NOTHING).usable
     assert usable is not None
@@ -160,19 +160,19 @@ def test_production_slower_than_the_benchmark_at_equal_load_scales_its_curve() -
     assert calm.rps == pytest.approx(USABLE)
 
 
-def test_fewer_than_300_requests_say_nothing_of_a_load() -> None:
+def test_few_requests_say_nothing() -> None:
     assert propose_size(seen_of(PLANNED, [hour(0, 299 / HOUR)]), NOTHING).points[0].kept is SloStatus.TOO_FEW
     assert propose_size(seen_of(PLANNED, [hour(0, 300 / HOUR)]), NOTHING).points[0].kept is SloStatus.KEPT
 
 
-def test_without_a_benchmark_the_highest_load_that_kept_the_slo_is_what_is_known() -> None:
+def test_kept_load_stands_without_benchmark() -> None:
     found = propose_size(seen_of(tier_view(curve=None), hours()), NOTHING)
     assert found.usable is not None
     # Without a curve there are no load bins: one point at the mean of all hours.
     assert (found.usable.rps, found.usable.high) == (pytest.approx(2.0), None)
 
 
-def test_a_lower_bound_of_capacity_sizes_no_fleet() -> None:
+def test_lower_bound_sizes_no_fleet() -> None:
     """It is the load that the present fleet gives a replica: more replicas lower it, and would ask for more again."""
     found = week(tier_view(curve=None))
     assert found.usable is not None
@@ -194,13 +194,13 @@ def test_the_minimum_warm_count_is_never_undercut() -> None:
     assert week(tier_view(fleet={"instances": 10, "safety_factor": 1.2, "minimum_warm": 8})).proposal.replicas == 8
 
 
-def test_without_a_safety_factor_the_margin_alone_counts() -> None:
+def test_margin_counts_without_safety_factor() -> None:
     found = week(tier_view(fleet={"instances": 10})).sized
     assert found is not None
     assert (found.safety_factor, found.replicas) == (1.0, 6)
 
 
-def test_a_safety_factor_asks_for_more_than_the_margin_and_both_are_said() -> None:
+def test_safety_factor_is_said_beside_margin() -> None:
     found = week(tier_view(fleet={"instances": 10, "safety_factor": 1.8}))
     assert found.sized is not None
     assert (found.sized.without_safety, found.sized.replicas) == (6, 8)
@@ -221,7 +221,7 @@ def test_step_12_by_hand() -> None:
     assert found.proposed.utilization == pytest.approx(2 / USABLE * 10 / 6)
 
 
-def test_half_the_utilisation_doubles_the_cost_of_a_token() -> None:
+def test_half_use_doubles_token_cost() -> None:
     """Guide 9.2: 40 % against 80 %."""
     low, high = (week(rps=lambda number, used=used: 10 * USABLE * used).measured for used in (0.4, 0.8))
     assert low is not None
@@ -232,14 +232,14 @@ def test_half_the_utilisation_doubles_the_cost_of_a_token() -> None:
     assert low.per_million_tokens / high.per_million_tokens == pytest.approx(2.0)
 
 
-def test_a_fleet_that_is_scaled_with_its_traffic_is_proposed_to_be_scaled_alike() -> None:
+def test_scaled_fleet_proposes_the_same() -> None:
     found = week(replicas=5)
     assert found.proposed is not None
     # Of 10 planned replicas 5 were ready: of 6 proposed ones 3 would be.
     assert found.proposed.replicas == pytest.approx(3.0)
 
 
-def test_a_week_of_too_many_replicas_proposes_fewer() -> None:
+def test_idle_week_proposes_fewer() -> None:
     proposal = week().proposal
     assert (proposal.kind, proposal.now, proposal.replicas) == (ProposalKind.SHRINK, 10, 6)
     assert proposal.certainty is Certainty.LIKELY
@@ -250,31 +250,28 @@ def test_a_week_of_too_many_replicas_proposes_fewer() -> None:
     assert "KV cache in use (hourly mean) would be 60.0% of at most 90.0% with one of 6 lost" in proposal.evidence
 
 
-def test_a_day_of_a_higher_peak_proposes_more() -> None:
+def test_higher_peak_proposes_more() -> None:
     seen = seen_of(PLANNED, hours(24, rps=lambda number: 72.0), until=START + DAY)
     proposal = propose_size(seen, NOTHING).proposal
     # 72 x 1.2 / 7.333 = 11.8.
     assert (proposal.kind, proposal.replicas, proposal.certainty) == (ProposalKind.GROW, 12, Certainty.CERTAIN)
 
 
-def test_as_many_as_are_needed_are_kept() -> None:
+def test_enough_replicas_are_kept_with_use() -> None:
     proposal = week(tier_view(fleet={"instances": 6, "safety_factor": 1.2})).proposal
     assert (proposal.kind, proposal.replicas) == (ProposalKind.KEEP, 6)
-
-
-def test_a_proposal_says_its_utilisation() -> None:
     # 20 rps on average and 30 at the peak, 7.33 a replica.
     proposal = week(tier_view(fleet={"instances": 6}), replicas=6).proposal
     assert proposal.evidence[-1] == "6 replicas would be used to 45.5% on average and to 68.2% at the peak"
 
 
-def test_half_a_week_proposes_no_fewer_replicas_and_says_what_it_lacks() -> None:
+def test_half_week_proposes_no_fewer() -> None:
     proposal = propose_size(seen_of(PLANNED, hours(84, first=84)), NOTHING).proposal
     assert (proposal.kind, proposal.replicas) == (ProposalKind.NONE, None)
     assert proposal.needed == ("84 hours were seen; 152 are needed to propose fewer replicas",)
 
 
-def test_nothing_seen_proposes_nothing_and_says_how_much_is_needed() -> None:
+def test_nothing_seen_proposes_nothing() -> None:
     proposal = propose_size(seen_of(PLANNED, []), NOTHING).proposal
     assert proposal.kind is ProposalKind.NONE
     assert len(proposal.needed) == 3
@@ -299,7 +296,7 @@ def test_a_full_kv_cache_keeps_the_replicas() -> None:
     assert "memory sets the size" in kept.sentence
 
 
-def test_fewer_replicas_must_hold_the_kv_cache_with_one_of_them_lost() -> None:
+def test_fewer_replicas_must_hold_cache() -> None:
     # 13 at 60 % are 7.8 full caches: eight hold them at 97.5 %, nine at 86.7 %, and one more may be lost.
     found = week(tier_view(fleet={"instances": 13, "safety_factor": 1.2}), replicas=13, kv=0.6).proposal
     assert (found.kind, found.now, found.replicas) == (ProposalKind.SHRINK, 13, 10)
@@ -315,19 +312,16 @@ def test_fewer_replicas_must_hold_the_kv_cache_with_one_of_them_lost() -> None:
     )
 
 
-def test_evictions_keep_the_replicas() -> None:
+def test_evictions_keep_replicas() -> None:
     kept = propose_size(seen_of(PLANNED, hours()), fires("KvEviction")).proposal
     assert (kept.kind, kept.replicas) == (ProposalKind.KEEP, 10)
 
 
-def test_pools_served_apart_get_no_recommendation() -> None:
+def test_pools_or_planless_get_no_proposal() -> None:
     apart = tier_view(pools=["prefill", "decode"])
     proposal = propose_size(seen_of(apart, hours()), NOTHING).proposal
     assert proposal.kind is ProposalKind.NONE
     assert "prefill and decode apart" in proposal.sentence
-
-
-def test_a_tier_without_a_plan_gets_no_recommendation() -> None:
     assert (
         "the tier has no plan"
         in propose_size(seen_of(build_tier_context("t", None), hours()), NOTHING).proposal.sentence
@@ -347,13 +341,13 @@ def test_levers_by_hand() -> None:
     assert week().levers[0].name == "Scaling by schedule"
 
 
-def test_where_memory_sets_the_size_no_other_model_fits() -> None:
+def test_memory_bound_tier_fits_no_model() -> None:
     full = propose_size(seen_of(PLANNED, hours(kv=0.8)), NOTHING)
     (lever,) = (one for one in full.levers if one.name == "Model colocation")
     assert (lever.replicas, lever.missing) == (None, "memory sets the size of this fleet, not load")
 
 
-def test_what_is_between_two_holes_is_told_of_the_hours_that_were_seen() -> None:
+def test_holes_use_only_seen_hours() -> None:
     some = [one for number, one in enumerate(hours(rps=lambda number: 20.0)) if not 40 <= number < 80]
     seen = seen_of(PLANNED, some)
     assert isinstance(seen, ProductionSummary)
@@ -362,7 +356,7 @@ def test_what_is_between_two_holes_is_told_of_the_hours_that_were_seen() -> None
     assert seen.total.span == 128 * HOUR
 
 
-def test_the_rates_of_an_empty_time_are_not_known() -> None:
+def test_empty_time_has_no_rates() -> None:
     now = propose_size(seen_of(PLANNED, []), NOTHING).workload
     assert (now.average_rps, now.peak_rps) == (None, None)
     assert all(isinstance(one.observed, Missing) for one in now.lengths)
@@ -375,7 +369,7 @@ def test_the_samples_are_what_they_say() -> None:
     assert WEEK == 168 * HOUR
 
 
-def test_a_p99_and_the_share_of_slow_requests_say_alike_whether_the_slo_is_kept() -> None:
+def test_p99_and_slow_share_agree() -> None:
     # Two of a hundred in the bucket from 2 to 4 s that holds the SLO of 3 s: by the falling tail fewer than one is above it.
     wide = tier_view(slo={"ttft_p99_seconds": 3.0})
     found = propose_size(seen_of(wide, hours(ttft={0.08: 0.98, 3.5: 0.02})), NOTHING).points[-1]
@@ -386,7 +380,7 @@ def test_a_p99_and_the_share_of_slow_requests_say_alike_whether_the_slo_is_kept(
     assert found.ttft_p99.value < 3.0
 
 
-def test_over_a_month_the_last_week_tells_lengths_and_what_a_replica_takes() -> None:
+def test_last_week_tells_lengths() -> None:
     month = [
         hour(n, day_and_night(n), prompts=800.0 if n < 504 else 4000.0, ttft={0.08: 1.0} if n < 504 else {0.15: 1.0})
         for n in range(672)
@@ -397,7 +391,7 @@ def test_over_a_month_the_last_week_tells_lengths_and_what_a_replica_takes() -> 
     assert sum(point.requests for point in found.points) == 20 * HOUR * 168
 
 
-def test_an_overload_that_completes_less_than_a_load_that_kept_the_slo_is_no_knee() -> None:
+def test_saturated_overload_is_no_knee() -> None:
     several = hours()
     seen = seen_of(PLANNED, several)
     slow = hour(200, 10.0, ttft={3.0: 1.0})
@@ -422,7 +416,7 @@ def pooled_week(rps: float, **parts: object) -> Resize:
     return propose_size(seen, NOTHING)
 
 
-def test_each_pool_gets_its_own_count_from_the_peak_of_the_tier() -> None:
+def test_pools_get_counts_from_peak() -> None:
     # 45 rps: 36,000 of 16,000 prompt tokens and 3,600 of 1,000 output tokens.
     # At 90 % these are 2.5 and 4.0 replicas; of four one may be lost.
     found = pooled_week(45.0)
@@ -435,7 +429,7 @@ def test_each_pool_gets_its_own_count_from_the_peak_of_the_tier() -> None:
     )
 
 
-def test_pools_that_fit_are_kept_and_idle_ones_shrink() -> None:
+def test_fitting_pools_stay_idle_shrink() -> None:
     assert pooled_week(30.0).proposal.sentence == "Shrink: 5 replicas, decode 3 instead of 4, prefill 2"
     fits = {**POOLED["disaggregation"], "decode_instances": 3}
     assert pooled_week(30.0, disaggregation=fits).proposal.sentence == "Keep: 5 replicas, decode 3, prefill 2"
@@ -443,7 +437,7 @@ def test_pools_that_fit_are_kept_and_idle_ones_shrink() -> None:
     assert (idle.kind, idle.replicas) == (ProposalKind.SHRINK, 3)
 
 
-def test_pools_together_never_shrink_below_the_minimum_warm_count_of_the_tier() -> None:
+def test_pools_keep_minimum_warm_count() -> None:
     for warm, kind, sentence in (
         (3, ProposalKind.SHRINK, "Shrink: 3 replicas, decode 2 instead of 4, prefill 1 instead of 2"),
         (5, ProposalKind.SHRINK, "Shrink: 5 replicas, decode 2 instead of 4, prefill 1 instead of 2, and 2 more"),
@@ -454,7 +448,7 @@ def test_pools_together_never_shrink_below_the_minimum_warm_count_of_the_tier() 
         assert (found.kind, found.replicas, found.sentence) == (kind, warm, sentence + more)
 
 
-def test_pools_without_rates_say_what_the_plan_lacks() -> None:
+def test_pools_without_rates_name_lack() -> None:
     found = pooled_week(30.0, disaggregation=None).proposal
     assert found.kind is ProposalKind.NONE
     assert any("no tokens a second of the pool" in text for text in found.needed)

@@ -15,12 +15,12 @@ def fitting(context: TierContext, **more: object) -> dict[str, Guardrail]:
     return {guardrail.key: guardrail for guardrail in list_guardrails(seen, measure_workload(seen))}
 
 
-def test_the_breaker_is_for_the_larger_of_the_planned_and_the_observed_peak() -> None:
+def test_breaker_uses_larger_peak() -> None:
     assert fitting(tier_view())["queue_breaker"].proposed == 85
     assert fitting(tier_view(), rps=lambda number: 100.0)["queue_breaker"].proposed == 170
 
 
-def test_limits_are_two_to_three_times_the_p95_of_prompts_and_the_p99_of_outputs() -> None:
+def test_limits_follow_observed_quantiles() -> None:
     found = fitting(tier_view())
     # All prompts lie in 500 to 1000 and all outputs in 50 to 100, falling by a constant factor to half of one of them.
     n = 24 * 3600 * 20.0

@@ -72,27 +72,25 @@ def only(*several: Window) -> MinuteDemand:
         ({"prompt_tokens": 5.0, NET_CHANGE: 1.0, "admission_rejections": 3.0}, None),
     ],
 )
-def test_arrivals_are_counted_or_else_finished_and_queued_and_refused(
-    counters: dict[str, float], expected: float | None
-) -> None:
+def test_arrivals_are_counted_or_derived(counters: dict[str, float], expected: float | None) -> None:
     assert arrivals.count_arrivals(counters) == expected
 
 
-def test_an_engines_own_count_is_told_for_the_time_it_was_there() -> None:
+def test_own_count_covers_its_time() -> None:
     counted = window(START, START + 60, requests_arrived=60.0, requests_finished=20.0)
     assert only(replace(counted, short_seconds={"requests_finished": 45.0})).requests == 60.0
     assert only(replace(counted, short_seconds={"requests_arrived": 15.0})).requests == 80.0
     assert only(replace(counted, short_seconds={"requests_arrived": 45.0})).requests is None
 
 
-def test_of_a_window_over_a_clock_that_jumped_a_days_minutes_hold_all_that_was_counted() -> None:
+def test_clock_jump_keeps_all_counts() -> None:
     parts = split_by_minute(window(0.0, 10 * 365 * 86_400.0, covered=15.0, requests_finished=1440.0))
     assert len(parts) == 1440
     assert sum(part.completed for part in parts) == pytest.approx(1440.0)
     assert parts[-1].last == 10 * 365 * 86_400.0
 
 
-def test_a_whole_minute_is_what_was_seen_of_it() -> None:
+def test_whole_minute_is_what_was_seen() -> None:
     assert only(busy(START, START + 60)) == MinuteDemand(
         start=START,
         requests=60.0,
@@ -104,16 +102,10 @@ def test_a_whole_minute_is_what_was_seen_of_it() -> None:
     )
 
 
-def test_replicas_add_up_and_their_queues_too() -> None:
+def test_demand_of_replicas_leavers_and_tokens() -> None:
     one = only(busy(START, START + 60), busy(START, START + 60, rate=2.0))
     assert (one.requests, one.waiting, one.expected_seconds) == (180.0, 4.0, 120.0)
-
-
-def test_a_minute_that_more_left_than_came_to_has_no_negative_demand() -> None:
     assert only(window(START, START + 60, requests_finished=5.0, **{NET_CHANGE: -9.0})).requests == 0.0
-
-
-def test_an_engine_that_counts_no_requests_has_tokens_and_no_requests() -> None:
     one = only(window(START, START + 60, prompt_tokens=5.0))
     assert (one.requests, one.prompt_tokens, one.generation_tokens) == (None, 5.0, None)
 
@@ -122,25 +114,25 @@ def test_an_engine_that_counts_no_requests_has_tokens_and_no_requests() -> None:
 
 
 @pytest.mark.parametrize(("covered", "expected"), [(60.0, 60.0), (45.0, 60.0), (30.0, 60.0), (29.0, None), (0.0, None)])
-def test_what_was_seen_stands_for_the_whole_from_half_of_it_on(covered: float, expected: float | None) -> None:
+def test_half_seen_stands_for_whole(covered: float, expected: float | None) -> None:
     one = only(busy(START, START + 60, covered=covered))
     assert (one.requests, one.covered_seconds, one.expected_seconds) == (expected, covered, 60.0)
     assert (one.waiting is None) == (expected is None)
 
 
-def test_a_replica_that_gave_no_page_counts_as_the_mean_of_the_others() -> None:
+def test_silent_replica_counts_as_mean() -> None:
     silent = gap_window(START, START + 60, Gap.SCRAPE_FAILED)
     one = only(busy(START, START + 60), busy(START, START + 60), busy(START, START + 60), silent)
     assert (one.requests, one.waiting) == (240.0, 8.0)
 
 
-def test_a_minute_that_was_watched_only_at_its_end_is_scaled_up_or_missing() -> None:
+def test_late_minute_is_scaled_or_missing() -> None:
     assert only(busy(START + 20, START + 60)).requests == pytest.approx(60.0)
     assert only(busy(START + 31, START + 60)).requests is None
     assert only(busy(START + 20, START + 60)).waiting == 2.0
 
 
-def test_windows_are_spread_over_the_minutes_they_lie_in() -> None:
+def test_windows_spread_over_their_minutes() -> None:
     found = list_demand(minutes(busy(START - 53, START + 7), busy(START + 7, START + 67, rate=2.0)))
     assert [one.start - START for one in found] == [-60.0, 0.0, 60.0]
     assert [one.requests for one in found] == [pytest.approx(60.0), pytest.approx(7.0 + 2 * 53.0), None]
@@ -174,19 +166,19 @@ def scrapes(*pages: tuple[float, float | None]) -> list[Window]:
     return found
 
 
-def test_counters_that_come_late_are_put_where_the_silence_was() -> None:
+def test_late_counters_fill_their_silence() -> None:
     several = scrapes((0, 0.0), (60, 60.0), (120, None), (180, None), (240, 240.0), (300, 300.0))
     assert [one.requests for one in list_demand(minutes(*several))] == [pytest.approx(60.0)] * 5
 
 
-def test_a_minute_of_which_nothing_was_expected_is_missing() -> None:
+def test_unexpected_minute_is_missing() -> None:
     late = scrapes((0, 0.0), (60, 60.0), (120, None), (180, None), (240, 240.0))[-1]
     first, *_ = list_demand(minutes(late))
     assert (first.expected_seconds, first.covered_seconds) == (0.0, 60.0)
     assert (first.requests, first.waiting) == (None, None)
 
 
-def test_minutes_of_a_process_that_is_gone_are_missing() -> None:
+def test_minutes_of_a_lost_process_miss() -> None:
     several = scrapes((0, 100.0), (60, 160.0), (120, None), (180, 20.0), (240, 80.0))
     assert [one.requests for one in list_demand(minutes(*several))] == [60.0, None, None, 60.0]
 
@@ -197,7 +189,7 @@ def test_minutes_of_a_process_that_is_gone_are_missing() -> None:
     rate=st.floats(0.1, 50.0),
     offset=st.floats(0.0, 60.0),
 )
-def test_an_even_rate_is_even_however_scrapes_fall(cuts: list[float], rate: float, offset: float) -> None:
+def test_even_rate_survives_any_cuts(cuts: list[float], rate: float, offset: float) -> None:
     times = [START + offset + cut for cut in (0.0, *sorted(cuts), 960.0)]
     several = [busy(a, b, rate) for a, b in pairwise(times) if b > a]
     sums = minutes(*several)
@@ -211,29 +203,26 @@ def test_an_even_rate_is_even_however_scrapes_fall(cuts: list[float], rate: floa
 # ---- tokens that were asked for ----
 
 
-def test_tokens_of_requests_that_queue_up_were_asked_for_too() -> None:
+def test_queued_tokens_were_asked_for() -> None:
     before = [busy(START + 60 * i, START + 60 * i + 60) for i in range(5)]
     one = list_demand(minutes(*before, busy(START + 300, START + 360, change=30.0)))[-1]
     assert (one.requests, one.prompt_tokens, one.generation_tokens) == (90.0, 9000.0, 900.0)
 
 
-def test_tokens_of_a_queue_that_is_worked_off_were_asked_for_before() -> None:
+def test_worked_off_queue_asked_before() -> None:
     one = only(busy(START, START + 60, change=-15.0))
     assert (one.requests, one.generation_tokens) == (45.0, 450.0)
-
-
-def test_tokens_asked_for_are_at_least_half_of_those_seen() -> None:
     assert only(busy(START, START + 60, change=-55.0)).generation_tokens == 300.0
 
 
-def test_an_engine_that_is_stuck_is_asked_for_what_arrives() -> None:
+def test_stuck_engine_is_asked_for_arrivals() -> None:
     before = [busy(START + 60 * i, START + 60 * i + 60) for i in range(5)]
     stuck = busy(START + 300, START + 360, rate=0.0, change=40.0)
     one = list_demand(minutes(*before, stuck))[-1]
     assert (one.requests, one.prompt_tokens, one.generation_tokens) == (40.0, 4000.0, 400.0)
 
 
-def test_tokens_a_request_are_those_of_the_last_hundred_or_of_a_quarter_of_an_hour() -> None:
+def test_tokens_per_request_use_recent_requests() -> None:
     def long(start: float, count: float = 60.0) -> Window:
         return window(start, start + 60, requests_finished=count, generation_tokens=100 * count, **{NET_CHANGE: 0.0})
 
@@ -249,12 +238,9 @@ def test_tokens_a_request_are_those_of_the_last_hundred_or_of_a_quarter_of_an_ho
     assert list_demand(minutes(*few, sooner))[-1].generation_tokens == pytest.approx(600 + 6 * 3100 / 85)
 
 
-def test_one_finished_request_is_enough_to_know_its_tokens() -> None:
+def test_one_finished_request_tells_tokens() -> None:
     one = only(window(START, START + 60, requests_finished=1.0, prompt_tokens=100.0, **{NET_CHANGE: 1.0}))
     assert (one.requests, one.prompt_tokens) == (2.0, 200.0)
-
-
-def test_without_a_finished_request_tokens_stay_as_they_are() -> None:
     one = only(window(START, START + 60, requests_finished=0.0, prompt_tokens=500.0, **{NET_CHANGE: 5.0}))
     assert (one.requests, one.prompt_tokens) == (5.0, 500.0)
 
@@ -262,14 +248,14 @@ def test_without_a_finished_request_tokens_stay_as_they_are() -> None:
 # ---- sums ----
 
 
-def test_parts_of_different_minutes_do_not_add_up() -> None:
+def test_different_minutes_do_not_add() -> None:
     with pytest.raises(ValueError, match="one and the same minute"):
         arrivals.add((minute_from_window(busy(START, START + 60)), minute_from_window(busy(START + 60, START + 120))))
     with pytest.raises(ValueError, match="one and the same minute"):
         arrivals.add(())
 
 
-def test_a_sum_over_many_replicas_has_the_minutes_of_its_replicas() -> None:
+def test_replica_sum_keeps_minutes() -> None:
     replicas = [busy(START + 15, START + 75)] * 60
     each, added = minutes(*replicas), minutes(windows.sum_windows(replicas))
     assert [one.start for one in added] == [one.start for one in each] == [START, START + 60]
@@ -278,7 +264,7 @@ def test_a_sum_over_many_replicas_has_the_minutes_of_its_replicas() -> None:
         assert [getattr(whole, name) for name in ADDED] == pytest.approx([getattr(single, name) for name in ADDED])
 
 
-def test_every_sum_is_added_and_the_ends_are_the_outermost() -> None:
+def test_sums_add_and_ends_widen() -> None:
     one = MinuteSums(start=0.0, first=1.0, last=2.0, **{name: float(i) for i, name in enumerate(ADDED)})
     two = replace(one, first=0.5, last=1.5)
     both = arrivals.add((one, two))
@@ -286,7 +272,7 @@ def test_every_sum_is_added_and_the_ends_are_the_outermost() -> None:
     assert [getattr(both, name) for name in ADDED] == [2.0 * i for i in range(len(ADDED))]
 
 
-def test_arrivals_are_work_by_their_tokens_and_cached_prompts_cost_nothing() -> None:
+def test_work_counts_tokens_not_cached_prompts() -> None:
     exactly = {name: MeanTokens(low=mean, high=mean) for name, mean in (("prompt", 1000.0), ("output", 100.0))}
     lengths = CapacityLengths(
         prompt_tokens=exactly["prompt"], generation_tokens=exactly["output"], prefix_hit_ratio=0.5
@@ -310,7 +296,7 @@ def test_arrivals_are_work_by_their_tokens_and_cached_prompts_cost_nothing() -> 
     assert replace(known, requests=None).work(lengths) is None
 
 
-def test_the_computed_share_of_a_minute_comes_from_the_counters_of_the_prefix_cache() -> None:
+def test_computed_share_from_prefix_counters() -> None:
     cached = {"prefix_hit_tokens": 300.0, "prefix_queried_tokens": 400.0}
     window = busy(START, START + 60)
     assert only(replace(window, counters={**window.counters, **cached})).computed == pytest.approx(0.25)
@@ -366,7 +352,7 @@ def overloaded(minutes_before: int, minutes_after: int, counted_at_end: bool = F
 
 
 @pytest.mark.parametrize(("counted_at_end", "tolerance"), [(False, 0.1), (True, 0.2)])
-def test_work_follows_a_step_of_the_lengths_while_long_requests_queue(counted_at_end: bool, tolerance: float) -> None:
+def test_work_follows_a_step_of_lengths(counted_at_end: bool, tolerance: float) -> None:
     """Of the 15 minutes before, short requests would hide it for a quarter of an hour."""
     several = overloaded(15, 6, counted_at_end)
     work = [(one.work(SIZED) or 0.0) / 60 for one in list_demand(minutes(*several))]
@@ -380,7 +366,7 @@ def test_work_follows_a_step_of_the_lengths_while_long_requests_queue(counted_at
 
 
 @pytest.mark.parametrize("rate", [0.5, 4.0])
-def test_lengths_that_scatter_change_the_work_by_no_more_than_chance(rate: float) -> None:
+def test_scattered_lengths_change_work_by_chance(rate: float) -> None:
     """Requests of exponential lengths, as many as before: the mean of an hour is true to three standard errors."""
     drawn = random.Random(3)
     count = round(60 * rate)
@@ -403,7 +389,7 @@ def test_lengths_that_scatter_change_the_work_by_no_more_than_chance(rate: float
     now=st.tuples(st.integers(0, 300), st.floats(0, 1e5), st.floats(0, 1e5), st.integers(-300, 300)),
     more=st.tuples(st.integers(0, 300), st.floats(0, 1e5), st.floats(0, 1e5)),
 )
-def test_work_never_falls_when_requests_or_tokens_rise(
+def test_work_never_falls_with_more_tokens(
     past: list[tuple[int, float]], now: tuple[int, float, float, int], more: tuple[int, float, float]
 ) -> None:
     def made(place: int, finished: int, prompts: float, outputs: float, change: int) -> Window:

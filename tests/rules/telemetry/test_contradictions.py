@@ -34,7 +34,7 @@ EDGES = (0.001, 0.1, 1.0, 10.0, 100.0, math.inf)
         (2.0, 2.001, 2e-5, 44, "answers were not streamed", ("ttft", "tpot")),
     ],
 )
-def test_times_that_exclude_each_other_are_told_with_both_numbers(
+def test_exclusive_times_tell_both_numbers(
     ttft: float, e2e: float, tpot: float | None, tokens: float | None, text: str, wrong: tuple[str, ...]
 ) -> None:
     (found,) = find_contradictions(ttft=ttft, e2e=e2e, tpot=tpot, tokens=tokens)
@@ -82,7 +82,7 @@ def page(first: tuple[float, ...], whole: tuple[float, ...], *, ttft: float, e2e
 TOKENS = {"generation_tokens": 100_000.0}
 
 
-def test_first_tokens_above_their_whole_requests_are_no_evidence_while_those_run() -> None:
+def test_running_requests_refute_no_ttft() -> None:
     slow = page((0, 0, 0, 0, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=30_000.0, e2e=4_000.0)
     found = find_page_contradiction(slow, TOKENS)
     assert found is not None
@@ -92,14 +92,14 @@ def test_first_tokens_above_their_whole_requests_are_no_evidence_while_those_run
     assert find_page_contradiction(queued, TOKENS) is None
 
 
-def test_a_page_of_few_requests_or_with_a_sum_that_its_buckets_exclude_is_no_evidence() -> None:
+def test_few_requests_are_no_evidence() -> None:
     few = page((0, 0, 0, 0, 99, 99), (0, 0, 0, 99, 99, 99), ttft=3_000.0, e2e=400.0)
     assert find_page_contradiction(few, TOKENS) is None
     corrupted = page((0, 0, 1000, 1000, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=9e6, e2e=4_000.0)
     assert find_page_contradiction(corrupted, TOKENS) is None
 
 
-def test_gaps_of_several_tokens_are_no_evidence_and_gaps_of_nothing_are() -> None:
+def test_gaps_of_several_tokens_prove_nothing() -> None:
     times = page((0, 0, 1000, 1000, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=500.0, e2e=4_000.0)
     chunks = times | {"itl_seconds": Cumulative(EDGES, (0, 0, 20_000, 20_000, 20_000, 20_000), 3_500.0)}
     assert find_page_contradiction(chunks, TOKENS) is None
@@ -109,7 +109,7 @@ def test_gaps_of_several_tokens_are_no_evidence_and_gaps_of_nothing_are() -> Non
     assert found[1] == ("itl_seconds",)
 
 
-def test_the_page_of_vllm_0_5_has_no_ttft_and_no_gaps() -> None:
+def test_oldest_vllm_page_contradicts_nothing() -> None:
     body = (TESTS / "cases" / "39-ttft-zero" / "page.prom").read_bytes()
     snapshot = PageReader().read(body, 1.8e9)
     assert snapshot.contradictory == {"ttft_seconds", "itl_seconds"}
@@ -126,7 +126,7 @@ def test_pages_of_real_engines_contradict_nothing(name: str) -> None:
     assert not snapshot.contradictory
 
 
-def test_tokens_of_long_generations_that_still_run_are_no_evidence() -> None:
+def test_running_generations_prove_nothing() -> None:
     times = page((0, 0, 1000, 1000, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=500.0, e2e=4_000.0)
     times |= {"tpot_seconds": Cumulative(EDGES, (0, 1000, 1000, 1000, 1000, 1000), 35.0)}
     running = {"generation_tokens": 900_000.0}

@@ -33,31 +33,31 @@ def between(dt: float, seconds: list[float], *ends: Mapping[str, float]) -> Wind
 
 
 @pytest.mark.parametrize("dt", [15.0, 60.0, 75.0])
-def test_a_gauge_holds_between_scrapes_of_the_usual_distance(dt: float) -> None:
+def test_gauge_holds_between_usual_scrapes(dt: float) -> None:
     window = between(dt, [1.0], {**IDLE, "kv_utilization": 0.2}, {**IDLE, "kv_utilization": 0.4})
     assert window.gauges["kv_utilization"].integral == pytest.approx(0.3 * dt)
     assert IN_SYSTEM_BY_LITTLE not in window.gauges
 
 
-def test_after_76_seconds_it_is_a_gap_but_for_what_lasts_as_long_as_the_process() -> None:
+def test_late_gauge_is_a_gap() -> None:
     ends = [{**IDLE, "kv_utilization": 0.2, "engine_startup_seconds": 40.0}] * 2
     window = between(76.0, [1.0], *ends)
     assert window.gaps["kv_utilization"] is Gap.NOT_SCRAPED
     assert window.gauges["engine_startup_seconds"].maximum == 40.0
 
 
-def test_a_request_beyond_the_last_edge_leaves_the_mean_of_an_idle_system_exact() -> None:
+def test_idle_mean_is_exact_beyond_edges() -> None:
     told = between(400.0, [200.0]).gauges[IN_SYSTEM_BY_LITTLE]
     assert told.minimum == told.maximum == 0.5
 
 
-def test_without_littles_law_a_gauge_that_is_known_for_seconds_is_no_load() -> None:
+def test_briefly_known_gauge_is_no_load() -> None:
     untimed = [snapshot(START + t, counters={"engine_steps": t}, gauges=IDLE) for t in (0.0, 100.0, 102.0)]
     both = windows.sum_windows((windows.diff_snapshots(*untimed[:2]), windows.diff_snapshots(*untimed[1:])))
     assert bin_window(both, None, "r").in_system is None
 
 
-def test_beyond_that_it_is_a_gap_and_little_counts_who_was_there() -> None:
+def test_little_counts_load_after_gaps() -> None:
     window = between(100.0, [20.0] * 50)
     assert window.gauges.keys() == {IN_SYSTEM_BY_LITTLE}
     assert {window.gaps[family] for family in IDLE} == {Gap.NOT_SCRAPED}
@@ -66,12 +66,12 @@ def test_beyond_that_it_is_a_gap_and_little_counts_who_was_there() -> None:
     assert bin_window(window, None, "r").in_system == 10.0
 
 
-def test_a_gauge_holds_for_as_long_as_its_requests_take() -> None:
+def test_gauge_holds_as_long_as_requests() -> None:
     busy = {**IDLE, "requests_running": 4.0, "kv_utilization": 0.5}
     assert "kv_utilization" in between(100.0, [150.0, 150.0], busy, busy).gauges
 
 
-def test_bounds_are_open_by_those_who_were_there_at_either_end() -> None:
+def test_bounds_open_by_standing_requests() -> None:
     """Four were there and may have spent all of their time before; three are there and may have come at once."""
     told = between(100.0, [20.0] * 50, {"requests_running": 4.0}, {"requests_running": 2.0, "requests_waiting": 1.0})
     little = told.gauges[IN_SYSTEM_BY_LITTLE]
@@ -79,38 +79,35 @@ def test_bounds_are_open_by_those_who_were_there_at_either_end() -> None:
 
 
 @pytest.mark.parametrize("dt", [15.0, 60.0])
-def test_idle_gauges_of_a_busy_time_are_refuted_at_any_distance(dt: float) -> None:
+def test_idle_gauges_of_busy_time_are_refuted(dt: float) -> None:
     window = between(dt, [9.0] * 400)
     assert {window.gaps[family] for family in IDLE} == {Gap.CONTRADICTORY}
     assert window.gauges[IN_SYSTEM_BY_LITTLE].minimum == 9.0 * 400 / dt
 
 
-def test_a_burst_between_two_usual_scrapes_is_left_to_the_mean_over_minutes() -> None:
+def test_bursts_and_aborts_refute_no_gauge() -> None:
     one = {**IDLE, "requests_running": 1.0}
     assert "requests_running" in between(30.0, [9.0] * 400, one, one).gauges
     assert between(60.0, [9.0] * 400, one, one).gaps["requests_running"] is Gap.CONTRADICTORY
-
-
-def test_gauges_above_littles_law_are_not_refuted_for_aborted_requests_are_in_no_histogram() -> None:
     full = {**IDLE, "requests_running": 50.0}
     assert "requests_running" in between(60.0, [1.0], full, IDLE).gauges
 
 
-def test_requests_that_only_the_front_end_holds_refute_no_gauge() -> None:
+def test_front_end_requests_refute_no_gauge() -> None:
     """75 are there on average by whole times, 40 by the gauges; the front end may hold a fifth."""
     busy = {**IDLE, "requests_running": 40.0}
     assert "requests_running" in between(60.0, [9.0] * 500, busy, busy).gauges
     assert between(60.0, [9.0] * 1500, busy, busy).gaps["requests_running"] is Gap.CONTRADICTORY
 
 
-def test_an_engine_that_took_no_step_is_believed_to_be_empty_for_as_long_as_it_stood() -> None:
+def test_stepless_engine_is_believed_empty() -> None:
     idle = windows.diff_snapshots(page(0, 5, [], IDLE), page(250, 5, [], IDLE))
     assert idle.gauges["requests_running"].seconds == 250.0
     stale = windows.diff_snapshots(page(0, 5, []), page(250, 5, []))
     assert stale.gaps["requests_running"] is Gap.STALE
 
 
-def test_without_steps_an_engine_that_counts_nothing_at_all_keeps_its_last_gauges() -> None:
+def test_countless_stepless_engine_keeps_gauges() -> None:
     """SGLang before it counted its passes: 1 running and a KV cache in use after the last request."""
 
     def sglang(t: float, tokens: int) -> Snapshot:
@@ -132,7 +129,7 @@ def test_without_steps_an_engine_that_counts_nothing_at_all_keeps_its_last_gauge
     assert still.gauges["requests_waiting"].maximum == 0.0
 
 
-def test_a_gauge_that_is_known_for_seconds_of_minutes_is_no_mean_of_them() -> None:
+def test_seconds_long_gauge_is_no_mean() -> None:
     busy = between(100.0, [20.0] * 50)
     idle = windows.diff_snapshots(page(100, 9, [20.0] * 50, IDLE), page(102, 9, [20.0] * 50, IDLE))
     assert idle.gauge("kv_utilization") is not None
@@ -140,12 +137,12 @@ def test_a_gauge_that_is_known_for_seconds_of_minutes_is_no_mean_of_them() -> No
     assert bin_window(windows.sum_windows((busy, idle)), None, "r").in_system == pytest.approx(1000 / 102)
 
 
-def test_a_few_long_requests_do_not_make_the_gauges_of_many_short_ones_hold() -> None:
+def test_few_long_requests_hold_no_gauge() -> None:
     busy = {**IDLE, "requests_running": 4.0}
     assert between(120.0, [1.0] * 10 + [1000.0] * 2, busy, busy).gaps["kv_utilization"] is Gap.NOT_SCRAPED
 
 
-def test_a_window_that_says_less_never_makes_a_gauge_known() -> None:
+def test_poorer_window_makes_no_gauge_known() -> None:
     unknown = windows.sum_windows(
         (between(100.0, [20.0] * 50), windows.diff_snapshots(page(100, 9, []), page(102, 19, [])))
     )
@@ -155,7 +152,7 @@ def test_a_window_that_says_less_never_makes_a_gauge_known() -> None:
     assert windows.sum_windows((unknown, stale)).gauge("kv_utilization") is None
 
 
-def test_where_the_bounds_leave_the_load_open_it_is_not_placed() -> None:
+def test_open_bounds_place_no_load() -> None:
     """200 are there at both pages, and five short ones finished: between none and 200 on average."""
     crowd = {**IDLE, "requests_running": 200.0}
     open_ended = bin_window(between(80.0, [10.0] * 5, crowd, crowd), context().curve, "r")
@@ -165,12 +162,12 @@ def test_where_the_bounds_leave_the_load_open_it_is_not_placed() -> None:
 
 
 @pytest.mark.parametrize("seconds", [1713149715.4445245, 1764128001.7331, 49.000000001, 14.13])
-def test_rounding_never_moves_the_mean_past_the_extremes(seconds: float) -> None:
+def test_rounding_keeps_mean_within_extremes(seconds: float) -> None:
     one = interpolate(0.643, 0.643, seconds)
     assert (one.mean, one.minimum, one.maximum) == (0.643, 0.643, 0.643)
 
 
 @pytest.mark.parametrize(("before", "value"), [(2.0, 6.0), (6.0, 2.0)])
-def test_the_extremes_of_a_gauge_are_its_ends_whichever_comes_first(before: float, value: float) -> None:
+def test_gauge_extremes_are_its_ends(before: float, value: float) -> None:
     one = interpolate(before, value, 15.0)
     assert (one.minimum, one.maximum, one.mean) == (2.0, 6.0, 4.0)

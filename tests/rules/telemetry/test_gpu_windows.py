@@ -43,7 +43,7 @@ def since(earlier: GpuReadout, later: GpuReadout) -> Window:
     return found
 
 
-def test_counters_are_differenced_and_a_gauge_stands_for_the_time_before_it() -> None:
+def test_gpu_counters_differ_and_gauges_hold() -> None:
     found = since(readout(0), readout(15, gauges={"gpu_temperature_celsius": 60.0}))
     assert found.counters == {
         "gpu_energy_joules": 6000,
@@ -58,11 +58,11 @@ def test_counters_are_differenced_and_a_gauge_stands_for_the_time_before_it() ->
 
 
 @pytest.mark.parametrize("seconds", [0.0, -5.0])
-def test_without_time_between_them_two_readouts_tell_nothing(seconds: float) -> None:
+def test_readouts_need_time_between(seconds: float) -> None:
     assert gpu_windows.diff_readouts(readout(0), readout(seconds)) is None
 
 
-def test_a_window_of_a_gpu_covers_nothing_of_its_replica() -> None:
+def test_gpu_window_covers_no_replica() -> None:
     found = since(readout(0), readout(15))
     assert (found.expected_seconds, found.covered_seconds) == (0, 0)
     engine = windows.diff_snapshots(snapshot(START), snapshot(START + 15))
@@ -72,7 +72,7 @@ def test_a_window_of_a_gpu_covers_nothing_of_its_replica() -> None:
     assert read_all(joined)["completed_rps"] == read_all(engine)["completed_rps"]
 
 
-def test_a_page_that_gives_no_covered_seconds_is_covered_from_refresh_to_refresh() -> None:
+def test_refreshes_cover_without_seconds() -> None:
     """dcgm-exporter: refreshed every 30 s, and told once however often it is scraped."""
     pages = [readout(t, counters={"gpu_energy_joules": 1e6 + 400 * t}) for t in (0.0, 30.0, 60.0)]
     found = windows.sum_windows([since(pages[0], pages[1]), since(pages[1], pages[2])])
@@ -80,7 +80,7 @@ def test_a_page_that_gives_no_covered_seconds_is_covered_from_refresh_to_refresh
     assert read_all(found)["gpu_power_watts"] == Reading(value=400.0, low=400.0, high=400.0, n=60)
 
 
-def test_covered_seconds_that_the_reader_gives_are_not_made_up() -> None:
+def test_given_covered_seconds_are_kept() -> None:
     """The reader started its sums anew in between; energy without its seconds is no power."""
     again = readout(15, counters={"gpu_energy_joules": 1e6 + 6000, "gpu_energy_covered_seconds": -1.0})
     found = since(readout(0), again)
@@ -89,7 +89,7 @@ def test_covered_seconds_that_the_reader_gives_are_not_made_up() -> None:
     assert isinstance(read_all(found)["gpu_power_watts"], Missing)
 
 
-def test_throttling_without_covered_seconds_is_covered_from_refresh_to_refresh() -> None:
+def test_throttling_is_covered_by_refreshes() -> None:
     pages = [readout(t, counters={"gpu_throttled_power_seconds": t / 4}) for t in (0.0, 30.0)]
     found = since(*pages)
     assert found.counters == {"gpu_throttled_power_seconds": 7.5, "gpu_throttled_covered_seconds": 30.0}
@@ -97,7 +97,7 @@ def test_throttling_without_covered_seconds_is_covered_from_refresh_to_refresh()
     assert read_all(since(*thermal))["gpu_throttled_ratio"] == Reading(value=0.25, low=0.25, high=0.25, n=30)
 
 
-def test_throttling_keeps_the_covered_seconds_that_the_reader_gives() -> None:
+def test_throttling_keeps_given_seconds() -> None:
     def at(t: float, covered: float) -> GpuReadout:
         counters = {"gpu_throttled_thermal_seconds": t / 10, "gpu_throttled_covered_seconds": covered}
         return readout(t, counters=counters)
@@ -109,7 +109,7 @@ def test_throttling_keeps_the_covered_seconds_that_the_reader_gives() -> None:
 XID_79, AFID_23 = "gpu_fault_events_by_code/xid-79", "gpu_fault_events_by_code/afid-23"
 
 
-def test_the_first_fault_of_a_code_is_an_increase_from_zero() -> None:
+def test_first_fault_increases_from_zero() -> None:
     found = since(
         readout(0, counters={"gpu_fault_events": 1, AFID_23: 1}),
         readout(15, counters={"gpu_fault_events": 4, AFID_23: 2, XID_79: 2}),
@@ -118,12 +118,9 @@ def test_the_first_fault_of_a_code_is_an_increase_from_zero() -> None:
     assert found.gaps == {}
 
 
-def test_faults_by_code_that_begin_with_the_count_itself_were_not_all_in_this_window() -> None:
+def test_new_fault_counts_are_no_increase() -> None:
     found = since(readout(0, counters={}), readout(15, counters={"gpu_fault_events": 4, XID_79: 4}))
     assert found.counters == {}
-
-
-def test_faults_by_code_of_a_reader_that_began_anew_are_no_increase() -> None:
     found = since(
         readout(0, counters={"gpu_fault_events": 9, XID_79: 9}),
         readout(15, counters={"gpu_fault_events": 2, AFID_23: 2}),
@@ -132,29 +129,23 @@ def test_faults_by_code_of_a_reader_that_began_anew_are_no_increase() -> None:
     assert found.gaps == {"gpu_fault_events": Gap.RESTARTED}
 
 
-def test_a_counter_that_fell_is_a_gap_and_no_negative_power() -> None:
+def test_fallen_still_and_new_gpu_counters() -> None:
     found = since(readout(0), readout(15, counters={"gpu_energy_joules": 10.0}))
     assert found.counters == {}
     assert found.gaps == {"gpu_energy_joules": Gap.RESTARTED}
-
-
-def test_a_counter_that_stood_still_did_nothing() -> None:
     found = since(readout(0), readout(15, counters=readout(0).counters))
     assert found.counters["gpu_energy_joules"] == 0
-
-
-def test_a_counter_of_which_the_earlier_readout_knew_nothing_begins_now() -> None:
     found = since(readout(0, counters={}), readout(15))
     assert found.counters == {}
 
 
-def test_what_a_gpu_could_not_say_is_a_gap() -> None:
+def test_unsaid_gpu_value_is_a_gap() -> None:
     found = since(readout(0), readout(15, gauges={}, gaps={"gpu_temperature_celsius": "not supported"}))
     assert found.explain_missing("gpu_temperature_celsius") is Gap.NOT_EXPOSED
     assert read_all(found)["gpu_temperature_celsius"] == Missing(gap=Gap.NOT_EXPOSED)
 
 
-def test_a_level_says_nothing_about_a_long_silence_before_it_but_sums_do() -> None:
+def test_silence_hides_levels_not_sums() -> None:
     assert since(readout(0), readout(300)).gauges["gpu_temperature_celsius"].seconds == 300
     found = since(readout(0), readout(3600))
     assert found.gauges == {}
@@ -162,7 +153,7 @@ def test_a_level_says_nothing_about_a_long_silence_before_it_but_sums_do() -> No
     assert found.counters["gpu_energy_joules"] == 400 * 3600
 
 
-def test_what_follows_the_load_holds_no_longer_than_an_engine_s_gauges() -> None:
+def test_load_gauges_hold_75_seconds() -> None:
     levels = {"gpu_power_watts": 300.0, "gpu_memory_used_bytes": 1e9}
     assert since(readout(0), readout(75, gauges=levels)).gauges.keys() == levels.keys()
     found = since(readout(0), readout(76, gauges=levels))
@@ -175,7 +166,7 @@ def test_what_was_only_polled_stays_marked() -> None:
     assert found.sampled == {"gpu_busy_seconds"}
 
 
-def test_gpus_of_a_replica_are_summed_so_that_readings_are_their_means() -> None:
+def test_gpus_sum_to_replica_means() -> None:
     cool = since(readout(0), readout(15))
     hot = since(
         readout(0, gpu="GPU-1"),
@@ -194,7 +185,4 @@ def test_gpus_of_a_replica_are_summed_so_that_readings_are_their_means() -> None
     assert readings["gpu_power_watts"] == Reading(value=500.0, low=500.0, high=500.0, n=30)
     assert readings["gpu_temperature_celsius"] == Reading(value=65.0, low=50.0, high=80.0, n=2)
     assert readings["gpu_utilization"] == Reading(value=0.5, low=0.5, high=0.5, n=15)
-
-
-def test_no_gpus_add_nothing() -> None:
     assert gpu_windows.sum_gpus([]) is None

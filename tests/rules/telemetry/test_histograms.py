@@ -42,9 +42,7 @@ def nearest_rank(everything: list[float], percent: int) -> float:
 
 
 @given(observed, percents)
-def test_the_true_quantile_lies_within_the_bounds_on_any_mixture_of_grids(
-    scene: list[tuple[tuple[float, ...], list[float]]], percent: int
-) -> None:
+def test_quantile_bounds_hold_on_any_grids(scene: list[tuple[tuple[float, ...], list[float]]], percent: int) -> None:
     everything = [value for _, several in scene for value in several]
     found = quantile(sum_histograms(histogram(several, grid) for grid, several in scene), percent / 100)
     if not everything:
@@ -59,9 +57,7 @@ def test_the_true_quantile_lies_within_the_bounds_on_any_mixture_of_grids(
 
 
 @given(grids, st.lists(values, min_size=1, max_size=60), percents)
-def test_on_one_grid_the_bounds_are_the_edges_of_one_bucket(
-    grid: tuple[float, ...], several: list[float], percent: int
-) -> None:
+def test_bounds_are_one_buckets_edges(grid: tuple[float, ...], several: list[float], percent: int) -> None:
     found = quantile((histogram(several, grid),), percent / 100)
     assert found is not None
     edges = (0.0, *grid)
@@ -70,9 +66,7 @@ def test_on_one_grid_the_bounds_are_the_edges_of_one_bucket(
 
 
 @given(observed, st.integers(1, 80).map(lambda n: n / 8))
-def test_the_true_share_above_a_threshold_lies_within_its_bounds_and_so_does_the_best_guess(
-    scene: list[tuple[tuple[float, ...], list[float]]], threshold: float
-) -> None:
+def test_share_bounds_hold_on_any_grids(scene: list[tuple[tuple[float, ...], list[float]]], threshold: float) -> None:
     everything = [value for _, several in scene for value in several]
     found = share_above(sum_histograms(histogram(several, grid) for grid, several in scene), threshold)
     truth = sum(value > threshold for value in everything)
@@ -101,7 +95,7 @@ def test_addition_knows_neither_order_nor_grouping(
 
 
 @given(observed)
-def test_parts_are_added_on_the_edges_that_all_with_observations_have(
+def test_parts_add_on_common_edges(
     scene: list[tuple[tuple[float, ...], list[float]]],
 ) -> None:
     (whole,) = sum_histograms(histogram(several, grid) for grid, several in scene)
@@ -113,47 +107,39 @@ def test_parts_are_added_on_the_edges_that_all_with_observations_have(
 
 
 @given(grids, st.lists(values, max_size=30), st.lists(values, max_size=30))
-def test_the_increase_between_two_pages_is_what_was_observed_between_them(
-    grid: tuple[float, ...], before: list[float], since: list[float]
-) -> None:
+def test_increase_is_observed_between_pages(grid: tuple[float, ...], before: list[float], since: list[float]) -> None:
     grown = increase(cumulative(before, grid), cumulative([*before, *since], grid))
     assert grown == histogram(since, grid)
 
 
 @given(st.lists(st.floats(0.0, 5.0), min_size=4, max_size=4).filter(lambda counts: sum(counts) > 0), percents)
-def test_counts_that_are_not_whole_give_a_quantile_too(counts: list[float], percent: int) -> None:
+def test_fractional_counts_give_a_quantile(counts: list[float], percent: int) -> None:
     """A page may claim 2.5 requests: the rank is then above the sum of all buckets."""
     part = Histogram(edges=(1.0, 2.0, 3.0, math.inf), counts=tuple(counts), total=None)
     found = quantile([part], percent / 100)
     assert found.low >= 0.0
 
 
-def test_in_the_last_bucket_the_quantile_has_no_upper_bound_and_no_guess() -> None:
+def test_end_buckets_are_open_or_from_zero() -> None:
     found = quantile((histogram([0.2] * 50 + [70.0] * 50),), 0.99)
     assert found is not None
     assert (found.low, found.high, found.value) == (5.0, None, None)
-
-
-def test_the_first_bucket_reaches_down_to_zero() -> None:
     found = quantile((histogram([0.0, 0.05]),), 0.5)
     assert found is not None
     assert (found.low, found.high) == (0.0, 0.1)
 
 
-def test_a_grid_that_begins_at_zero_tells_a_quantile_of_exactly_zero() -> None:
+def test_quantile_at_zero_and_below_tail() -> None:
     found = quantile((histogram([0.0] * 9 + [0.3], (0.0, 0.1, 1.0, math.inf)),), 0.5)
     assert found is not None
     assert (found.low, found.value, found.high) == (0.0, 0.0, 0.0)
-
-
-def test_below_the_tail_the_guess_runs_evenly_through_its_bucket() -> None:
     found = quantile((histogram([0.05] * 10 + [0.3] * 6 + [0.7] * 4),), 0.75)
     assert found is not None
     assert found.value == pytest.approx(0.1 + 0.4 * 4.5 / 6)
 
 
 @given(st.integers(1, 60), st.lists(st.integers(0, 3000), min_size=5, max_size=5), percents)
-def test_a_higher_quantile_is_never_guessed_to_be_less(step: int, counts: list[int], percent: int) -> None:
+def test_higher_quantile_is_never_less(step: int, counts: list[int], percent: int) -> None:
     part = Histogram(edges=(0.1, 0.5, 1.0, 5.0, math.inf), counts=tuple(map(float, counts)), total=None)
     q = percent / 100
     low, high = quantile((part,), q), quantile((part,), max(q, min(0.999, (percent + step) / 100)))
@@ -163,9 +149,7 @@ def test_a_higher_quantile_is_never_guessed_to_be_less(step: int, counts: list[i
 
 
 @given(observed, percents)
-def test_the_guess_is_never_an_edge_of_its_bucket(
-    scene: list[tuple[tuple[float, ...], list[float]]], percent: int
-) -> None:
+def test_guess_is_never_an_edge(scene: list[tuple[tuple[float, ...], list[float]]], percent: int) -> None:
     """Neither of the two is a measurement; of a bucket that holds only 0 there is no other guess."""
     found = quantile(sum_histograms(histogram(several, grid) for grid, several in scene), percent / 100)
     if found is not None and found.value is not None and found.high != found.low:
@@ -174,9 +158,7 @@ def test_the_guess_is_never_an_edge_of_its_bucket(
 
 
 @given(grids, st.lists(values, min_size=1, max_size=60), st.integers(90, 99))
-def test_in_the_tail_the_guess_leaves_as_many_above_it_as_the_share_of_slow_requests_says(
-    grid: tuple[float, ...], several: list[float], percent: int
-) -> None:
+def test_tail_guess_leaves_its_share(grid: tuple[float, ...], several: list[float], percent: int) -> None:
     parts = (histogram(several * 20, grid),)
     found = quantile(parts, percent / 100)
     assert found is not None
@@ -189,7 +171,7 @@ def test_in_the_tail_the_guess_leaves_as_many_above_it_as_the_share_of_slow_requ
 
 
 @given(st.lists(st.lists(st.integers(0, 40), min_size=4, max_size=4), min_size=2, max_size=5), st.integers(90, 99))
-def test_the_bounds_of_a_pool_reach_no_further_than_those_of_its_parts(each: list[list[int]], percent: int) -> None:
+def test_pool_bounds_stay_within_parts(each: list[list[int]], percent: int) -> None:
     grid = (1.0, 2.0, 5.0, math.inf)
     parts = [Histogram(edges=grid, counts=tuple(map(float, counts)), total=None) for counts in each]
     found = [one for part in parts if (one := quantile((part,), percent / 100)) is not None]
@@ -202,14 +184,14 @@ def test_the_bounds_of_a_pool_reach_no_further_than_those_of_its_parts(each: lis
 
 
 @pytest.mark.parametrize(("q", "n", "rank"), [(0.07, 100, 7), (0.99, 100, 99), (0.99, 101, 100), (0.5, 1, 1)])
-def test_the_rank_is_not_moved_by_the_last_bits_of_a_product(q: float, n: int, rank: int) -> None:
+def test_rank_survives_float_products(q: float, n: int, rank: int) -> None:
     part = histogram([0.2] * rank + [0.7] * (n - rank))
     found = quantile((part,), q)
     assert found is not None
     assert found.high == 0.5
 
 
-def test_the_rank_of_a_hundred_million_requests_is_not_moved_either() -> None:
+def test_rank_survives_large_counts() -> None:
     n, rank = 100_000_000, 99_000_000
     part = Histogram(edges=(1.0, 2.0, math.inf), counts=(float(rank), float(n - rank), 0.0), total=None)
     found = quantile((part,), 0.99)
@@ -217,33 +199,33 @@ def test_the_rank_of_a_hundred_million_requests_is_not_moved_either() -> None:
     assert found.high == 1.0
 
 
-def test_an_upgrade_that_moves_the_edges_widens_the_bounds_and_loses_no_request() -> None:
+def test_moved_edges_widen_bounds_only() -> None:
     old, new = histogram([0.3] * 50, (0.1, 0.2, 0.5, math.inf)), histogram([0.3] * 50, (0.1, 0.5, math.inf))
     found = quantile(sum_histograms((old, new)), 0.99)
     assert found is not None
     assert (found.n, found.low, found.high) == (100, 0.1, 0.5)
 
 
-def test_the_tail_is_guessed_to_fall_by_a_constant_factor_per_second() -> None:
+def test_tail_falls_by_a_constant_factor() -> None:
     found = share_above((histogram([0.2] * 60 + [0.7] * 30 + [3.0] * 10),), 0.75)
     assert (found.low, found.high) == (10, 40)
     assert found.best == pytest.approx(math.sqrt(40 * 10))
 
 
 @pytest.mark.parametrize("slow", [1, 10])
-def test_beyond_a_bucket_where_none_was_seen_the_tail_ends_at_half_an_observation(slow: int) -> None:
+def test_tail_ends_at_half_an_observation(slow: int) -> None:
     found = share_above((histogram([0.05] * 50 + [0.3] * slow),), 0.4)
     assert found.best == pytest.approx(slow * (0.5 / slow) ** 0.75)
     assert (found.low, found.high) == (0, slow)
 
 
-def test_of_an_open_last_bucket_the_best_guess_takes_nothing() -> None:
+def test_open_last_bucket_counts_nothing() -> None:
     found = share_above((histogram([0.2] * 90 + [70.0] * 10),), 6.0)
     assert (found.low, found.best, found.high) == (0, 0, 10)
 
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, math.nan])
-def test_a_threshold_that_is_not_above_zero_is_refused(threshold: float) -> None:
+def test_threshold_must_be_above_zero(threshold: float) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
         share_above((histogram([0.2]),), threshold)
 
@@ -256,13 +238,13 @@ def test_an_increase_over_changed_edges_is_refused() -> None:
 @pytest.mark.parametrize(
     "later", [(0.0, 1.0, 1.0, 1.0, 1.0), (2.0, 2.0, 2.0, 2.0, 2.0), (1.0, 2.0, 3.0, 3.0, 2.0)], ids=str
 )
-def test_an_increase_with_a_falling_bucket_is_refused(later: tuple[float, ...]) -> None:
+def test_falling_bucket_is_refused(later: tuple[float, ...]) -> None:
     with pytest.raises(BrokenHistogramError, match="fall"):
         increase(Cumulative(EDGES, (1.0, 2.0, 3.0, 3.0, 3.0), 1.0), Cumulative(EDGES, later, 2.0))
 
 
 @pytest.mark.parametrize("grown", [-100.0, -0.1, 0.0, 3.9, 11.1, 400.0, math.nan, math.inf, -math.inf], ids=str)
-def test_a_sum_that_the_buckets_contradict_is_dropped_and_the_buckets_stand(grown: float) -> None:
+def test_contradicted_sum_is_dropped(grown: float) -> None:
     """Ten observations between 0.5 and 1 s add up to 5 to 10 s; one more or less may be on its way."""
     before, after = Cumulative(EDGES, (0.0, 40.0, 40.0, 40.0, 40.0), 12.0), (0.0, 40.0, 50.0, 50.0, 50.0)
     found = increase(before, Cumulative(EDGES, after, 12.0 + grown))
@@ -271,7 +253,7 @@ def test_a_sum_that_the_buckets_contradict_is_dropped_and_the_buckets_stand(grow
 
 
 @pytest.mark.parametrize(("grown", "is_kept"), [(8.4, False), (8.6, True), (1e6, True)])
-def test_an_observation_above_the_last_edge_bounds_a_sum_from_below_only(grown: float, is_kept: bool) -> None:
+def test_last_edge_bounds_sum_from_below(grown: float, is_kept: bool) -> None:
     """Nine observations between 0.5 and 1 s and one above 5 s: 9.5 s at least, less one that is on its way."""
     before = Cumulative(EDGES, (0.0,) * 5, 0.0)
     total = increase(before, Cumulative(EDGES, (0.0, 0.0, 9.0, 9.0, 10.0), grown)).total
@@ -279,18 +261,18 @@ def test_an_observation_above_the_last_edge_bounds_a_sum_from_below_only(grown: 
 
 
 @pytest.mark.parametrize("grown", [4.1, 5.0, 10.0, 10.9])
-def test_a_sum_that_the_buckets_allow_is_kept(grown: float) -> None:
+def test_allowed_sum_is_kept(grown: float) -> None:
     before, after = Cumulative(EDGES, (0.0, 40.0, 40.0, 40.0, 40.0), 12.0), (0.0, 40.0, 50.0, 50.0, 50.0)
     assert increase(before, Cumulative(EDGES, after, 12.0 + grown)).total == pytest.approx(grown)
 
 
-def test_one_negative_observation_is_enough_to_drop_the_sum() -> None:
+def test_negative_observation_drops_sum() -> None:
     """Negative durations of vLLM issue 49135 fall into the first bucket."""
     found = increase(cumulative([0.3]), Cumulative(EDGES, (1.0, 2.0, 2.0, 2.0, 2.0), 0.25))
     assert found.total is None
 
 
-def test_a_sum_one_observation_ahead_of_the_buckets_is_no_corruption() -> None:
+def test_sum_may_lead_by_one_observation() -> None:
     before, after = cumulative([]), cumulative([0.1] * 10 + [0.5])
     ahead = increase(before, Cumulative(EDGES, after.counts, 2.0))
     assert ahead.total == pytest.approx(2.0)
@@ -304,7 +286,7 @@ def test_without_both_sums_there_is_none(earlier: float | None, later: float | N
     assert increase(Cumulative(EDGES, counts, earlier), Cumulative(EDGES, counts, later)).total is None
 
 
-def test_the_mean_is_not_told_from_a_sum_that_cannot_be_trusted() -> None:
+def test_mean_needs_trusted_sums() -> None:
     good, corrupt = histogram([0.2, 0.4]), Histogram(edges=EDGES, counts=(0.0, 2.0, 0.0, 0.0, 0.0), total=None)
     assert mean((good,)) == pytest.approx(0.3)
     assert mean(sum_histograms((good, corrupt))) is None
@@ -338,13 +320,13 @@ def test_what_no_exporter_prints_is_named(
 
 
 @given(grids, st.lists(values, max_size=30))
-def test_what_an_exporter_prints_is_accepted_and_read_back(grid: tuple[float, ...], several: list[float]) -> None:
+def test_printed_histogram_reads_back(grid: tuple[float, ...], several: list[float]) -> None:
     printed = cumulative(several, grid)
     assert check_cumulative(printed.edges, printed.counts, float(len(several))) is None
     assert increase(EMPTY, printed) == histogram(several, grid)
 
 
-def test_a_histogram_that_had_observed_nothing_has_no_edges_yet_and_its_first_observations_count() -> None:
+def test_edgeless_histogram_counts_first_observations() -> None:
     nothing = Cumulative(NO_GRID, (0.0,), 0.0)
     later = Cumulative((1.0, math.inf), (3.0, 4.0), 6.0)
     first = increase(nothing, later)
@@ -357,14 +339,11 @@ def test_a_histogram_that_had_observed_nothing_has_no_edges_yet_and_its_first_ob
         increase(later, nothing)
 
 
-def test_shared_counts_are_the_numbers_given_and_small_ones_one_object() -> None:
+def test_equal_counts_share_objects() -> None:
     counts = (*map(float, range(200)), 0.5, 1e12)
     shared, again = share_counts(counts), share_counts(tuple(number + 0.0 for number in counts))
     assert shared == again == counts
     assert {type(number) for number in shared} == {float}
     assert all(one is other for one, other in zip(shared[:128], again[:128], strict=True))
-
-
-def test_buckets_without_observations_are_one_tuple() -> None:
     assert share_counts(tuple([0.0] * 5)) is share_counts(tuple([0.0] * 5))
     assert share_counts((0.0, 0.0)) == (0.0, 0.0)

@@ -22,26 +22,17 @@ def window(running: float = 3.0, **counters: float) -> Window:
     return minute(0, counters=counters, gauges={"requests_running": gauge(running), "requests_waiting": gauge(0.0)})
 
 
-def test_an_error_that_was_answered_500_is_one_failure_at_least_and_two_at_most() -> None:
+def test_answered_errors_and_full_queue() -> None:
     found = ended(requests_failed=5.0, http_requests_failed=8.0)
     assert (found.served, found.failed, found.most_failed, found.doubt) == (180.0, 8.0, 13.0, "")
-
-
-def test_a_full_queue_answers_503_and_that_is_no_failure() -> None:
     found = ended(http_requests_failed=40.0, admission_rejections=37.0, http_requests_refused=4.0)
     assert (found.failed, found.no_room, found.bad) == (3.0, 37.0, 4.0)
     assert (found.accepted_requests, found.all_requests) == (183.0, 224.0)
 
 
-def test_rejections_that_were_not_answered_yet_make_no_negative_failures() -> None:
+def test_failures_need_evidence() -> None:
     assert ended(http_requests_failed=1.0, admission_rejections=3.0).failed == 0.0
-
-
-def test_requests_that_their_clients_left_are_not_failures() -> None:
     assert ended(requests_failed=0.0, requests_aborted=90.0).failed == 0.0
-
-
-def test_an_engine_that_counts_neither_errors_nor_answers_is_not_known() -> None:
     assert outcomes(window()) == Missing(gap=Gap.NOT_EXPOSED)
 
 
@@ -71,7 +62,7 @@ def test_counts_of_unequal_times_prove_nothing() -> None:
 # --- demand
 
 
-def test_failed_and_refused_requests_arrived_and_were_not_served() -> None:
+def test_failed_requests_arrived_unserved() -> None:
     counters = {"http_requests_failed": 50.0, "requests_failed": 20.0, "admission_rejections": 10.0}
     seen = window(**counters, in_system_change=5.0)
     assert arrivals.count_arrivals(seen.counters) == 180 + 5 + 40 + 10
@@ -85,7 +76,7 @@ def test_failed_and_refused_requests_arrived_and_were_not_served() -> None:
     assert (booked.requests, booked.completed) == (235.0, 180.0)
 
 
-def test_an_engine_that_counts_arrivals_has_the_failed_ones_among_them() -> None:
+def test_counted_arrivals_include_failed() -> None:
     assert (
         arrivals.count_arrivals({"requests_arrived": 100.0, "requests_finished": 20.0, "requests_failed": 80.0})
         == 100.0
@@ -101,7 +92,7 @@ def test_a_tier_that_only_fails_has_demand() -> None:
 # --- readings
 
 
-def test_shares_are_of_what_was_taken_on_and_of_all_that_came_to_an_end() -> None:
+def test_shares_use_taken_and_ended() -> None:
     seen = window(http_requests_failed=40.0, admission_rejections=20.0, http_requests_refused=20.0)
     failed, refused = (read(BY_NAME[name], seen) for name in ("failed_share", "refused_share"))
     assert isinstance(failed, Reading)
@@ -124,8 +115,6 @@ def test_shares_are_of_what_was_taken_on_and_of_all_that_came_to_an_end() -> Non
         ({"http_requests_ok": 120.0}, 120, 0.0),
     ],
 )
-def test_requests_whose_clients_left_are_told_by_http_or_by_first_tokens(
-    counters: dict[str, float], first_tokens: int, gone: float
-) -> None:
+def test_client_aborts_told_two_ways(counters: dict[str, float], first_tokens: int, gone: float) -> None:
     seen = making.window(counters=counters, histograms={"ttft_seconds": (making.histogram([0.2] * first_tokens),)})
     assert count_gone(seen) == gone

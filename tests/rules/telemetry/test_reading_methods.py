@@ -26,19 +26,19 @@ def queued(**more: tuple[Histogram, ...]) -> Window:
     return window(START, histograms={**parts, **more})
 
 
-def test_a_first_token_comes_after_the_queue_and_before_the_end() -> None:
+def test_ttft_lies_between_queue_and_end() -> None:
     assert value("ttft_p50_seconds", queued()) == Reading(value=None, low=0.0, high=1.0, n=100)
     assert value("ttft_p99_seconds", queued()) == Reading(value=None, low=0.1, high=5.0, n=100)
 
 
-def test_a_first_token_that_the_engine_times_itself_is_not_bracketed() -> None:
+def test_own_ttft_is_not_bracketed() -> None:
     found = value("ttft_p50_seconds", queued(ttft_seconds=(histogram([0.7] * 100),)))
     assert isinstance(found, Reading)
     assert (found.low, found.high) == (0.5, 1.0)
     assert found.value is not None
 
 
-def test_nothing_is_bracketed_that_is_missing_for_a_while_only() -> None:
+def test_passing_gap_is_not_bracketed() -> None:
     assert value("ttft_p99_seconds", replace(queued(), gaps={"ttft_seconds": Gap.RESTARTED})) == Missing(
         gap=Gap.RESTARTED
     )
@@ -51,12 +51,12 @@ def test_one_side_alone_brackets_nothing(family: str) -> None:
     assert value("itl_p99_seconds", queued()) == Missing(gap=Gap.NOT_EXPOSED)
 
 
-def test_the_time_per_token_is_below_that_of_the_whole_inference() -> None:
+def test_whole_inference_bounds_tpot() -> None:
     whole = window(START, histograms={"whole_per_token_seconds": (histogram([0.2] * 100),)})
     assert value("tpot_p99_seconds", whole) == Reading(value=None, low=0.0, high=0.5, n=100)
 
 
-def test_without_decode_times_whole_and_first_token_tell_the_mean_and_no_bounds() -> None:
+def test_mean_tpot_without_decode_times() -> None:
     lengths = (histogram([3.0] * 100),)
     first = (histogram([0.2] * 100),)
     found = value("tpot_mean_seconds", queued(ttft_seconds=first, generation_tokens_per_request=lengths))
@@ -64,7 +64,7 @@ def test_without_decode_times_whole_and_first_token_tell_the_mean_and_no_bounds(
     assert found == Reading(value=pytest.approx(0.273), low=None, high=None, n=100)
 
 
-def test_whole_and_first_token_of_nobody_tell_nothing() -> None:
+def test_mean_tpot_of_nobody_is_missing() -> None:
     nobody = (Histogram(edges=EDGES, counts=(0.0,) * 5, total=0.0),)
     found = value(
         "tpot_mean_seconds",
@@ -73,24 +73,21 @@ def test_whole_and_first_token_of_nobody_tell_nothing() -> None:
     assert found == Missing(gap=Gap.NO_TRAFFIC)
 
 
-def test_an_engine_that_sums_its_generating_time_tells_the_mean_by_its_tokens() -> None:
+def test_summed_times_and_counted_arrivals() -> None:
     found = value("tpot_mean_seconds", window(START, counters={"generation_seconds": 30.0, "generation_tokens": 600.0}))
     assert found == Reading(value=0.05, low=0.05, high=0.05, n=600)
-
-
-def test_arrivals_that_are_counted_are_not_reckoned() -> None:
     counters = {"requests_arrived": 90.0, "requests_finished": 60.0, "in_system_change": 0.0}
     assert value("arrival_rps", window(START, 60.0, counters=counters)) == Reading(value=1.5, low=1.5, high=1.5, n=90)
 
 
-def test_an_engine_that_prints_its_hit_ratio_is_read_where_it_counts_nothing() -> None:
+def test_printed_hit_ratio_without_counters() -> None:
     printed = window(START, gauges={"prefix_hit_gauge": gauge(0.4, low=0.3, high=0.5)})
     assert value("prefix_hit_ratio", printed) == Reading(value=0.4, low=0.3, high=0.5, n=4)
     counted = replace(printed, counters={"prefix_hit_tokens": 10.0, "prefix_queried_tokens": 100.0})
     assert value("prefix_hit_ratio", counted) == Reading(value=0.1, low=0.1, high=0.1, n=100)
 
 
-def test_speculation_printed_as_averages_is_solved_for_acceptance() -> None:
+def test_averages_solve_for_acceptance() -> None:
     # 0.8 + 0.8^2 + 0.8^3 = 1.952 accepted of three positions
     printed = window(START, gauges={"spec_accept_length": gauge(2.952), "spec_steps": gauge(3.0)})
     found = value("speculative_acceptance", printed)
@@ -100,18 +97,15 @@ def test_speculation_printed_as_averages_is_solved_for_acceptance() -> None:
     assert tokens.value == 2.952
 
 
-def test_an_average_of_no_speculation_is_no_traffic() -> None:
+def test_averages_without_drafts_or_positions() -> None:
     off = window(START, gauges={"spec_accept_length": gauge(0.0, low=0.0, high=0.0)})
     for name in ("tokens_per_round", "speculative_acceptance"):
         assert value(name, off) == Missing(gap=Gap.NO_TRAFFIC, text="no token was drafted")
-
-
-def test_without_the_number_of_positions_acceptance_does_not_follow() -> None:
     found = value("speculative_acceptance", window(START, gauges={"spec_accept_length": gauge(2.952)}))
     assert isinstance(found, Missing)
     assert "not of how many drafted" in found.text
 
 
-def test_a_start_that_the_engine_timed_itself_is_a_lower_bound() -> None:
+def test_timed_start_is_a_lower_bound() -> None:
     told = window(START, gauges={"engine_startup_seconds": gauge(50.0)})
     assert value("cold_start_seconds", told) == Reading(value=None, low=50.0, high=None, n=4)

@@ -220,24 +220,21 @@ def assert_close(found: SignalValue, expected: Reading) -> None:
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_the_signal_is_what_one_reckons_by_hand(name: str) -> None:
+def test_signal_matches_hand_reckoning(name: str) -> None:
     assert_close(value(name), BY_HAND[name])
 
 
-def test_every_signal_was_reckoned_by_hand() -> None:
+def test_every_signal_is_reckoned_in_order() -> None:
     """But one that no engine so far exposes."""
     assert [signal.name for signal in SIGNALS if signal.name not in BY_HAND] == ["adapter_evictions_per_second"]
     assert value("adapter_evictions_per_second") == Missing(gap=Gap.NOT_EXPOSED)
     counted = minute(counters={"adapter_evictions": 30.0})
     assert_close(value("adapter_evictions_per_second", counted), exactly(0.5, 30))
-
-
-def test_all_readings_come_in_the_tables_order() -> None:
     assert list(read_all(minute(), BASIS)) == [signal.name for signal in SIGNALS]
 
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: signal.name)
-def test_without_its_families_a_signal_is_a_gap_with_its_reason(signal: Signal) -> None:
+def test_signal_without_families_is_a_gap(signal: Signal) -> None:
     name = signal.name
     assert value(name, windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED), BASIS) == (
         Missing(gap=Gap.NO_TRAFFIC, text="no restart was seen")
@@ -252,7 +249,7 @@ def test_without_its_families_a_signal_is_a_gap_with_its_reason(signal: Signal) 
 @pytest.mark.parametrize(
     "signal", [s for s in SIGNALS if s.how is not SignalKind.DERIVED], ids=lambda signal: signal.name
 )
-def test_every_family_of_a_plain_signal_is_needed(signal: Signal) -> None:
+def test_plain_signal_needs_every_family(signal: Signal) -> None:
     for family in signal.families:
         gaps = {family: Gap.STALE}
         poorer = minute(**{kind: {family: None} for kind in ("counters", "histograms", "gauges")})
@@ -282,14 +279,14 @@ def idle(**changes: Any) -> Window:
         "cost_per_million_tokens",
     ],
 )
-def test_an_idle_engine_has_no_traffic_and_no_zero(name: str) -> None:
+def test_idle_engine_has_no_traffic(name: str) -> None:
     assert value(name, idle()) == Missing(gap=Gap.NO_TRAFFIC)
     half_seen = idle(expected_seconds=120.0, gaps={EVERYTHING: Gap.RESTARTED})
     assert value(name, half_seen) == Missing(gap=Gap.RESTARTED)
 
 
 @pytest.mark.parametrize("name", ["completed_rps", "arrival_rps", "fleet_utilization", "tokens_per_gpu_hour"])
-def test_but_what_did_not_happen_has_a_rate_of_zero(name: str) -> None:
+def test_nothing_happened_is_rate_zero(name: str) -> None:
     found = value(name, idle())
     assert isinstance(found, Reading)
     assert (found.value, found.low) == (0.0, 0.0)
@@ -298,7 +295,7 @@ def test_but_what_did_not_happen_has_a_rate_of_zero(name: str) -> None:
 # --- ratios and rates over unequal coverage
 
 
-def test_a_ratio_of_counters_seen_in_unequal_time_is_of_their_rates_and_has_no_bounds() -> None:
+def test_unequal_coverage_drops_ratio_bounds() -> None:
     both = window(START, counters={"preemptions": 6.0, "requests_finished": 60.0})
     one = window(START + 60, counters={"preemptions": 6.0}, short_seconds={"requests_finished": 60.0})
     found = value("eviction_rate", windows.sum_windows([both, one]))
@@ -315,7 +312,7 @@ def spoken(start: float = 0.0, **counters: float) -> Window:
     return window(START + start, counters={**whole, **counters})
 
 
-def test_a_counter_seen_at_no_time_divides_nothing() -> None:
+def test_unseen_counter_divides_nothing() -> None:
     unseen = window(
         START, counters={"preemptions": 6.0, "requests_finished": 60.0}, short_seconds={"preemptions": 60.0}
     )
@@ -337,7 +334,7 @@ def test_derived_ratios_lose_their_bounds_too() -> None:
     assert expected_tokens_per_round(found.value or 0, 4) == pytest.approx(3.0)
 
 
-def test_which_of_the_two_counters_was_never_seen_gives_the_reason() -> None:
+def test_unseen_counter_gives_its_reason() -> None:
     gaps = {"preemptions": Gap.STALE, "requests_finished": Gap.RESTARTED}
     whole = window(START, counters={"preemptions": 6.0, "requests_finished": 60.0}, gaps=gaps)
     assert value("eviction_rate", replace(whole, short_seconds={"preemptions": 60.0})) == Missing(gap=Gap.STALE)
@@ -368,14 +365,14 @@ def finished(covered: float, expected: float = 60.0, seconds: float = 60.0) -> W
         (finished(0.5, expected=0.5, seconds=0.5), exactly(180.0, 90)),
     ],
 )
-def test_a_total_rate_is_as_certain_as_its_coverage(of: Window, expected: Reading) -> None:
+def test_total_rate_follows_coverage(of: Window, expected: Reading) -> None:
     assert_close(total_rate(of, "requests_finished"), expected)
 
 
 # --- arrivals
 
 
-def test_arrivals_may_be_fewer_than_what_finished_but_never_negative() -> None:
+def test_arrivals_are_never_negative() -> None:
     assert_close(
         value("arrival_rps", minute(counters={"in_system_change": -60.0})), Reading(value=1, low=1, high=None, n=120)
     )
@@ -383,33 +380,24 @@ def test_arrivals_may_be_fewer_than_what_finished_but_never_negative() -> None:
     assert_close(found, Reading(value=0.0, low=0.0, high=None, n=120))
 
 
-def test_without_the_requests_in_the_system_finished_ones_are_not_called_arrivals() -> None:
+def test_arrivals_need_full_sight() -> None:
     poorer = replace(minute(counters={"in_system_change": None}), gaps={"requests_running": Gap.STALE})
     assert value("arrival_rps", poorer) == Missing(gap=Gap.STALE)
-
-
-def test_arrivals_of_a_window_that_was_half_seen_are_a_lower_bound() -> None:
     half = replace(minute(), expected_seconds=120.0)
     assert value("arrival_rps", half) == Reading(value=None, low=2.5, high=None, n=120)
 
 
-def test_arrivals_of_a_tier_add_up_over_replicas() -> None:
+def test_arrivals_of_tiers_and_late_counters() -> None:
     assert_close(
         value("arrival_rps", windows.sum_windows([minute(), minute()])), Reading(value=5.0, low=5.0, high=None, n=240)
     )
-
-
-def test_arrivals_beside_late_counters_are_a_lower_bound() -> None:
     late = replace(finished(90, expected=30), counters={"requests_finished": 90.0, "in_system_change": 30.0})
     assert value("arrival_rps", late) == Reading(value=None, low=2.0, high=None, n=90)
-
-
-def test_arrivals_whose_gauges_were_stale_for_long_are_a_lower_bound_of_zero() -> None:
     stale = replace(minute(), short_seconds={"in_system_change": 30.0})
     assert value("arrival_rps", stale) == Reading(value=None, low=0.0, high=None, n=120)
 
 
-def test_arrivals_from_counters_of_unequal_time_have_no_lower_bound() -> None:
+def test_unequal_arrivals_have_no_lower_bound() -> None:
     """In one of twenty minutes the gauges were stale: 2 finished a second, 0.5 more came in 19 of the minutes."""
     stale = replace(minute(counters={"in_system_change": None}), start=START + 60, end=START + 120)
     several = [replace(minute(), start=START + 60 * i, end=START + 60 * (i + 1)) for i in range(20)]
@@ -420,13 +408,10 @@ def test_arrivals_from_counters_of_unequal_time_have_no_lower_bound() -> None:
 # --- latency means
 
 
-def test_the_mean_time_per_token_is_not_told_from_a_corrupt_sum() -> None:
+def test_mean_tpot_needs_sums_and_tokens() -> None:
     corrupt = (Histogram(edges=EDGES, counts=(0.0, 0.0, 0.0, 120.0, 0.0), total=None),)
     found = value("tpot_mean_seconds", minute(histograms={"decode_seconds": corrupt}))
     assert found == Missing(gap=Gap.NOT_EXPOSED, text="a sum that the engine printed is contradicted by its buckets")
-
-
-def test_requests_of_one_token_have_no_time_between_tokens() -> None:
     found = value(
         "tpot_mean_seconds", minute(histograms={"generation_tokens_per_request": (histogram([1.0] * 5, LENGTHS),)})
     )
@@ -447,7 +432,7 @@ def test_one_request_of_two_tokens_is_enough() -> None:
 
 
 @pytest.mark.parametrize("family", ["decode_seconds", "generation_tokens_per_request"])
-def test_the_mean_time_per_token_needs_both_histograms(family: str) -> None:
+def test_mean_tpot_needs_both_histograms(family: str) -> None:
     poorer = replace(minute(histograms={family: None}), gaps={family: Gap.RESTARTED})
     assert value("tpot_mean_seconds", poorer) == Missing(gap=Gap.RESTARTED)
 
@@ -456,7 +441,7 @@ def test_the_mean_time_per_token_needs_both_histograms(family: str) -> None:
 
 
 @given(st.floats(0.0, 1.0), st.integers(1, 8))
-def test_acceptance_alike_at_every_position_is_found_again(a: float, k: int) -> None:
+def test_uniform_acceptance_is_found_again(a: float, k: int) -> None:
     at = {f"spec_accepted_at_position/{i}": 1e6 * a ** (i + 1) for i in range(k)}
     accepted = math.fsum(at.values())
     found = value(
@@ -470,7 +455,7 @@ def test_acceptance_alike_at_every_position_is_found_again(a: float, k: int) -> 
     assert found.low - 1e-9 <= a <= found.high + 1e-9
 
 
-def test_rounds_of_three_and_of_four_drafts_are_a_mixture() -> None:
+def test_mixed_rounds_give_acceptance() -> None:
     """Half and half, at an acceptance of 0.8: 1.952 and 2.3616 accepted a round."""
     found = value(
         "speculative_acceptance", spoken(spec_draft_tokens=350.0, spec_accepted_tokens=50 * 1.952 + 50 * 2.3616)
@@ -480,7 +465,7 @@ def test_rounds_of_three_and_of_four_drafts_are_a_mixture() -> None:
     assert found.high == 1.0
 
 
-def test_refusals_are_bounded_by_rounds_and_by_what_was_thrown_away() -> None:
+def test_refusals_are_bounded_twice() -> None:
     """1040 tokens thrown away at up to four a refusal: at least 260; 139 of 453 rounds were accepted whole: at most 314."""
     at = {f"spec_accepted_at_position/{i}": n for i, n in enumerate((200.0, 156.0, 139.0, 139.0))}
     odd = {"spec_accepted_at_position/": 7.0}
@@ -492,7 +477,7 @@ def test_refusals_are_bounded_by_rounds_and_by_what_was_thrown_away() -> None:
     assert (found.low, found.high) == (pytest.approx(634 / (634 + 314)), pytest.approx(634 / (634 + 260)))
 
 
-def test_a_speculator_that_is_never_right_accepts_nothing() -> None:
+def test_never_right_speculator_accepts_nothing() -> None:
     at = {f"spec_accepted_at_position/{i}": 0.0 for i in range(4)}
     found = value("speculative_acceptance", spoken(spec_accepted_tokens=0.0, **at))
     assert found == Reading(value=0.0, low=0.0, high=0.0, n=100)
@@ -502,7 +487,7 @@ rounds = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, m
 
 
 @given(rounds)
-def test_the_share_of_tried_tokens_lies_within_the_bounds_whatever_the_rounds_were(
+def test_acceptance_bounds_hold_for_any_rounds(
     several: list[tuple[int, int]],
 ) -> None:
     """Rounds of (drafted, accepted) tokens; refused where fewer were accepted than drafted."""
@@ -547,7 +532,7 @@ def pages(name: str) -> list[Snapshot]:
     return found
 
 
-def test_acceptance_of_a_real_engine_is_what_its_prompts_allow() -> None:
+def test_real_acceptance_matches_prompts() -> None:
     """n-gram drafts of up to four tokens, repetitive prompts for 125 s, then random ones.
 
     Accepted / drafted falls from 0.99 to 0.024, as the recording says. Of the tokens that were tried 0.99 were accepted,
@@ -586,19 +571,16 @@ def test_kinds_of_gpu_utilization_are_kept_apart() -> None:
     assert gpu_utilization(whole, "amd_gfx") == Missing(gap=Gap.NOT_EXPOSED)
 
 
-def test_without_the_profiling_counter_the_drivers_sums_tell_and_without_those_the_poll() -> None:
+def test_gpu_readings_fall_back() -> None:
     no_profile = minute(gauges={"gpu_gr_engine_active": None})
     assert value("gpu_utilization", no_profile) == exactly(0.8, 60)
     polled = minute(gauges={"gpu_gr_engine_active": None}, counters={"gpu_busy_seconds": None})
     assert value("gpu_utilization", polled) == Reading(value=1.0, low=1.0, high=1.0, n=4)
-
-
-def test_without_energy_the_power_that_was_polled_is_told() -> None:
     polled = minute(counters={"gpu_energy_joules": None})
     assert value("gpu_power_watts", polled) == Reading(value=500.0, low=500.0, high=500.0, n=4)
 
 
-def test_memory_needs_both_gauges_and_is_never_more_than_full() -> None:
+def test_memory_needs_both_gauges() -> None:
     assert value("gpu_memory_utilization", minute(gauges={"gpu_memory_total_bytes": None})) == Missing(
         gap=Gap.NOT_EXPOSED
     )
@@ -623,11 +605,11 @@ def test_memory_needs_both_gauges_and_is_never_more_than_full() -> None:
         ("cost_per_million_tokens", PlanFacts(gpu_hour_price=2.0), ""),
     ],
 )
-def test_what_the_plan_does_not_say_is_not_made_up(name: str, basis: PlanFacts, text: str) -> None:
+def test_missing_plan_facts_are_gaps(name: str, basis: PlanFacts, text: str) -> None:
     assert value(name, basis=basis) == Missing(gap=Gap.NOT_IN_PLAN, text=text)
 
 
-def test_fleet_utilization_is_by_requests_and_unbounded_where_plan_or_engine_tells_no_lengths() -> None:
+def test_fleet_utilization_falls_back_to_requests() -> None:
     by_requests = Reading(value=0.5, low=None, high=None, n=120)
     assert value("fleet_utilization", basis=replace(BASIS, capacity=stated_capacity(4.0, "the plan"))) == by_requests
     uncounted = value("fleet_utilization", minute(counters={"prompt_tokens": None, "generation_tokens": None}))
@@ -636,7 +618,7 @@ def test_fleet_utilization_is_by_requests_and_unbounded_where_plan_or_engine_tel
     assert outputs_alone == Reading(value=(0.5 + 0.6) / 2, low=None, high=None, n=120)
 
 
-def test_cost_and_utilization_of_a_tier_are_those_of_its_replicas() -> None:
+def test_tier_cost_is_its_replicas() -> None:
     tier = windows.sum_windows([minute(), minute(), windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED)])
     assert_close(value("fleet_utilization", tier), replace(BY_HAND["fleet_utilization"], n=240))
     assert_close(tokens_per_gpu_hour(tier, BASIS), exactly(108000.0, 14400))
@@ -645,7 +627,7 @@ def test_cost_and_utilization_of_a_tier_are_those_of_its_replicas() -> None:
 # --- cold starts
 
 
-def test_a_restart_that_does_not_tell_when_it_was_ready_has_no_cold_start() -> None:
+def test_untold_readiness_has_no_cold_start() -> None:
     found = value("cold_start_seconds", window(START, counters={"restarts": 1.0}))
     assert found == Missing(gap=Gap.NOT_EXPOSED, text="the page does not tell when the engine was ready")
 
@@ -653,18 +635,18 @@ def test_a_restart_that_does_not_tell_when_it_was_ready_has_no_cold_start() -> N
 # --- levels
 
 
-def test_a_level_is_a_mean_over_the_time_it_was_seen() -> None:
+def test_level_is_mean_of_seen_time() -> None:
     half = minute(gauges={"kv_utilization": gauge(0.5, 30.0, low=0.25, high=0.75)})
     assert value("kv_utilization", half) == Reading(value=0.5, low=0.25, high=0.75, n=4)
     assert value("kv_utilization", minute(gauges={"kv_utilization": gauge(0.5, 0.0)})) == Missing(gap=Gap.NOT_EXPOSED)
 
 
-def test_a_total_of_gauges_is_bounded_by_the_extremes_of_all_replicas() -> None:
+def test_gauge_total_has_extreme_bounds() -> None:
     tier = windows.sum_windows([minute(), minute(gauges={"requests_running": gauge(3.0, low=1.0, high=5.0)})])
     assert_close(value("requests_running", tier), Reading(value=9.0, low=2.0, high=16.0, n=8))
 
 
-def test_a_total_of_gauges_that_were_stale_for_long_is_a_lower_bound() -> None:
+def test_stale_gauge_total_is_lower_bound() -> None:
     half = minute(gauges={"requests_running": gauge(6.0, 30.0)})
     assert value("requests_running", half) == Reading(value=None, low=3.0, high=None, n=4)
     nearly = minute(gauges={"requests_running": gauge(6.0, 57.0)})
@@ -709,7 +691,7 @@ def test_nothing_but_its_families_changes_a_reading(signal: Signal) -> None:
 
 
 @pytest.mark.parametrize("kind", ["", "external_"])
-def test_lookups_above_the_prompts_of_the_same_span_are_no_share(kind: str) -> None:
+def test_repeated_lookups_are_no_share(kind: str) -> None:
     """6,000 prompt tokens of 120 requests, 7 in the system: 350 tokens may be looked up and not yet counted."""
     names = (f"{kind}prefix_queried_tokens", f"{kind}prefix_hit_tokens")
     again = value(f"{kind}prefix_hit_ratio", minute(counters=dict(zip(names, (9000.0, 4200.0), strict=True))))
@@ -724,14 +706,14 @@ def test_lookups_above_the_prompts_of_the_same_span_are_no_share(kind: str) -> N
     assert_close(value(f"{kind}prefix_hit_ratio", untold), exactly(7 / 15, 9000))
 
 
-def test_lookups_without_gauges_may_be_half_above_the_prompts() -> None:
+def test_lookups_without_gauges_have_slack() -> None:
     for queried, missing in ((8_900.0, False), (9_100.0, True)):
         counters = {"prefix_queried_tokens": queried}
         found = value("prefix_hit_ratio", minute(counters=counters, gauges={"requests_waiting": None}))
         assert isinstance(found, Missing) is missing
 
 
-def test_hits_of_repeated_lookups_make_no_prompt_cheaper() -> None:
+def test_repeated_hits_make_nothing_cheaper() -> None:
     counters = {"prompt_tokens_computed": None, "prefix_queried_tokens": 60_000.0, "prefix_hit_tokens": 54_000.0}
     assert computed_share(minute(counters=counters)) is None
     assert (
@@ -740,14 +722,14 @@ def test_hits_of_repeated_lookups_make_no_prompt_cheaper() -> None:
     )
 
 
-def test_prompt_tokens_that_are_computed_again_are_no_reuse() -> None:
+def test_recomputed_prompts_are_no_reuse() -> None:
     again = value("prefix_reuse_ratio", minute(counters={"prompt_tokens_computed": 9600.0}))
     assert isinstance(again, Missing)
     assert again.gap is Gap.CONTRADICTORY
     assert value("prefix_reuse_ratio", minute(counters={"prompt_tokens_computed": 6100.0})) == exactly(0.0, 6000)
 
 
-def test_more_accepted_tokens_than_drafted_ones_are_no_acceptance() -> None:
+def test_overaccepted_drafts_contradict() -> None:
     found = value("speculative_acceptance", spoken(spec_draft_tokens=400.0, spec_accepted_tokens=450.0))
     assert isinstance(found, Missing)
     assert found.gap is Gap.CONTRADICTORY

@@ -113,7 +113,7 @@ def test_there_are_recordings_of_the_tier() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_requests_of_a_window_are_those_of_the_clients_but_at_its_edges(name: str) -> None:
+def test_window_requests_match_clients(name: str) -> None:
     compared = 0
     for replica, window in shown(name):
         mine = [request for request in clients(name) if request.replica == replica]
@@ -132,7 +132,7 @@ def test_requests_of_a_window_are_those_of_the_clients_but_at_its_edges(name: st
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_over_a_recording_every_request_is_counted_once(name: str) -> None:
+def test_recording_counts_every_request_once(name: str) -> None:
     """Between the first and the last page of each process of each replica; the last request may end on that page."""
     for replica, window in whole_processes(name):
         ended = [r.ended_at for r in clients(name) if r.replica == replica]
@@ -174,7 +174,7 @@ def by_target(name: str) -> tuple[tuple[tuple[float, Snapshot | None], ...], ...
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_lies_between_client_and_engine_is_small_and_positive(name: str) -> None:
+def test_client_overhead_is_small(name: str) -> None:
     """The mean over windows with equal counts, from the engine's own sums: what the allowance below rests on."""
     for family, most in (("ttft_seconds", MOST_OVERHEAD_SECONDS), ("tpot_seconds", TPOT_OVERHEAD_SECONDS)):
         excess = n = 0.0
@@ -193,7 +193,7 @@ def test_what_lies_between_client_and_engine_is_small_and_positive(name: str) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_time_per_output_token_lies_within_its_bounds_in_every_window(name: str) -> None:
+def test_tpot_bounds_hold_in_every_window(name: str) -> None:
     for replica, window in shown(name):
         measured = [
             r.tpot for r in clients(name) if r.replica == replica and r.tpot is not None and inside(window, r.ended_at)
@@ -206,7 +206,7 @@ def test_the_time_per_output_token_lies_within_its_bounds_in_every_window(name: 
             assert low <= nearest_rank(measured, q) <= high, (window.start, signal)
 
 
-def test_the_time_to_first_token_lies_within_its_bounds_in_nearly_every_window() -> None:
+def test_ttft_bounds_hold_in_most_windows() -> None:
     """The engine does not see stalls before the request reaches it: a few windows are wrong, and are said to be few."""
     outside, compared = [], 0
     for name in NAMES:
@@ -228,7 +228,7 @@ def test_the_time_to_first_token_lies_within_its_bounds_in_nearly_every_window()
 # --- restarts
 
 
-def test_during_the_outages_every_window_is_a_gap_without_any_number() -> None:
+def test_outage_windows_are_gaps() -> None:
     """SIGKILL, 63 s of outage; SIGTERM, 34 s: no page, so no reading of anything."""
     whole = [window for _, window in shown("restart") if window.covered_seconds == 0]
     assert len(whole) >= 5
@@ -242,7 +242,7 @@ def test_during_the_outages_every_window_is_a_gap_without_any_number() -> None:
             assert reading.gap is not Gap.NO_TRAFFIC or signal == "cold_start_seconds"
 
 
-def test_each_process_of_the_restarts_is_counted_exactly() -> None:
+def test_restarted_processes_count_exactly() -> None:
     """105, 77 and 79 requests between the first and the last page of each; what ends before the first page is lost."""
     processes = [window for _, window in whole_processes("restart")]
     assert [window.counters["requests_finished"] for window in processes] == [105, 77, 79]
@@ -258,7 +258,7 @@ def test_each_process_of_the_restarts_is_counted_exactly() -> None:
     assert len(lost) <= 4
 
 
-def test_restarts_and_cold_starts_are_counted_and_timed() -> None:
+def test_restarts_and_cold_starts_are_timed() -> None:
     """The recording's stopwatch said 51.1 and 27.9 s from start to the first answer."""
     whole = windows.sum_windows(window for _, window in shown("restart"))
     assert (whole.counters["restarts"], whole.counters["cold_starts"]) == (2, 2)
@@ -268,15 +268,12 @@ def test_restarts_and_cold_starts_are_counted_and_timed() -> None:
     assert found.value == pytest.approx((51.1 + 27.9) / 2, abs=1.0)
 
 
-def test_what_a_dying_server_still_answered_is_taken_as_it_is() -> None:
+def test_dying_and_late_replicas() -> None:
     """A page 1 s after the kill has normal-looking gauges; its counters go no further than the clients' requests."""
     first = whole_processes("restart")[0][1]
     ended = [r.ended_at for r in clients("restart")]
     assert first.counters["requests_finished"] == sum(inside(first, t) for t in ended)
-
-
-def test_a_replica_that_is_not_up_yet_is_a_gap_and_not_idle() -> None:
-    """19 failed scrapes before the second replica's first page."""
+    # 19 failed scrapes before the second replica's first page.
     late = [window for replica, window in shown("scale_up_cold_cache") if replica == "cpu-small-1"]
     unseen = [window for window in late if window.covered_seconds == 0]
     assert len(unseen) >= 5
@@ -285,7 +282,7 @@ def test_a_replica_that_is_not_up_yet_is_a_gap_and_not_idle() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_page_of_a_recording_has_a_problem(name: str) -> None:
+def test_recorded_pages_have_no_problem(name: str) -> None:
     for scraped in by_target(name):
         for _, page in scraped:
             assert page is None or page.problems == ()

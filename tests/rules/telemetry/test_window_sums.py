@@ -31,7 +31,7 @@ def windows() -> tuple[Window, ...]:
         (),
     ],
 )
-def test_only_what_is_read_is_added_and_it_is_the_same(
+def test_sum_of_families_reads_the_same(
     windows: tuple[Window, ...], families: frozenset[str] | set[str] | tuple[str, ...]
 ) -> None:
     assert len(windows) > 20

@@ -100,7 +100,7 @@ def in_some_grouping(several: list[Window], random: Random) -> Window:
 
 @settings(max_examples=60)
 @given(fleets(), st.randoms(use_true_random=False))
-def test_any_grouping_over_time_and_replicas_reads_the_same(several: list[Window], random: Random) -> None:
+def test_any_grouping_reads_the_same(several: list[Window], random: Random) -> None:
     whole = windows.sum_windows(several)
     grouped = in_some_grouping(several, random)
     assert read_all(grouped, BASIS) == read_all(whole, BASIS)
@@ -120,7 +120,7 @@ def full(start: float, finished: float = 30.0) -> Window:
     return window(start, SECONDS, counters=counters, histograms=parts, gauges=gauges)
 
 
-def test_the_grouping_holds_for_every_signal_there_is() -> None:
+def test_grouping_covers_every_signal() -> None:
     """The property above is empty for a signal that never has a number: here each has one."""
     several = [full(START + SECONDS * minute, 30.0 + minute) for minute in range(3) for _ in range(2)]
     whole = read_all(windows.sum_windows(several), BASIS)
@@ -131,17 +131,14 @@ def test_the_grouping_holds_for_every_signal_there_is() -> None:
     assert read_all(windows.sum_windows(by_time), BASIS) == read_all(windows.sum_windows(by_replica), BASIS) == whole
 
 
-def test_every_family_of_every_signal_is_a_family_or_declared_as_never_exposed() -> None:
+def test_known_families_and_empty_sums() -> None:
     known = {family.name for family in FAMILIES} | {NEVER_COUNTED}
     assert {family for signal in SIGNALS for family in signal.families} <= known
-
-
-def test_no_windows_have_no_sum() -> None:
     with pytest.raises(ValueError, match="no windows"):
         windows.sum_windows([])
 
 
-def test_between_two_pages_counters_grow_histograms_grow_and_gauges_are_trapezoids() -> None:
+def test_two_pages_make_one_window() -> None:
     before = snapshot(START, gauges={"requests_running": 2.0})
     after = snapshot(
         START + 10,
@@ -160,7 +157,7 @@ def test_between_two_pages_counters_grow_histograms_grow_and_gauges_are_trapezoi
     assert found.short_seconds == {}
 
 
-def test_requests_in_the_system_change_by_running_and_waiting() -> None:
+def test_system_change_counts_running_and_waiting() -> None:
     before = snapshot(START, gauges={"requests_running": 2.0, "requests_waiting": 1.0})
     after = snapshot(START + 10, gauges={"requests_running": 6.0, "requests_waiting": 0.0})
     assert windows.diff_snapshots(before, after).counters["in_system_change"] == 3
@@ -181,7 +178,7 @@ def test_two_pages_out_of_order_are_refused(later: float) -> None:
 
 
 @pytest.mark.parametrize("family", ["requests_finished", "ttft_seconds", "kv_utilization"])
-def test_a_family_that_one_of_the_pages_lacks_is_a_gap_and_no_zero(family: str) -> None:
+def test_family_missing_once_is_a_gap(family: str) -> None:
     before, after = snapshot(START), snapshot(START + 10)
     for a, b, reason in (
         (without(before, family), after, Gap.NOT_EXPOSED),
@@ -194,7 +191,7 @@ def test_a_family_that_one_of_the_pages_lacks_is_a_gap_and_no_zero(family: str) 
         assert found.seconds_of("generation_tokens") == 10
 
 
-def test_a_family_that_both_pages_print_broken_is_a_failed_scrape_and_not_unknown_to_the_engine() -> None:
+def test_twice_broken_family_is_a_failed_scrape() -> None:
     before, after = (
         without(snapshot(t, broken=frozenset({"ttft_seconds"})), "ttft_seconds") for t in (START, START + 10)
     )
@@ -203,7 +200,7 @@ def test_a_family_that_both_pages_print_broken_is_a_failed_scrape_and_not_unknow
     assert found.seconds_of("ttft_seconds") == 0
 
 
-def test_a_counter_missing_for_one_page_costs_rates_its_seconds_and_no_more() -> None:
+def test_missing_counter_costs_its_seconds() -> None:
     """Absent from the middle one of three pages: 20 of 40 seconds are known, and the rate is of those."""
     pages = [snapshot(START + 10 * i, counters={"requests_finished": 100.0 + 20 * i}) for i in range(5)]
     pages[1] = without(pages[1], "requests_finished")
@@ -214,7 +211,7 @@ def test_a_counter_missing_for_one_page_costs_rates_its_seconds_and_no_more() ->
     assert read_all(whole)["generation_tokens_per_second"] == Reading(value=0.0, low=0.0, high=0.0, n=0)
 
 
-def test_seconds_without_a_family_add_up_whatever_window_says_so() -> None:
+def test_missing_seconds_add_up() -> None:
     with_it = window(START, counters={"preemptions": 1.0})
     without_it = window(START + 60)
     failed = windows.gap_window(START + 120, START + 180, Gap.SCRAPE_FAILED)
@@ -222,7 +219,7 @@ def test_seconds_without_a_family_add_up_whatever_window_says_so() -> None:
     assert windows.sum_windows([without_it, failed, with_it]).seconds_of("preemptions") == 60
 
 
-def test_an_unexposed_family_stays_unexposed_when_a_scrape_failed_meanwhile() -> None:
+def test_unexposed_family_outlives_failed_scrape() -> None:
     failed = windows.gap_window(START + 10, START + 20, Gap.SCRAPE_FAILED)
     whole = windows.sum_windows([windows.diff_snapshots(snapshot(START), snapshot(START + 10)), failed])
     assert whole.explain_missing("spec_drafts") is Gap.NOT_EXPOSED
@@ -236,7 +233,7 @@ def test_of_several_reasons_the_graver_stands() -> None:
     assert windows.sum_windows(several[::2]).explain_missing("preemptions") is Gap.RESTARTED
 
 
-def test_what_was_only_sampled_stays_marked_in_a_sum() -> None:
+def test_sampled_families_stay_marked() -> None:
     several = [window(START, sampled=frozenset({"gpu_power_watts"})), window(START + 60)]
     assert windows.sum_windows(several).sampled == {"gpu_power_watts"}
 
@@ -244,7 +241,7 @@ def test_what_was_only_sampled_stays_marked_in_a_sum() -> None:
 # --- restarts
 
 
-def test_a_later_start_time_is_a_restart_whatever_the_counters_say() -> None:
+def test_other_start_time_is_a_restart() -> None:
     before = snapshot(START)
     after = snapshot(START + 10, started_at=START - 50, ready_at=START - 5, counters={"requests_finished": 500.0})
     found = windows.diff_snapshots(before, after)
@@ -252,25 +249,22 @@ def test_a_later_start_time_is_a_restart_whatever_the_counters_say() -> None:
     assert found.gaps == {EVERYTHING: Gap.RESTARTED}
     assert found.counters == {"restarts": 1, "cold_starts": 1, "cold_start_seconds": 45}
     assert (found.histograms, found.gauges) == ({}, {})
-
-
-def test_an_earlier_start_time_is_another_process_too() -> None:
-    """A service address that leads to either of two replicas."""
+    # A service address that leads to either of two replicas.
     assert windows.is_restart(snapshot(START, started_at=START - 50), snapshot(START + 10))
 
 
 @pytest.mark.parametrize(("later", "another"), [(0.9, False), (-0.9, False), (1.5, True), (-1.5, True)])
-def test_start_times_of_one_process_may_differ_by_their_rounding(later: float, another: bool) -> None:
+def test_start_times_may_round(later: float, another: bool) -> None:
     assert windows.is_restart(snapshot(START), snapshot(START + 10, started_at=START - 1000 + later)) is another
 
 
-def test_an_idle_engine_without_start_times_is_one_process() -> None:
+def test_idle_engine_is_one_process() -> None:
     before, after = (snapshot(t, started_at=None) for t in (START, START + 10))
     assert not windows.is_restart(before, after)
     assert not windows.is_restart(without(before, "engine_steps"), without(after, "engine_steps"))
 
 
-def test_with_equal_start_times_a_counter_that_fell_is_broken_and_costs_only_itself() -> None:
+def test_fallen_counter_breaks_itself_only() -> None:
     found = windows.diff_snapshots(snapshot(START), snapshot(START + 10, counters={"requests_finished": 3.0}))
     assert found.explain_missing("requests_finished") is Gap.RESTARTED
     assert found.short_seconds == {"requests_finished": 10}
@@ -278,7 +272,7 @@ def test_with_equal_start_times_a_counter_that_fell_is_broken_and_costs_only_its
 
 
 @pytest.mark.parametrize("known", [(None, None), (START - 1000, None), (None, START - 5)])
-def test_without_start_times_falling_counters_are_a_restart(known: tuple[float | None, float | None]) -> None:
+def test_falling_counters_are_a_restart(known: tuple[float | None, float | None]) -> None:
     before = snapshot(START, started_at=known[0], ready_at=None)
     counters = {"requests_finished": 3.0, "generation_tokens": 80.0, "engine_steps": 3100.0}
     after = snapshot(START + 10, started_at=known[1], ready_at=None, counters=counters)
@@ -287,21 +281,18 @@ def test_without_start_times_falling_counters_are_a_restart(known: tuple[float |
     assert found.counters == {"restarts": 1}
 
 
-def test_without_start_times_fewer_steps_than_before_are_a_restart_even_if_all_else_grew() -> None:
+def test_steps_decide_without_start_times() -> None:
     grown = {"requests_finished": 120.0, "generation_tokens": 6000.0, "preemptions": 1.0}
     before = snapshot(START, started_at=None)
     assert windows.is_restart(before, snapshot(START + 10, started_at=None, counters={**grown, "engine_steps": 2999.0}))
     assert not windows.is_restart(before, snapshot(START + 10, started_at=None, counters=grown))
-
-
-def test_without_start_times_one_counter_that_fell_among_many_that_grew_is_broken() -> None:
     counters = {"requests_finished": 120.0, "generation_tokens": 10.0, "engine_steps": 3100.0}
     assert not windows.is_restart(
         snapshot(START, started_at=None), snapshot(START + 10, started_at=None, counters=counters)
     )
 
 
-def test_without_start_times_and_steps_more_counters_must_have_fallen_than_grew() -> None:
+def test_most_counters_must_fall() -> None:
     before = without(snapshot(START, started_at=None, counters={"preemptions": 7.0}), "engine_steps")
 
     def restarts(finished: float, tokens: float, preemptions: float) -> bool:
@@ -316,17 +307,14 @@ def test_without_start_times_and_steps_more_counters_must_have_fallen_than_grew(
     assert not restarts(100.0, 5000.0, 7.0)
 
 
-def test_another_engine_at_the_same_address_is_a_restart() -> None:
+def test_other_engine_and_untold_readiness() -> None:
     assert windows.is_restart(snapshot(START), snapshot(START + 10, engine="sglang"))
-
-
-def test_a_restart_whose_page_does_not_tell_when_it_was_ready_has_no_cold_start() -> None:
     for ready in (None, START - 50):
         found = windows.diff_snapshots(snapshot(START), snapshot(START + 10, started_at=START - 50, ready_at=ready))
         assert found.counters == {"restarts": 1}
 
 
-def test_histograms_with_new_edges_begin_anew_and_cost_only_themselves() -> None:
+def test_new_edges_cost_their_histogram() -> None:
     after = snapshot(START + 10, histograms={"ttft_seconds": cumulative([0.2] * 130, OLD_EDGES)})
     found = windows.diff_snapshots(snapshot(START), after)
     assert "ttft_seconds" not in found.histograms
@@ -349,7 +337,7 @@ def cancelled(t: float, steps: float, **gauges: float) -> windows.Snapshot:
     return snapshot(t, counters={"engine_steps": steps}, gauges={**stuck, "engine_awake": 1.0, **gauges})
 
 
-def test_gauges_of_an_engine_that_does_not_step_are_stale_and_not_99_percent() -> None:
+def test_stepless_gauges_are_stale() -> None:
     found = windows.diff_snapshots(cancelled(START, 3000), cancelled(START + 10, 3000))
     for family in ("requests_running", "requests_waiting", "kv_utilization", "kv_utilization_max"):
         assert family not in found.gauges
@@ -358,19 +346,19 @@ def test_gauges_of_an_engine_that_does_not_step_are_stale_and_not_99_percent() -
     assert read_all(found)["kv_utilization"] == Missing(gap=Gap.STALE)
 
 
-def test_the_same_gauges_are_believed_while_the_engine_steps() -> None:
+def test_stepping_engine_is_believed() -> None:
     found = windows.diff_snapshots(cancelled(START, 3000), cancelled(START + 10, 3001))
     assert found.gauges["kv_utilization"].integral == pytest.approx(9.9)
 
 
-def test_an_idle_engine_is_believed_to_be_empty() -> None:
+def test_idle_stepless_engine_is_empty() -> None:
     empty = {"requests_running": 0.0, "requests_waiting": 0.0, "kv_utilization": 0.0, "kv_utilization_max": 0.0}
     found = windows.diff_snapshots(cancelled(START, 3000, **empty), cancelled(START + 10, 3000, **empty))
     assert found.gauges["kv_utilization"].maximum == 0
     assert found.gaps == {}
 
 
-def test_an_engine_that_does_not_count_its_steps_is_believed() -> None:
+def test_uncounted_steps_are_believed() -> None:
     pages = [without(cancelled(t, 0), "engine_steps") for t in (START, START + 10)]
     assert windows.diff_snapshots(*pages).gauges["kv_utilization"].minimum == 0.99
 
@@ -378,7 +366,7 @@ def test_an_engine_that_does_not_count_its_steps_is_believed() -> None:
 # --- coverage
 
 
-def test_below_nine_tenths_of_coverage_a_tier_total_is_a_lower_bound() -> None:
+def test_low_coverage_total_is_lower_bound() -> None:
     """Two replicas over a minute, one of them unseen."""
     seen = window(START, counters={"requests_finished": 120.0}, gauges={"requests_running": gauge(5.0)})
     whole = windows.sum_windows([seen, windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED)])
@@ -388,7 +376,7 @@ def test_below_nine_tenths_of_coverage_a_tier_total_is_a_lower_bound() -> None:
     assert readings["requests_running"] == Reading(value=None, low=5.0, high=None, n=4)
 
 
-def test_above_it_the_total_is_scaled_up_and_open_above() -> None:
+def test_high_coverage_total_is_scaled() -> None:
     """Ten minutes of a replica, one of them unseen."""
     several = [window(START + 60 * i, counters={"requests_finished": 120.0}) for i in range(9)]
     whole = windows.sum_windows([*several, windows.gap_window(START + 540, START + 600, Gap.SCRAPE_FAILED)])
@@ -396,7 +384,7 @@ def test_above_it_the_total_is_scaled_up_and_open_above() -> None:
     assert read_all(whole)["completed_rps"] == Reading(value=2.0, low=1.8, high=None, n=1080)
 
 
-def test_of_two_replicas_seen_throughout_the_total_is_exact() -> None:
+def test_full_coverage_total_is_exact() -> None:
     several = [
         window(START, counters={"requests_finished": n}, gauges={"requests_running": gauge(n)}) for n in (60.0, 30.0)
     ]
@@ -405,22 +393,16 @@ def test_of_two_replicas_seen_throughout_the_total_is_exact() -> None:
     assert readings["requests_running"] == Reading(value=90.0, low=60.0, high=120.0, n=8)
 
 
-def test_time_that_no_window_speaks_of_was_not_covered() -> None:
+def test_coverage_stays_within_bounds() -> None:
     several = [window(START), window(START + 180)]
     assert windows.sum_windows(several).coverage == 0.5
-
-
-def test_no_more_than_everything_is_covered() -> None:
-    """Counters booked late reach back before the windows that expected them."""
+    # Counters booked late reach back before the windows that expected them.
     late = window(START - 60, 120.0, expected_seconds=60.0)
     assert windows.sum_windows([window(START), late]).coverage == 1.0
-
-
-def test_a_window_of_no_time_has_no_coverage() -> None:
     assert window(START, 0.0).coverage == 0.0
 
 
-def test_a_minute_is_the_one_that_the_middle_lies_in() -> None:
+def test_minute_holds_the_window_middle() -> None:
     minute = START // 60 * 60
     assert windows.minute_of(window(minute + 50, 19)) == minute
     assert windows.minute_of(window(minute + 50, 21)) == minute + 60

@@ -24,7 +24,7 @@ from rules.telemetry.wording import number, quantity
         (3.0, "requests", "3"),
     ],
 )
-def test_a_number_has_three_digits_and_its_unit(value: float, unit: str, text: str) -> None:
+def test_number_has_three_digits_and_unit(value: float, unit: str, text: str) -> None:
     assert number(value, unit) == text
 
 

@@ -83,7 +83,7 @@ def reading(context: TierContext, window: Window) -> Reading:
 
 
 @pytest.mark.parametrize("true", [0.33, 0.63, 0.70])
-def test_with_means_in_the_plan_use_is_within_three_points_of_the_truth(true: float) -> None:
+def test_planned_means_give_exact_use(true: float) -> None:
     found = reading(tier(), hour(0, true))
     assert found.value == pytest.approx(true, abs=0.03)
     assert found.low is not None
@@ -93,7 +93,7 @@ def test_with_means_in_the_plan_use_is_within_three_points_of_the_truth(true: fl
 
 @pytest.mark.parametrize("true", [0.33, 0.63, 0.70])
 @pytest.mark.parametrize("guardrails", [TIER["guardrails"], None])
-def test_with_quantiles_alone_the_bounds_of_use_hold_the_truth(true: float, guardrails: object) -> None:
+def test_quantiles_bound_use(true: float, guardrails: object) -> None:
     found = reading(tier(means=False, guardrails=guardrails), hour(0, true))
     assert found.low is not None
     assert found.high is not None
@@ -105,9 +105,7 @@ def test_with_quantiles_alone_the_bounds_of_use_hold_the_truth(true: float, guar
 @pytest.mark.parametrize("prefill_share", [0.0, 0.2, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("longer", [0.4, 1.0, 2.5])
 @pytest.mark.parametrize("hits", [0.0, HITS, 0.9])
-def test_whatever_a_prompt_token_costs_beside_a_generated_one_the_truth_lies_between_the_bounds(
-    prefill_share: float, longer: float, hits: float
-) -> None:
+def test_any_token_cost_lies_within_bounds(prefill_share: float, longer: float, hits: float) -> None:
     """At capacity `prefill_share` of a replica's time goes into computed prompt tokens, the rest into outputs."""
     found = reading(tier(), hour(0, 0.5, longer, hits))
     of_prompts = 0.5 * mean(PROMPTS) * longer * (1 - hits) / (1300 * (1 - HITS))
@@ -129,7 +127,7 @@ def test_whatever_a_prompt_token_costs_beside_a_generated_one_the_truth_lies_bet
         (0.97, False, (Status.OK, Certainty.CERTAIN), (Status.WARNING, Certainty.LIKELY)),
     ],
 )
-def test_trap_and_headroom_are_certain_only_by_the_bound_on_their_side(
+def test_certainty_follows_the_near_bound(
     true: float, means: bool, trap: tuple[Status, Certainty], headroom: tuple[Status, Certainty]
 ) -> None:
     context, hours = tier(means, fleet={"instances": 4}), [hour(number, true) for number in range(WEEK)]
@@ -139,7 +137,7 @@ def test_trap_and_headroom_are_certain_only_by_the_bound_on_their_side(
     assert (found.status, found.certainty) == headroom
 
 
-def test_the_curves_own_lengths_go_before_the_workloads() -> None:
+def test_curve_lengths_precede_workload() -> None:
     curve = copy.deepcopy(TIER["curve"])
     for point in curve["points"]:
         point |= {"prompt_tokens_mean": 2600.0, "prefix_hit_ratio": None}
@@ -162,7 +160,7 @@ def test_the_curves_own_lengths_go_before_the_workloads() -> None:
         (None, None, (1.0, 1.0, 1.0)),
     ],
 )
-def test_prompt_tokens_from_the_prefix_cache_cost_nothing_and_hits_of_one_side_alone_are_a_bound(
+def test_cached_prompts_cost_nothing(
     planned: float | None, computed: float | None, expected: tuple[float, float, float]
 ) -> None:
     lengths = CapacityLengths(prompt_tokens=MeanTokens(low=100.0, high=100.0), prefix_hit_ratio=planned)
@@ -181,7 +179,7 @@ def test_prompt_tokens_from_the_prefix_cache_cost_nothing_and_hits_of_one_side_a
         assert (work.total.low, work.total.high) == (None, None), "outputs are not told"
 
 
-def test_tokens_of_requests_that_are_still_running_are_work() -> None:
+def test_running_requests_are_work() -> None:
     """A minute in which long answers are written and none ends."""
     lengths = CapacityLengths(
         prompt_tokens=MeanTokens(low=100.0, high=100.0), generation_tokens=MeanTokens(low=50.0, high=50.0)
@@ -193,7 +191,7 @@ def test_tokens_of_requests_that_are_still_running_are_work() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_bounds_of_a_mean_hold_for_any_lengths(seed: int) -> None:
+def test_mean_bounds_hold_for_any_lengths(seed: int) -> None:
     source = random.Random(seed)
     shapes = (
         lambda: source.lognormvariate(5, 2),

@@ -54,8 +54,8 @@ def test_each_objective_counts_its_own_slow_requests() -> None:
     kept = of(each(3, lambda n: minute(n, slow=18)))
     found = whole(kept)
     assert (found.n, found.low, found.best, found.high, found.seconds) == (540, 54, 54, 54, 180)
-    assert error_budget.count_slow_rows(kept, TTFT, 0.099, START, START + HOUR) == 3
-    assert error_budget.count_slow_rows(kept, TTFT, 0.1, START, START + HOUR) == 0
+    assert len(error_budget.list_slow_rows(kept, TTFT, 0.099, START, START + HOUR)) == 3
+    assert len(error_budget.list_slow_rows(kept, TTFT, 0.1, START, START + HOUR)) == 0
     assert whole(kept, TPOT).best == 0
     with pytest.raises(ValueError):
         whole(kept, "queue_seconds")
@@ -68,36 +68,36 @@ def test_an_objective_inside_a_bucket_leaves_bounds() -> None:
     assert 0 < found.best < 18
 
 
-def test_without_an_objective_nothing_is_slow_and_nothing_is_counted() -> None:
+def test_no_objective_counts_nothing() -> None:
     found = whole(of([minute(0, slow=18)], context()), TPOT)
     assert (found.n, found.best) == (0, 0)
 
 
-def test_replicas_of_a_minute_are_counted_together_and_their_time_once() -> None:
+def test_replicas_share_their_minute() -> None:
     kept = of([minute(0, slow=18), minute(0, slow=0), minute(1)])
     found = whole(kept)
     assert (found.n, found.best, found.seconds) == (540, 18, 120)
     assert error_budget.count_observed_seconds(kept) == 120
 
 
-def test_replicas_seen_in_the_same_half_of_a_minute_leave_the_other_half_unseen() -> None:
+def test_half_seen_minutes_stay_half() -> None:
     half = replace(minute(0), covered_seconds=30.0)
     assert whole(of([half, half])).seconds == 30
     assert whole(of([half, minute(0)])).seconds == 60
 
 
-def test_observed_time_counts_old_minutes_and_leaves_out_holes() -> None:
+def test_observed_time_leaves_holes() -> None:
     kept = of([minute(number) for number in (*range(10), *range(600, 605))])
     assert len(kept.rows) == (2 + 5) * error_budget.ROW
     assert error_budget.count_observed_seconds(kept) == pytest.approx(15 * 60)
 
 
-def test_a_minute_that_comes_late_takes_its_place() -> None:
+def test_late_minute_takes_its_place() -> None:
     late, ordered = of([minute(0), minute(2), minute(1, slow=9)]), of([minute(0), minute(1, slow=9), minute(2)])
     assert late.rows == ordered.rows
 
 
-def test_a_late_minute_of_a_booked_hour_is_counted_in_its_row() -> None:
+def test_late_minute_joins_its_row() -> None:
     """Rows never overlap, so that the rows of a time stand side by side."""
     hour = replace(minute(0), end=START + HOUR, expected_seconds=HOUR, covered_seconds=HOUR)
     kept = error_budget.restore_budget(tier(), [load_bins.bin_window(hour, None, "")], [])
@@ -108,7 +108,7 @@ def test_a_late_minute_of_a_booked_hour_is_counted_in_its_row() -> None:
     assert error_budget.count_slow_requests(late, TTFT, START + 500, now).n == 360
 
 
-def test_minutes_of_a_partly_seen_hour_add_to_its_seen_time() -> None:
+def test_partial_hour_gains_minutes() -> None:
     hour = replace(minute(0), end=START + HOUR, expected_seconds=HOUR, covered_seconds=600)
     kept = error_budget.restore_budget(tier(), [load_bins.bin_window(hour, None, "")], [])
     known = error_budget.count_observed_seconds(kept)
@@ -122,15 +122,12 @@ def test_rows_are_slow_by_the_best_estimate() -> None:
     first = error_budget.count_slow_requests(kept, TTFT, START, START + 60)
     share = first.best / first.n
     assert first.low == 0 < share
-    assert error_budget.count_slow_rows(kept, TTFT, share / 2, START, START + HOUR) == 2
-    assert error_budget.count_slow_rows(kept, TTFT, share * 2, START, START + HOUR) == 0
-    found = error_budget.find_burn_span(kept, TTFT, share / 2, START, START + HOUR)
-    assert found is not None
-    assert (found.begin, found.end) == (START, START + 180)
-    assert error_budget.find_burn_span(kept, TTFT, share * 2, START, START + HOUR) is None
+    rows = error_budget.list_slow_rows(kept, TTFT, share / 2, START, START + HOUR)
+    assert rows == [(START, START + 60), (START + 120, START + 180)]
+    assert len(error_budget.list_slow_rows(kept, TTFT, share * 2, START, START + HOUR)) == 0
 
 
-def test_requests_without_output_events_are_not_counted_after_a_burn() -> None:
+def test_eventless_requests_follow_no_burn() -> None:
     """After the burn 180 requests have 360 events, and 180 have none."""
     burning, calm = (
         replace(minute(number), histograms={"itl_seconds": minute(number, rps=6, slow=slow).histograms[TTFT]})
@@ -138,23 +135,24 @@ def test_requests_without_output_events_are_not_counted_after_a_burn() -> None:
     )
     silent = replace(minute(2), histograms={"itl_seconds": ()})
     kept = of([burning, calm, silent], context(slo={"ttft_p99_seconds": 0.26, "itl_p99_seconds": 0.26}))
-    found = error_budget.find_burn_span(kept, "itl_seconds", 0.05, START, START + HOUR)
-    assert found == error_budget.BurnSpan(begin=START, end=START + 60, n=180, slow=0)
+    assert error_budget.list_slow_rows(kept, "itl_seconds", 0.05, START, START + HOUR) == [(START, START + 60)]
+    after = error_budget.count_slow_requests(kept, "itl_seconds", START + 60, START + HOUR)
+    assert (after.n, after.high) == (180, 0)
 
 
-def test_a_minute_without_the_histograms_is_not_seen() -> None:
+def test_minute_without_histograms_is_unseen() -> None:
     empty = minute(0, histograms={})
     empty = Window(start=empty.start, end=empty.end, expected_seconds=60, covered_seconds=60)
     assert whole(of([empty])).seconds == 0
 
 
-def test_only_what_lies_in_the_window_is_told() -> None:
+def test_window_is_told_alone() -> None:
     kept = of(each(10, lambda n: minute(n, slow=n)))
     assert error_budget.count_slow_requests(kept, TTFT, START + 300, START + 600).best == 5 + 6 + 7 + 8 + 9
     assert error_budget.count_slow_requests(kept, TTFT, START + 340, START + 600).best == 6 + 7 + 8 + 9
 
 
-def test_three_days_stay_below_the_size_that_a_node_can_afford_and_no_request_is_lost_on_the_way() -> None:
+def test_three_days_fit_and_lose_nothing() -> None:
     kept = of(each(4 * 24 * 60, lambda n: minute(n, slow=1.8)))
     now = START + 4 * DAY
     assert 8 * len(kept.rows) < 230_000
@@ -165,17 +163,17 @@ def test_three_days_stay_below_the_size_that_a_node_can_afford_and_no_request_is
     assert found.seconds == pytest.approx(3 * DAY, rel=0.002)
     recent = whole(kept, back=HOUR, now=now)
     assert (recent.n, recent.seconds) == (60 * 180, HOUR)
-    assert error_budget.count_slow_rows(kept, TTFT, 0.0, now - HOUR, now) == 60
+    assert len(error_budget.list_slow_rows(kept, TTFT, 0.0, now - HOUR, now)) == 60
 
 
-def test_a_booking_changes_no_budget_that_somebody_holds() -> None:
+def test_booking_changes_no_held_budget() -> None:
     before = of([minute(0)])
     rows = before.rows[:]
     error_budget.add_minute(before, minute(0, slow=5))
     assert before.rows == rows
 
 
-def test_what_was_counted_against_another_promise_is_forgotten() -> None:
+def test_changed_promise_forgets_counts() -> None:
     seen = minutes(tier(), {"a": each(5, lambda n: minute(n, slow=18))})
     assert whole(seen.budget).best == 90
     stricter = context(slo={"ttft_p99_seconds": 0.05})
@@ -183,7 +181,7 @@ def test_what_was_counted_against_another_promise_is_forgotten() -> None:
     assert tier_minutes.rebin_minutes(seen, tier()).budget is seen.budget
 
 
-def test_a_restarted_agent_knows_the_budget_from_its_history(tmp_path: Path) -> None:
+def test_restarted_agent_restores_budget(tmp_path: Path) -> None:
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
     before, now, curve = error_budget.empty_budget(tier()), START + 5 * HOUR, tier().curve
     closed: list[ClosedMinute] = []
@@ -202,7 +200,7 @@ def test_a_restarted_agent_knows_the_budget_from_its_history(tmp_path: Path) -> 
     assert math.isclose(whole(found, now=now).seconds, 5 * HOUR)
 
 
-def test_a_budget_that_is_known_goes_on_with_the_minutes_that_follow() -> None:
+def test_restored_budget_goes_on() -> None:
     watcher = EvaluationSteps({"t": tier()})
     watcher.restore_error_budget("t", of(each(10, lambda n: minute(n, slow=18))))
     for scrape in range(9):
@@ -211,7 +209,7 @@ def test_a_budget_that_is_known_goes_on_with_the_minutes_that_follow() -> None:
     assert whole(watcher.minutes["t"].budget).best == 180
 
 
-def test_a_daemon_that_starts_anew_or_gets_another_promise_judges_the_hour_before(tmp_path: Path) -> None:
+def test_restarted_daemon_judges_last_hour(tmp_path: Path) -> None:
     """An earlier run booked ten minutes of 29 requests in 0.4 s each: 2 s are promised, then 0.26 s."""
     now = time.time() // 60 * 60
     plan = tmp_path / "plan.yaml"
@@ -237,7 +235,7 @@ def test_a_daemon_that_starts_anew_or_gets_another_promise_judges_the_hour_befor
         stricter.close(now)
 
 
-def test_of_a_history_that_cannot_be_read_nothing_is_known(tmp_path: Path) -> None:
+def test_unreadable_history_tells_nothing(tmp_path: Path) -> None:
     def locked() -> HistoryStore:
         raise HistoryError(tmp_path, "locked")
 

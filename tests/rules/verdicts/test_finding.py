@@ -42,7 +42,7 @@ def through(results: Iterable[RuleResult]) -> tuple[RuleState, list[ClosedSpan]]
     return rule_state, ended
 
 
-def test_an_episode_runs_from_the_first_warning_to_the_first_ok() -> None:
+def test_episode_spans_warning_to_ok() -> None:
     rule_state, ended = through([result(1, OK), result(2, WARNING), result(3, WARNING), result(4, OK), result(5, OK)])
     assert rule_state.finding is None
     (finding,) = ended
@@ -77,7 +77,7 @@ def test_only_changes_are_transitions() -> None:
     assert [t.t for t in rule_state.finding.transitions] == [1, 3, 4, 5]
 
 
-def test_a_gap_inside_does_not_end_an_episode() -> None:
+def test_gap_ends_no_episode() -> None:
     rule_state, ended = through([result(1, WARNING), gap(2), gap(3), result(4, WARNING), result(5, OK)])
     spans = [e for e in ended if isinstance(e, UnknownSpan)]
     (finding,) = [e for e in ended if isinstance(e, Finding)]
@@ -98,7 +98,7 @@ def test_a_gap_inside_does_not_end_an_episode() -> None:
         (Gap.NOT_IN_PLAN, 901.0, True),
     ],
 )
-def test_only_a_rule_that_is_asked_no_more_ends_without_an_ok(reason: Gap, seconds: float, ends: bool) -> None:
+def test_unasked_rule_ends_without_ok(reason: Gap, seconds: float, ends: bool) -> None:
     """Missing data is no recovery, however long it lasts."""
     rule_state, ended = through([result(1, WARNING), gap(2, reason), gap(2 + seconds, reason)])
     assert (rule_state.finding is None) is ends
@@ -122,7 +122,7 @@ def test_another_reason_is_another_span() -> None:
     ]
 
 
-def test_the_worst_is_by_status_then_certainty_then_stage_and_the_latest_of_these() -> None:
+def test_worst_has_an_order() -> None:
     def worst(*results: Verdict) -> float:
         rule_state, _ = through(results)
         assert rule_state.finding is not None
@@ -149,7 +149,7 @@ def test_what_is_watched_no_more_ends() -> None:
     assert close_rule_state(fine, 9) == ()
 
 
-def test_an_episode_that_flaps_for_a_week_keeps_its_first_and_its_latest_changes() -> None:
+def test_flapping_episode_keeps_its_ends() -> None:
     flapping = [result(60.0 * n, (Status.WARNING, Status.CRITICAL)[n % 2]) for n in range(10_080)]
     rule_state, ended = through(flapping)
     assert ended == []

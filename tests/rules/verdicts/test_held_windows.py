@@ -31,14 +31,14 @@ def test_sums_are_those_of_the_windows() -> None:
     assert one.by_load_bin(context().curve) == sum_load_bins(inside) != {}
 
 
-def test_each_minute_has_the_windows_of_all_replicas_oldest_first() -> None:
+def test_minute_has_all_windows_in_order() -> None:
     periods = held().periods(60.0)
     assert list(periods) == sorted(periods)
     assert [sorted(binned.replica or "" for binned in group) for group in periods.values()] == [["a", "b"]] * 6
     assert held().on_curve == tuple(binned for binned in held() if binned.bin is not None)
 
 
-def test_the_same_question_is_answered_once_and_another_argument_is_another_question() -> None:
+def test_answers_cache_by_argument() -> None:
     asked: list[float] = []
 
     def count(windows: HeldWindows, factor: float) -> float:
@@ -58,7 +58,7 @@ def test_held_windows_are_held_as_they_are() -> None:
     assert hold(tuple(one)) == one
 
 
-def test_a_window_inside_another_does_not_end_the_time_that_was_seen() -> None:
+def test_inner_window_ends_nothing() -> None:
     spans = [(0.0, 100.0), (10.0, 20.0), (90.0, 120.0)]
     seen = [gap_window(begin, end, Gap.SCRAPE_FAILED) for begin, end in spans]
     held = HeldWindows(

@@ -38,7 +38,7 @@ def test_healthy_traffic_breaks_no_promise(name: str) -> None:
     assert findings(name) == {}
 
 
-def test_a_cascade_is_told_as_a_broken_promise_with_its_causes_and_pages_by_its_own_rule_only() -> None:
+def test_cascade_breaks_the_promise_once() -> None:
     """Five minutes of it spend less than a page's budget: the cascade's page came before, and this is likely."""
     found = findings("kv_cascade")
     burn = found["TtftSloBurn"].worst
@@ -47,7 +47,7 @@ def test_a_cascade_is_told_as_a_broken_promise_with_its_causes_and_pages_by_its_
     assert "throttling" in burn.causes[0].against[0]
 
 
-def test_whole_requests_burn_by_the_share_that_the_clients_saw() -> None:
+def test_whole_requests_match_clients() -> None:
     """By requests.csv 174 of 279 requests took longer than 5 s. Most of their time passed in the queue."""
     found = findings("kv_cascade")
     worst = found["E2eSloBurn"].worst
@@ -58,20 +58,20 @@ def test_whole_requests_burn_by_the_share_that_the_clients_saw() -> None:
     assert "ItlSloBurn" not in found, "its tokens came in time"
 
 
-def test_requests_held_back_for_adapters_are_the_first_cause_of_the_divergence_in_lora() -> None:
+def test_adapters_cause_divergence_in_lora() -> None:
     worst = findings("lora", frozenset({DIVERGENCE}))[DIVERGENCE].worst
     assert worst.status is Status.WARNING
     assert worst.causes[0].cause == "adapters held back"
 
 
-def test_hits_that_were_lost_are_the_first_cause_of_the_divergence() -> None:
+def test_lost_hits_cause_the_divergence() -> None:
     """The plan names no hits: the slow minutes against the others tell, whatever limit made them slow."""
     worst = findings("prefix", frozenset({DIVERGENCE}))[DIVERGENCE].worst
     assert worst.causes[0].cause == "prefix hits"
     assert worst.causes[0].evidence[0].startswith("fewer prefix hits: 8% in the slow minutes, 94% before")
 
 
-def test_a_burn_pages_once_and_is_resolved_within_the_short_window() -> None:
+def test_burn_pages_once_and_resolves() -> None:
     """3 requests a second, all of them in 0.4 s for twelve minutes, then in 0.08 s; 0.26 s are promised."""
     watcher = EvaluationSteps({"t": context(slo={"ttft_p99_seconds": 0.26})})
     seen: list[tuple[float, bool]] = []

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rules.verdicts.projection import ForecastPoint, Projection
+from rules.verdicts.context import ForecastPoint, Projection
 
 
 def at(t: float, q95: float = 2.0) -> ForecastPoint:
@@ -11,7 +11,7 @@ def projection(*points: ForecastPoint) -> Projection:
     return Projection(tier="t", made_at=1000.0, horizon_seconds=200.0, points=points, method="m")
 
 
-def test_what_can_still_be_warmed_for_ends_with_the_first_point_at_or_behind_the_lead() -> None:
+def test_warmable_ends_behind_lead() -> None:
     made = projection(*(at(1000.0 + 60.0 * n) for n in range(20)))
     assert [point.t for point in made.points_until(1030.0)] == [1060.0, 1120.0, 1180.0, 1240.0]
     exactly = projection(at(1100.0), at(1200.0), at(1300.0))
@@ -19,7 +19,7 @@ def test_what_can_still_be_warmed_for_ends_with_the_first_point_at_or_behind_the
     assert [point.t for point in exactly.points_until(1100.0)] == [1100.0, 1200.0, 1300.0]
 
 
-def test_bins_longer_than_the_lead_still_tell_of_the_next_one() -> None:
+def test_long_bins_tell_the_next() -> None:
     assert [point.t for point in projection(at(1600.0), at(2200.0)).points_until(1000.0)] == [1600.0]
 
 

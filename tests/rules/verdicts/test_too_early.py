@@ -140,7 +140,7 @@ def results(history: list[Window]) -> list[RuleResult]:
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_no_sentence_names_a_longer_time_than_was_watched(name: str) -> None:
+def test_sentences_name_watched_times(name: str) -> None:
     history = HISTORIES[name]
     watched = hold(slices_of(context(**PLAN), history)).watched_seconds
     for result in results(history):
@@ -149,7 +149,7 @@ def test_no_sentence_names_a_longer_time_than_was_watched(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_no_rule_is_ok_before_its_minimum_was_watched(name: str) -> None:
+def test_rules_wait_for_their_minimum(name: str) -> None:
     history = HISTORIES[name]
     watched = hold(slices_of(context(**PLAN), history)).watched_seconds
     needed = {rule.name: rule.minimum_seconds for rule in RULES}
@@ -159,7 +159,7 @@ def test_no_rule_is_ok_before_its_minimum_was_watched(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in HISTORIES if "24 times" in name or "overloaded" in name])
-def test_what_is_wrong_already_is_not_called_ok_for_being_young(name: str) -> None:
+def test_young_trouble_is_not_ok(name: str) -> None:
     """Of those that answer from a minute on, only what so much load says nothing of."""
     fine = {a.rule for a in results(HISTORIES[name]) if isinstance(a, Verdict) and a.status is Status.OK}
     assert fine <= PROVEN

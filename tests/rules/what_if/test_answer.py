@@ -107,7 +107,7 @@ def test_less_load_never_breaks_what_more_held(usable: Capacity, one: float, oth
 
 
 @given(capacities(), st.tuples(COUNTS, LOADS), st.tuples(COUNTS, LOADS), st.booleans())
-def test_more_replicas_and_less_load_never_serve_worse(
+def test_more_replicas_never_serve_worse(
     usable: Capacity, first: tuple[int, float], second: tuple[int, float], is_open: bool
 ) -> None:
     """Of the whole answer, also while a finding is open at the ten replicas of the last hour."""
@@ -127,7 +127,7 @@ def test_the_needed_replicas_never_break(usable: Capacity, rps: float) -> None:
     assert check_capacity(usable, rps / needed.replicas) in FINE
 
 
-def test_certainty_comes_from_what_production_kept_and_broke() -> None:
+def test_certainty_comes_from_production() -> None:
     usable = capacity(5.0, low=4.0, high=6.0, certainty=Certainty.CERTAIN, knee_seen=True)
     loads = (4.0, 5.0, 6.0, 6.1)
     expected = [SloStatus.KEPT, SloStatus.LIKELY_KEPT, SloStatus.LIKELY_BROKEN, SloStatus.BROKEN]
@@ -151,7 +151,7 @@ def test_the_peak_is_shared_evenly() -> None:
     assert found.utilization == pytest.approx(5 / USABLE)
 
 
-def test_latency_is_the_benchmarks_between_its_two_points() -> None:
+def test_latency_lies_between_benchmark_points() -> None:
     value = result(6).asked.benchmark["ttft_p99_seconds"]
     assert isinstance(value, Reading)
     # 5 rps, halfway between 0.2 s at 4 and 0.5 s at 6.
@@ -170,7 +170,7 @@ def test_overloaded_minutes_do_not_slow_the_curve() -> None:
     assert found[20].asked.kept in FINE
 
 
-def test_longer_requests_are_more_work_and_read_the_curve_further_up() -> None:
+def test_longer_requests_read_curve_further() -> None:
     """All requests twice as long as planned: 3 rps of the peak are the work of 6."""
     found = answer_question(demand([(3.0, 160.0)] * 20), 1)
     assert (found.rps, found.work_rps) == (pytest.approx(3.0), pytest.approx(6.0))
@@ -185,7 +185,7 @@ def test_longer_requests_are_more_work_and_read_the_curve_further_up() -> None:
     assert answer_question(demand([(3.0, 80.0)] * 20), 1).curve_work == pytest.approx(1.0)
 
 
-def test_in_the_first_hour_the_busiest_three_minutes_of_arrivals_are_the_peak() -> None:
+def test_busiest_minutes_are_the_first_peak() -> None:
     """Nine calm minutes, then 5 rps arrive where 3 are completed: the mean would be 2."""
     found = answer_question(demand([(1.0, 80.0)] * 9 + [(5.0, 80.0)] * 3), 1)
     assert (found.rps, found.peak and found.peak.source) == (
@@ -194,16 +194,13 @@ def test_in_the_first_hour_the_busiest_three_minutes_of_arrivals_are_the_peak() 
     )
     # The overload stays the peak of the hour, also after it ended.
     assert answer_question(demand([(1.0, 80.0)] * 9 + [(5.0, 80.0)] * 4 + [(1.0, 80.0)] * 42), 1).rps == found.rps
-
-
-def test_after_an_hour_one_burst_is_no_peak() -> None:
     found = answer_question(demand([(5.0, 80.0)] * 5 + [(4.0, 80.0)] * 10 + [(1.0, 80.0)] * 45), 1)
     assert found.peak is not None
     assert (found.rps, found.peak.highest) == (pytest.approx(4.0), pytest.approx(5.0))
     assert found.peak.source == "reached in three stretches of five minutes"
 
 
-def test_the_headline_says_of_a_full_cache_that_it_is_reached_and_not_that_it_breaks() -> None:
+def test_full_cache_is_reached_not_broken() -> None:
     full = [{**point, "kv_utilization": kv} for point, kv in zip(POINTS, (0.4, 0.8, 1.0, 1.0), strict=True)]
     found = answer_question(seen_of(tier_view(curve={"points": full}), hours()), 5, 27.0)
     assert found.asked.kept in FINE
@@ -211,7 +208,7 @@ def test_the_headline_says_of_a_full_cache_that_it_is_reached_and_not_that_it_br
     assert "; first breaks TTFT P99 above 2 s, at 73.3 rps (+144%)." in headline(answer_question(WEEK_SEEN, 10), "UTC")
 
 
-def test_what_arrives_now_is_the_load_where_it_is_more_than_any_peak() -> None:
+def test_present_load_precedes_peaks() -> None:
     """An hour at 2 rps, then 5 rps for three minutes: no stretch of five minutes has them yet."""
     found = answer_question(demand([(2.0, 80.0)] * 60 + [(5.0, 80.0)] * 3), 1)
     assert (found.rps, found.peak and found.peak.source) == (
@@ -222,13 +219,13 @@ def test_what_arrives_now_is_the_load_where_it_is_more_than_any_peak() -> None:
     assert over.rps == pytest.approx(2.0)
 
 
-def test_the_peak_is_the_stretch_of_most_work() -> None:
+def test_peak_has_most_work() -> None:
     """8 short requests per second are less than 5 of four times their length."""
     found = answer_question(demand([(8.0, 80.0)] * 30 + [(5.0, 320.0)] * 30), 1)
     assert (found.rps, found.work_rps) == (pytest.approx(5.0), pytest.approx(20.0))
 
 
-def test_an_open_finding_breaks_this_size_and_smaller_ones_at_this_load() -> None:
+def test_open_finding_breaks_this_size() -> None:
     asked = {n: answer_question(WEEK_SEEN, n, None, [burn()]) for n in (9, 10, 11)}
     assert [asked[n].asked.kept for n in (9, 10)] == [SloStatus.BROKEN] * 2
     assert [asked[n].burns.cover(n, asked[n].rps) for n in (10, 11)] == [True, False]
@@ -247,16 +244,13 @@ def test_an_open_finding_breaks_this_size_and_smaller_ones_at_this_load() -> Non
     [burn(end=168.0), burn(certainty=Certainty.LIKELY), burn(rule="QueueGrowing"), burn(rule="KvCacheCascade")],
     ids=["ended", "likely", "another rule", "a cascade that nobody feels yet"],
 )
-def test_an_ended_or_likely_finding_and_another_rule_break_nothing(episode: Finding) -> None:
+def test_ended_or_likely_finding_breaks_nothing(episode: Finding) -> None:
     assert answer_question(WEEK_SEEN, 10, None, [episode]).asked.kept in FINE
 
 
-def test_a_cascade_that_users_feel_breaks_this_size() -> None:
+def test_felt_cascade_breaks_unseen_does_not() -> None:
     felt = finding("KvCacheCascade", 167.0, None, status=Status.CRITICAL)
     assert answer_question(WEEK_SEEN, 10, None, [felt]).asked.kept is SloStatus.BROKEN
-
-
-def test_a_finding_of_a_tier_that_was_not_seen_lately_breaks_nothing() -> None:
     old = replace(WEEK_SEEN, until=START + WEEK + 2 * HOUR)
     found = answer_question(old, 10, None, [burn()])
     assert (found.now, found.asked.kept in FINE) == (None, True)
@@ -272,12 +266,12 @@ def test_measured_tokens_are_divided_by_once() -> None:
     assert found.cost_now.per_million_tokens == pytest.approx(50 / 5.76)
 
 
-def test_another_peak_is_the_same_traffic_so_many_times_as_large() -> None:
+def test_peak_factor_scales_traffic() -> None:
     found = result(4, rps=60.0)
     assert found.cost.tokens_per_hour == pytest.approx(2 * 5.76e6)
 
 
-def test_the_first_limit_is_the_capacity_by_the_objective_that_limits_the_curve() -> None:
+def test_first_limit_is_curves_objective() -> None:
     found = result(6)
     first = limit(found, "ttft_p99_seconds")
     assert found.first_limit is first
@@ -286,7 +280,7 @@ def test_the_first_limit_is_the_capacity_by_the_objective_that_limits_the_curve(
     assert isinstance(limit(found, "kv_utilization").rps, Missing)
 
 
-def test_one_replica_lost_is_judged_at_the_load_of_those_that_are_left() -> None:
+def test_lost_replica_loads_the_rest() -> None:
     found = result(5)
     assert found.one_lost is not None
     # 30 rps on four are 7.5 each, beyond 7.333; on five 6.
@@ -296,13 +290,13 @@ def test_one_replica_lost_is_judged_at_the_load_of_those_that_are_left() -> None
     assert (last.one_lost, last.one_lost_rps, last.asked.kept) == (None, 0.0, SloStatus.LIKELY_BROKEN)
 
 
-def test_production_that_carries_less_than_the_curve_decides() -> None:
+def test_worse_production_decides() -> None:
     slow = [*hours(84, rps=lambda n: 20.0), *hours(84, rps=lambda n: 60.0, first=84, ttft={0.08: 0.9, 3.0: 0.1})]
     found = result(10, several=slow, rps=65.0)
     assert found.asked.kept is SloStatus.BROKEN
 
 
-def test_a_tier_without_a_benchmark_is_judged_as_far_as_production_went() -> None:
+def test_tier_without_benchmark_uses_production() -> None:
     bare = tier_view(curve=None)
     # Without load bins the mean load is known to be kept: 2 rps a replica.
     held, beyond = result(15, bare), result(14, bare)
@@ -310,13 +304,13 @@ def test_a_tier_without_a_benchmark_is_judged_as_far_as_production_went() -> Non
     assert (beyond.first_limit, beyond.one_lost_rps, held.utilization, held.needed) == (None, None, None, None)
 
 
-def test_an_operating_point_given_by_hand_is_named() -> None:
+def test_given_operating_point_is_named() -> None:
     found = result(5, tier_view(curve=None, operating_point={"usable_rps": 4.0}))
     assert (limit(found, GIVEN).source, limit(found, GIVEN).best) == (CapacitySource.OPERATOR, 4.0)
     assert found.first_limit is limit(found, GIVEN)
 
 
-def test_a_tier_that_was_never_seen_is_answered_from_its_plan() -> None:
+def test_unseen_tier_answers_from_plan() -> None:
     seen = ProductionSummary(context=PLANNED, since=START, until=START + WEEK)
     found = answer_question(seen, 10)
     assert (found.rps, found.asked.rps, found.asked.kept) == (50.0, 5.0, SloStatus.LIKELY_KEPT)

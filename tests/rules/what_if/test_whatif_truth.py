@@ -22,7 +22,7 @@ def drifting() -> Simulated:
     return simulated("chat-h100", 3.3, days=4, longer=lambda t: 1 + t / (4 * DAY))
 
 
-def test_the_peak_is_that_of_the_simulated_afternoon(rag: Simulated) -> None:
+def test_peak_matches_simulated_afternoon(rag: Simulated) -> None:
     found = rag.result(3)
     assert found.peak is not None
     assert found.peak.at is not None
@@ -32,7 +32,7 @@ def test_the_peak_is_that_of_the_simulated_afternoon(rag: Simulated) -> None:
 
 
 @pytest.mark.parametrize("name", ["ttft_p50_seconds", "ttft_p99_seconds", "tpot_p99_seconds", "kv_utilization"])
-def test_the_curve_at_the_asked_load_contains_what_the_simulator_gives(rag: Simulated, name: str) -> None:
+def test_curve_holds_simulated_latency(rag: Simulated, name: str) -> None:
     """The simulator takes a load in steps of half a per cent of its range."""
     found = rag.result(2, rps=11.0)
     value = found.asked.benchmark[name]
@@ -50,7 +50,7 @@ def test_beyond_the_benchmark_nothing_is_invented(rag: Simulated) -> None:
     assert found.asked.kept in BAD
 
 
-def test_the_load_at_which_the_slo_breaks_is_that_of_the_simulator(rag: Simulated) -> None:
+def test_breaking_load_matches_simulator(rag: Simulated) -> None:
     limits = {one.name: one for one in rag.result(3).limits}
     load = limits["ttft_p99_seconds"].best
     assert load is not None
@@ -64,7 +64,7 @@ def test_the_fewest_replicas_that_hold_are_needed(rag: Simulated) -> None:
     assert rag.truth("ttft_p99_seconds", 12.0 / needed.replicas) < 2.0
 
 
-def test_longer_prompts_lower_the_capacity_and_with_it_the_verdict(drifting: Simulated) -> None:
+def test_longer_prompts_change_the_verdict(drifting: Simulated) -> None:
     """4.5 rps keep the SLO with planned prompts, not with twice as long ones."""
     assert drifting.truth("ttft_p99_seconds", 4.5) < 1.5
     found = drifting.result(2, rps=9.0)

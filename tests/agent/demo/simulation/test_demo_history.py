@@ -21,7 +21,7 @@ from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.daemon.daemon import Daemon
 from agent.demo.runner import watch
-from agent.demo.simulation.scenario import DAY, HOUR, weekday
+from agent.demo.simulation.scenario import DAY, HOUR
 from agent.demo.simulation.weeks import CONFIG, HISTORY, PLAN, SimulatedHistory, continue_simulation, fill
 from agent.errors import ConfigError
 from agent.history.reader import NOTE, Reader
@@ -62,7 +62,7 @@ def hours(store: Reader, tier: str, since: float = BEGIN, until: float = END) ->
     return store.bins(tier, since, until)
 
 
-def test_requests_and_tokens_in_the_history_are_those_of_the_truth(past: tuple[Reader, Truth]) -> None:
+def test_history_equals_simulated_truth(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     silent = [(one["begin"], one["end"]) for one in truth["not_watched"]]
     for tier, told in truth["tiers"].items():
@@ -76,7 +76,7 @@ def test_requests_and_tokens_in_the_history_are_those_of_the_truth(past: tuple[R
             assert total.counters["generation_tokens"] == pytest.approx(day["generation_tokens"], rel=2e-3)
 
 
-def test_demand_is_known_for_every_minute_that_was_watched_and_for_no_other(past: tuple[Reader, Truth]) -> None:
+def test_demand_covers_watched_minutes_only(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     (silent,) = truth["not_watched"]
     for tier, told in truth["tiers"].items():
@@ -89,23 +89,7 @@ def test_demand_is_known_for_every_minute_that_was_watched_and_for_no_other(past
         assert asked == pytest.approx(day["arrived"], rel=5e-3)
 
 
-def test_traffic_follows_the_hour_and_the_day_of_the_week(past: tuple[Reader, Truth]) -> None:
-    store, _ = past
-    minutes = store.demand(RAG, BEGIN, END)
-
-    def mean(hour: int, weekend: bool) -> float:
-        found = [
-            one.requests or 0.0
-            for one in minutes
-            if one.start % DAY // HOUR == hour and (weekday(one.start) >= 5) is weekend
-        ]
-        return sum(found) / len(found)
-
-    assert mean(13, False) > 3 * mean(2, False)
-    assert mean(13, True) == pytest.approx(0.4 * mean(13, False), rel=0.1)
-
-
-def test_prompts_of_one_tier_double_as_the_truth_says_and_the_others_stay(past: tuple[Reader, Truth]) -> None:
+def test_prompts_double_in_one_tier(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     drift = truth["tiers"][CHAT]["prompt_drift"]
 
@@ -120,7 +104,7 @@ def test_prompts_of_one_tier_double_as_the_truth_says_and_the_others_stay(past: 
         assert truth["tiers"][tier]["prompt_drift"] is None
 
 
-def test_check_finds_the_drift_and_nothing_in_the_tiers_without_one(past: tuple[Reader, Truth]) -> None:
+def test_check_finds_only_the_drift(past: tuple[Reader, Truth]) -> None:
     store, _ = past
     for name, tier in load_plan(PLAN).tiers.items():
         found = check_tier(store, load_bins.build_tier_context(name, tier), plan_version(tier), END - 7 * DAY, END)
@@ -134,7 +118,7 @@ def test_check_finds_the_drift_and_nothing_in_the_tiers_without_one(past: tuple[
             assert found.status is Status.OK
 
 
-def test_the_rules_over_days_find_the_utilization_trap_in_the_tier_that_is_in_it(past: tuple[Reader, Truth]) -> None:
+def test_utilization_trap_is_in_its_tier(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     trapped = {finding.subject.tier for finding in store.spans(Finding, BEGIN) if finding.rule == "UtilizationTrap"}
     assert trapped == {tier for tier, told in truth["tiers"].items() if told["utilization_trap"]} == {RAG}
@@ -146,7 +130,7 @@ def test_the_rules_over_days_find_the_utilization_trap_in_the_tier_that_is_in_it
         assert fires is truth["tiers"][name]["utilization_trap"], trap
 
 
-def test_the_drift_is_an_episode_that_began_while_prompts_grew_and_lasts(past: tuple[Reader, Truth]) -> None:
+def test_drift_is_a_lasting_finding(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     drift = truth["tiers"][CHAT]["prompt_drift"]
     found = [e for e in store.spans(Finding, BEGIN, CHAT) if e.rule == "WorkloadDrift"]
@@ -156,7 +140,7 @@ def test_the_drift_is_an_episode_that_began_while_prompts_grew_and_lasts(past: t
     assert found[-1].worst.certainty is Certainty.CERTAIN
 
 
-def test_the_cascade_is_told_page_by_page_and_before_the_alert_of_others(past: tuple[Reader, Truth]) -> None:
+def test_cascade_precedes_external_alert(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     told = truth["tiers"][CODE]["kv_cascade"]
     (finding,) = (e for e in store.spans(Finding, BEGIN) if e.rule == "KvCacheCascade")
@@ -174,14 +158,7 @@ def test_the_cascade_is_told_page_by_page_and_before_the_alert_of_others(past: t
     assert alert.diagnosis.rule == "KvCacheCascade"
 
 
-def test_no_minute_around_the_cascade_is_booked_twice_or_lost(past: tuple[Reader, Truth]) -> None:
-    store, truth = past
-    begin = truth["tiers"][CODE]["kv_cascade"]["begin"] // HOUR * HOUR
-    total = windows.sum_windows(one.window for one in hours(store, CODE, begin - 2 * HOUR, begin + 3 * HOUR))
-    assert total.covered_seconds == total.expected_seconds == 2 * 5 * HOUR
-
-
-def test_every_restart_is_an_event_with_its_cold_start(past: tuple[Reader, Truth]) -> None:
+def test_restarts_have_cold_starts(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     events = store.events(BEGIN)
     for tier, told in truth["tiers"].items():
@@ -196,7 +173,7 @@ def test_every_restart_is_an_event_with_its_cold_start(past: tuple[Reader, Truth
         assert total.counters.get("cold_starts", 0.0) == len(starts)
 
 
-def test_a_plan_that_changed_splits_the_history_at_that_hour(past: tuple[Reader, Truth]) -> None:
+def test_plan_change_splits_history(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     at = truth["tiers"][CODE]["plan_changed_at"]
     before, after = store.plan_versions(CODE, BEGIN, END)
@@ -206,22 +183,7 @@ def test_a_plan_that_changed_splits_the_history_at_that_hour(past: tuple[Reader,
     assert [event.t for event in store.events(BEGIN) if event.kind == TimelineKind.PLAN] == [at]
 
 
-def test_step_13_confirms_the_week_before_anything_went_wrong(past: tuple[Reader, Truth]) -> None:
-    store, _ = past
-    told = {event.tier: event.text for event in store.events(BEGIN) if event.kind == TimelineKind.STEP13}
-    assert "confirms the benchmark" in told[RAG]
-
-
-def test_minutes_are_there_for_the_newest_time_only(past: tuple[Reader, Truth]) -> None:
-    store, _ = past
-    newest = store.minutes(CHAT, END - HOUR, END)
-    assert len(newest) == 60 * 3
-    assert {one.window.span for one in newest} == {60.0}
-
-
-def test_a_past_without_a_place_or_a_length_that_is_none_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_impossible_past_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["demo", "--out", str(tmp_path / "x")]) == 2
     assert "goes with --history" in capsys.readouterr().err
     for words in ("3d", "1000w", "w", "soon"):
@@ -229,14 +191,14 @@ def test_a_past_without_a_place_or_a_length_that_is_none_is_refused(
         assert "--history" in capsys.readouterr().err
 
 
-def test_a_folder_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
+def test_filled_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "history.db").write_text("mine")
     with pytest.raises(ConfigError, match="cannot be made"):
         fill(tmp_path, seconds=14 * DAY, end=END)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("history.db", "mine")]
 
 
-def test_the_history_says_that_it_is_simulated_and_the_files_beside_it_too(
+def test_history_says_it_is_simulated(
     filled: tuple[Path, SimulatedHistory],
 ) -> None:
     folder, _ = filled
@@ -257,7 +219,7 @@ def _episodes(url: str) -> set[str]:
     return {finding["rule"] for tier in told["tiers"] for finding in tier["episodes"]}
 
 
-def test_engines_go_on_after_the_past_and_the_daemon_watches_them(
+def test_daemon_continues_after_past(
     filled: tuple[Path, SimulatedHistory], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, past = filled
