@@ -61,14 +61,14 @@ def test_every_result_format_has_its_load_generator() -> None:
 
 
 @pytest.mark.parametrize("tool", LOAD_GENERATORS)
-def test_the_script_is_a_shell_script_that_finds_its_files(tool: str) -> None:
+def test_script_finds_its_files(tool: str) -> None:
     files = written(tool)
     script = files["run.sh"]
     assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
     assert set(re.findall(r"requests_[\w.]+\.jsonl", script)) == set(files) - {"run.sh"}
 
 
-def test_prompts_share_only_their_first_blocks_and_no_load_warms_the_cache_for_another() -> None:
+def test_loads_share_only_first_blocks() -> None:
     seen: set[int] = set()
     files = written()
     loads = requests_of(files)
@@ -87,7 +87,7 @@ def test_prompts_share_only_their_first_blocks_and_no_load_warms_the_cache_for_a
             assert shared == list(range(len(shared)))
 
 
-def test_the_last_block_of_a_prompt_is_its_own() -> None:
+def test_last_block_of_a_prompt_is_own() -> None:
     found = BenchmarkWorkload(
         prompts=(5, 16, 32, 33, 200),
         generations=(1, 1, 1, 1, 1),
@@ -103,7 +103,7 @@ def test_the_last_block_of_a_prompt_is_its_own() -> None:
     assert found.shared_ratio == (16 + 32 + 32) / 286
 
 
-def test_every_load_has_all_lengths_in_another_order() -> None:
+def test_every_load_has_all_lengths_reordered() -> None:
     loads = [
         [one["input_length"] for one in lines]
         for name, lines in sorted(requests_of(written()).items())
@@ -114,7 +114,7 @@ def test_every_load_has_all_lengths_in_another_order() -> None:
     assert len({tuple(lengths) for lengths in loads}) == len(loads)
 
 
-def test_inference_perf_gets_the_shape_of_the_lengths_and_a_seed_for_each_load() -> None:
+def test_inference_perf_gets_shape_and_seed() -> None:
     script = written("inference-perf")["run.sh"]
     loads = [yaml.safe_load(text) for text in re.findall(r"<<END\n(.*?)END\n", script, re.DOTALL)]
     shared = [load["data"]["shared_prefix"] for load in loads]
@@ -131,7 +131,7 @@ def test_the_text_tells_the_shared_prefix() -> None:
     assert "prefix hits 47.2%; written as 320 common first tokens, 47." in text
 
 
-def test_a_model_name_cannot_leave_its_place_in_the_script() -> None:
+def test_model_name_stays_in_its_place() -> None:
     script = written(model='x}"; touch /tmp/owned; "$(id)`id`\nid')["run.sh"]
     assert '"${MODEL:=x____touch_/tmp/owned_____id__id__id}"' in script
 
@@ -143,9 +143,7 @@ def configured(folder: Path) -> str:
     return str(folder / "sizewatch.yaml")
 
 
-def test_the_present_hour_counts_too_and_the_files_are_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_present_hour_counts_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, begin = configured(tmp_path), time.time() // HOUR * HOUR
     with HistoryStore(tmp_path / "history.db") as store:
         several = hours(2)
