@@ -121,7 +121,7 @@ def test_pid_file_without_a_process_is_named(tmp_path: Path, text: str | None, w
     assert "its GPUs are not known: pid_file" in found.missing
 
 
-def test_pid_file_that_is_a_pipe_stays_unread(tmp_path: Path) -> None:
+def test_pipe_is_no_pid_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pid")
     with (tmp_path / "pid").open("r+b", buffering=0) as pipe:
         pipe.write(b"10\n" * 10)

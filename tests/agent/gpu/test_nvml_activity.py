@@ -99,7 +99,7 @@ def test_missing_metric_leaves_the_others(machine, code, words):
     assert gpu.gaps["tensor_active"] == f"{words} by{OF}"
 
 
-def test_metric_of_a_lost_gpu_costs_the_turn(machine):
+def test_metric_of_lost_gpu_costs_the_turn(machine):
     machine.standin.add_gpu(**{"gpm.2.return": GPU_IS_LOST})
     machine.turn()
     machine.standin.set({"0.gpm.clock": 115})
@@ -107,7 +107,7 @@ def test_metric_of_a_lost_gpu_costs_the_turn(machine):
     assert "GPU is lost" in machine.problems[0]
 
 
-def test_value_that_is_no_number_is_a_gap(machine):
+def test_value_without_a_number_is_a_gap(machine):
     """Two samples between which the GPU's own clock stood still divide nothing by nothing."""
     machine.standin.add_gpu()
     machine.only()

@@ -38,7 +38,7 @@ def test_gpu_lost_half_way_costs_itself(machine, code):
     assert "nvmlDeviceGetHandleByUUID" in machine.standin.calls()
 
 
-def test_vanished_gpu_is_named_and_its_sums_continue(machine):
+def test_vanished_gpu_is_named_and_sums_continue(machine):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"0.energy_mj": 50_000})

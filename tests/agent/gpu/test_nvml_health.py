@@ -110,7 +110,7 @@ def test_time_without_the_gpu_is_uncovered(machine):
     assert throttled(machine.only()) == pytest.approx((1.0, 0.0, 0.0, 15.0))
 
 
-def test_field_of_a_lost_gpu_costs_the_turn(machine):
+def test_field_of_lost_gpu_costs_the_turn(machine):
     machine.standin.add_gpu(**{"field.74.return": GPU_IS_LOST})
     assert machine.turn() == ()
     assert "GPU is lost" in machine.problems[0]

@@ -198,7 +198,7 @@ def test_unreadable_episode_is_damage(store):
     assert "is damaged: spans holds" in trouble_of(store.spans, Finding, 0.0)
 
 
-def test_history_that_a_reload_closed_is_no_defect(path):
+def test_history_closed_by_reload_is_no_defect(path):
     service = HistoryService(lambda: HistoryStore(path))
     store = service.store()
     store.close()
