@@ -414,7 +414,7 @@ def test_measured_option_is_written_and_wins(tmp_path: Path, capsys: Captured) -
     assert "warning: tiers.t.curve.measured.tensor_parallel: was 2, the plan deploys 1: a curve of another" in out
     assert main.main(["plan", "show", str(plan)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "measured release 0.32, TP 2, max-num-seqs 64, on 2026-11-20" in shown
+    assert "measured engine_version 0.32, tensor_parallel 2, max_num_seqs 64" in shown
 
 
 @pytest.mark.parametrize(

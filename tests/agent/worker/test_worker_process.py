@@ -51,7 +51,8 @@ def begun(folder: Path, word: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(folder / "script"), word],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}"},
+        # Its own imports are of the project; those of its child are what is tested.
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", "PYTHONSAFEPATH": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
