@@ -22,7 +22,7 @@ from agent.demo.engines import Player, track
 from agent.demo.setup import CAST, HERE, Clock
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load
-from rules.replicas.track import ScrapeTrack, record_success
+from rules.replicas.state import ScrapeTrack, record_success
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import EVERYTHING
 
