@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 import yaml
+from loopback import LoopbackServer, Quiet, served
 from paths import TESTS
 
 from agent.cli import main
@@ -21,7 +21,7 @@ PAGES = TESTS / "pages"
 CARD = {"object": "list", "data": [{"id": "small-llama", "max_model_len": 2048}]}
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet, BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = self.server.results.get(self.path)  # type: ignore[attr-defined]
         self.send_response(200 if body is not None else 404)
@@ -30,26 +30,17 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body or b"")
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing: a test's output is its own."""
-
 
 @contextmanager
 def engine(page: str = "steady_after_load.prom", card: object = CARD) -> Iterator[str]:
     """The address of an engine that shows a page of tests/pages and a model card."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = LoopbackServer(Handler)
     results = {"/metrics": (PAGES / page).read_bytes()}
     if card is not None:
         results["/v1/models"] = card if isinstance(card, bytes) else json.dumps(card).encode()
     server.results = results  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with served(server):
+        yield f"{server.url}/metrics"
 
 
 def skeleton(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -6,7 +6,6 @@ import json
 import math
 import re
 import subprocess
-import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,12 +15,12 @@ import pytest
 import recorded
 import yaml
 from recorded_production import read_recorded
-from report_samples import HOUR, TIER, book, hours, plan
+from report_samples import HOUR
+from test_whatif_command import configured, recent
 
 from agent.benchmarks.formats import NAMES
 from agent.cli import main
 from agent.config.files import load_plan
-from agent.history.store import HistoryStore
 from exporters.documents.plan_files import LOAD_GENERATORS, WARM_UP, workload_files
 from exporters.documents.plan_show import workload_text
 from rules.resize.production_summary import ProductionSummary
@@ -136,20 +135,9 @@ def test_model_name_stays_in_its_place() -> None:
     assert '"${MODEL:=x____touch_/tmp/owned_____id__id__id}"' in script
 
 
-def configured(folder: Path) -> str:
-    (folder / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER}}))
-    config = {"plan": "plan.yaml", "data_dir": str(folder), "targets": [{"tier": "t", "url": "http://127.0.0.1:9"}]}
-    (folder / "sizewatch.yaml").write_text(yaml.safe_dump(config))
-    return str(folder / "sizewatch.yaml")
-
-
 def test_present_hour_counts_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config, begin = configured(tmp_path), time.time() // HOUR * HOUR
-    with HistoryStore(tmp_path / "history.db") as store:
-        several = hours(2)
-        shift = begin - HOUR - several[0].start
-        moved = [replace(one, start=one.start + shift, end=one.end + shift) for one in several]
-        book(store, plan("t", **{key: TIER.get(key) for key in TIER}), moved, "t")
+    present = [replace(one, start=one.start + HOUR, end=one.end + HOUR) for one in recent(2)]
+    config = configured(tmp_path, present)
     assert ask("-c", config, "--since", "1h", "--out", str(tmp_path / "bench")) == 0
     assert capsys.readouterr().out.startswith("t: 2 h observed")
     assert (tmp_path / "bench" / "run.sh").read_text().startswith("#!/bin/sh")
@@ -167,8 +155,6 @@ def test_present_hour_counts_too(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_what_cannot_be_asked_is_said(
     words: tuple[str, ...], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = configured(tmp_path)
-    with HistoryStore(tmp_path / "history.db"):
-        pass
+    config = configured(tmp_path, [])
     assert ask("-c", config, *words) == code
     assert said in capsys.readouterr().err

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from paths import TESTS
 from report_samples import finding
+from test_backtest_command import configured as write_config
 from test_backtest_command import written
 from traffic_samples import week
 
@@ -29,7 +30,6 @@ from rules.telemetry.histograms import Histogram
 from rules.telemetry.windows import NET_CHANGE, Window
 from rules.verdicts.verdict import Subject
 
-PLAN = TESTS / "plans" / "cpu-small.yaml"
 GIVEN = ("--usable-rps", "0.01", "--start", "3m")
 MANIFESTS = ("keda", "hpa")
 
@@ -171,18 +171,10 @@ def test_missing_facts_give_no_recommendation(trace: Path, capsys: pytest.Captur
 
 def configured(folder: Path, *, history: bool) -> Path:
     """A configuration of one tier of the plan; with an empty history where there is to be one."""
-    file = folder / "sizewatch.yaml"
-    keys = {
-        "plan": str(PLAN),
-        "data_dir": str(folder / "data"),
-        "targets": [{"url": "http://127.0.0.1:9/metrics", "tier": "cpu-small", "replica": "r"}],
-        "gpus": {"source": "none"},
-    }
-    file.write_text(yaml.safe_dump(keys))
     if history:
         (folder / "data").mkdir()
         HistoryStore(folder / "data" / "history.db").close()
-    return file
+    return write_config(folder)
 
 
 @pytest.mark.parametrize(

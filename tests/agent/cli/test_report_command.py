@@ -13,6 +13,8 @@ import yaml
 from paths import ROOT
 from report_samples import HOUR, START, TIER, WEEK, book, day_and_night, finding, hours, plan, tier
 from report_servers import webhook
+from test_whatif_command import configured as write_config
+from test_whatif_command import recent
 
 from agent.cli import main
 from agent.cli.report import describe_span
@@ -136,28 +138,7 @@ def test_tier_without_data_is_reported(tmp_path: Path) -> None:
 
 
 def configured(folder: Path, several: list[Window]) -> Path:
-    """A configuration over a history whose last hour is the one that just ended."""
-    (folder / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER}}), encoding="utf-8")
-    (folder / "sizewatch.yaml").write_text(
-        yaml.safe_dump(
-            {
-                "plan": "plan.yaml",
-                "data_dir": str(folder),
-                "targets": [{"tier": "t", "url": "http://127.0.0.1:9/metrics"}],
-            }
-        ),
-        encoding="utf-8",
-    )
-    history(folder, several)
-    return folder / "sizewatch.yaml"
-
-
-def recent(count: int) -> list[Window]:
-    end = time.time() // HOUR * HOUR
-    return [
-        replace(one, start=one.start + end - START - count * HOUR, end=one.end + end - START - count * HOUR)
-        for one in hours(count)
-    ]
+    return Path(write_config(folder, several))
 
 
 def test_the_command_writes_four_files_that_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

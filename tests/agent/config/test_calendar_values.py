@@ -9,10 +9,8 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from paths import TESTS
 
 from agent.config.config import Config
-from agent.config.files import load_plan
 from agent.config.forecast import ForecastConfig
 from agent.config.load import config_schema, load, parse_config
 from agent.errors import ConfigError
@@ -20,7 +18,6 @@ from agent.forecasting.responses import sundays
 from forecast.series.binned import Series
 from forecast.series.calendar import recurrence
 
-GUIDE = load_plan(TESTS / "plans" / "guide-h100.yaml")
 TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "cpu-small"}
 SALE: dict[str, Any] = {"name": "sale", "start": "2026-11-27", "duration": "1d", "factor": 3.0}
 

@@ -21,7 +21,6 @@ SECRET = "hunter2"
 TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "cpu-small"}
 OTHER = {"url": "http://127.0.0.1:8001/metrics", "tier": "cpu-small"}
 CPU_SMALL = load_plan(TESTS / "plans" / "cpu-small.yaml")
-GUIDE = load_plan(TESTS / "plans" / "guide-h100.yaml")
 
 
 def target(**keys: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import pytest
 from history_samples import booking
 from paths import ROOT
 from test_run import PAGE, about, loaded, serving, target
-from waiting import CEILING_SECONDS, free_port
+from waiting import CEILING_SECONDS
 
 from agent.config.peer import Peer
 from agent.config.weaknesses import mistakes, weaknesses
@@ -35,7 +35,6 @@ from agent.http_client.page import PageFetcher
 
 CANARY = "canary-7f3a91c2d4e5b6a7"
 AS_ROOT = os.geteuid() == 0
-GONE = f"127.0.0.1:{free_port()}"
 
 Keys = dict[str, Any]
 Fault = Callable[[Path], AbstractContextManager[Keys]]

@@ -6,7 +6,6 @@ import http.server
 import os
 import shutil
 import ssl
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import trustme
 from engine_server import engines
+from loopback import LoopbackServer, Quiet, served
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
 from paths import TESTS
 from waiting import free_port
@@ -37,27 +37,18 @@ PAGE = (TESTS / "pages" / "steady_after_load.prom").read_bytes()
 METRICS = "text/plain; version=0.0.4"
 
 
-class Server(http.server.ThreadingHTTPServer):
+class Server(LoopbackServer):
     """Answers every GET with the same page, and tells its own time."""
 
-    daemon_threads = True
-
-    heard: list[str]
-
-    def __init__(self, body: bytes, *, status: int, content_type: str, ahead_seconds: float, name: str) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.name = name
+    def __init__(
+        self, body: bytes, status: int, content_type: str, ahead_seconds: float, name: str, heard: list[str]
+    ) -> None:
+        super().__init__(Handler)
+        self.name, self.heard = name, heard
         self.body, self.status, self.content_type, self.ahead_seconds = body, status, content_type, ahead_seconds
 
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that refuses the certificate hangs up; that is what is tested."""
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(Quiet, http.server.BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
@@ -74,9 +65,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def date_time_string(self, timestamp: float | None = None) -> str:
         return super().date_time_string(round(time.time() + self.server.ahead_seconds))
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
-
 
 @contextlib.contextmanager
 def serving(
@@ -90,20 +78,13 @@ def serving(
     server: str = "engine",
 ) -> Iterator[int]:
     """`heard` gets the head of each request, `server` is the header of each response."""
-    made = Server(body, status=status, content_type=content_type, ahead_seconds=ahead_seconds, name=server)
-    with made:
-        made.heard = heard if heard is not None else []
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            certificate.configure_cert(context)
-            made.socket = context.wrap_socket(made.socket, server_side=True)
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield made.port
-        finally:
-            made.shutdown()
-            thread.join()
+    made = Server(body, status, content_type, ahead_seconds, server, [] if heard is None else heard)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        certificate.configure_cert(context)
+        made.socket = context.wrap_socket(made.socket, server_side=True)
+    with served(made):
+        yield made.port
 
 
 def loaded(folder: Path, *targets: Mapping[str, Any], **keys: Any) -> LoadedConfig:

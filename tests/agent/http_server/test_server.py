@@ -99,10 +99,16 @@ def test_every_route_has_type_and_security_headers(plain: WebServer, path: str, 
     assert path in PAGES
 
 
-def test_page_allows_its_own_style_alone(plain: WebServer) -> None:
+def test_page_has_own_style_refresh_and_head(plain: WebServer) -> None:
     policy = ask(plain, "/")[1]["content-security-policy"]
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy
+    assert b'http-equiv="refresh"' in ask(plain, "/")[2]
+    assert b'http-equiv="refresh"' not in ask(plain, "/?paused=1")[2]
+    status, headers, body = ask(plain, "/", method="HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["content-length"]) > 1000
+    assert ask(plain, "/metrics", method="HEAD")[::2] == (200, b"")
 
 
 def test_json_and_metrics_are_the_status(plain: WebServer) -> None:
@@ -122,13 +128,6 @@ def test_openmetrics_and_gzip_are_sent_when_accepted(plain: WebServer) -> None:
     assert gzip.decompress(body) == b"".join(exposition.render_parts(STATUS, "application/openmetrics-text")[0])
 
 
-def test_head_returns_the_headers_alone(plain: WebServer) -> None:
-    status, headers, body = ask(plain, "/", method="HEAD")
-    assert (status, body) == (200, b"")
-    assert int(headers["content-length"]) > 1000
-    assert ask(plain, "/metrics", method="HEAD")[::2] == (200, b"")
-
-
 def test_broken_metrics_are_no_whole_page(
     plain: WebServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -141,11 +140,6 @@ def test_broken_metrics_are_no_whole_page(
     monkeypatch.undo()
     assert wait_for(lambda: "ZeroDivisionError" in caplog.text)
     assert json.loads(ask(plain, "/api/status")[2])["agent"]["web_errors"] == 1
-
-
-def test_page_refresh_can_be_paused(plain: WebServer) -> None:
-    assert b'http-equiv="refresh"' in ask(plain, "/")[2]
-    assert b'http-equiv="refresh"' not in ask(plain, "/?paused=1")[2]
 
 
 def test_answers_hide_the_serving_software(plain: WebServer) -> None:

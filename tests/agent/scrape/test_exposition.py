@@ -68,11 +68,6 @@ def by_the_reader(page: ParsedPage) -> Samples:
     )
 
 
-def one_value(page: ParsedPage, name: str) -> float:
-    (value,) = (value for series, value in zip(page.series, page.values, strict=True) if series.name == name)
-    return value
-
-
 def refusal(reader: SeriesReader, text: str) -> ScrapeError:
     with pytest.raises(ScrapeError) as caught:
         reader.read(text.encode())

@@ -107,17 +107,6 @@ def test_hanging_target_costs_its_own_timeout() -> None:
         assert time.time() - begin >= TIMEOUT
 
 
-def test_hanging_target_costs_nobody_else(three: tuple[list[Engine], Scrapers]) -> None:
-    served, scrapers = three
-
-    def after_the_others(handler: Handler) -> None:
-        assert wait_for(lambda: served[0].asked and served[2].asked)
-        give(handler, handler.server.pages[0])
-
-    served[1].act = after_the_others
-    assert kinds(run_cycle(scrapers)) == ["page"] * 3
-
-
 def test_hanging_targets_are_awaited_together(three: tuple[list[Engine], Scrapers]) -> None:
     served, scrapers = three
     together = threading.Barrier(len(served))
