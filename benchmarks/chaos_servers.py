@@ -13,7 +13,6 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -67,7 +66,6 @@ class Address:
         if self._server is None:
             self._server = _Server(self, self._port)
             self._port = int(self._server.server_address[1])
-            threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def die(self) -> None:
         """Close the port and every connection to it."""
@@ -85,48 +83,28 @@ class Address:
         self.revive()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
+class _Server(common.Server):
     dead = False
 
     def __init__(self, address: Address, port: int) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
         self.address = address
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that hang up."""
+        super().__init__(lambda path, body: None, port, Handler)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(common.Handler):
     """Handler of one connection; `body` is that of the request."""
 
-    protocol_version = "HTTP/1.1"
     server: _Server
     body = b""
 
-    def do_GET(self) -> None:
+    def reply(self, body: bytes) -> None:
         if self.server.dead:
             self.close_connection = True
             return
-        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.body = body
         address = self.server.address
         address.requests += 1
         (address.act or address.well)(self)
-
-    def do_POST(self) -> None:
-        self.do_GET()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing."""
-
-    def give(self, body: bytes, status: int = 200, length: int | None = None, **headers: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body) if length is None else length))
-        for name, value in ({"Content-Type": common.METRICS} | headers).items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        self.wfile.write(body)
 
 
 # ---- what any server can do wrong; `answer` is its right body ----

@@ -26,10 +26,10 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, respond: Respond) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, respond: Respond, port: int = 0, handler: type[Handler] | None = None) -> None:
+        super().__init__(("127.0.0.1", port), handler or Handler)
         self.respond = respond
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     @property
     def url(self) -> str:
@@ -39,24 +39,34 @@ class Server(ThreadingHTTPServer):
         """Ignore clients that hang up."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """Handler of one connection."""
+
     protocol_version = "HTTP/1.1"
     server: Server
 
     def do_GET(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        response = self.server.respond(self.path, body)
-        if response is None:
-            self.close_connection = True
-            return
-        self.send_response(response[0])
-        self.send_header("Content-Type", METRICS)
-        self.send_header("Content-Length", str(len(response[1])))
-        self.end_headers()
-        self.wfile.write(response[1])
+        self.reply(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
 
     def do_POST(self) -> None:
         self.do_GET()
+
+    def reply(self, body: bytes) -> None:
+        """Respond to a request with this body."""
+        response = self.server.respond(self.path, body)
+        if response is None:
+            self.close_connection = True
+        else:
+            self.give(response[1], response[0])
+
+    def give(self, body: bytes, status: int = 200, length: int | None = None, **headers: str) -> None:
+        """Send a response. `length` is announced in place of the body's."""
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        for name, value in ({"Content-Type": METRICS} | headers).items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing."""

@@ -36,7 +36,7 @@ from agent.sources.recording import load, scrapes
 from rules.evaluator.observation import ClosedMinute
 from rules.plan.load_bins import TierContext, bin_window, build_tier_context
 from rules.plan.schema import plan_version
-from rules.replicas.track import ScrapeTrack, record_success
+from rules.replicas.state import ScrapeTrack, record_success
 from rules.telemetry.windows import Window, sum_windows
 
 PLAN = common.ROOT / "tests" / "plans" / "cpu-small.yaml"

@@ -23,7 +23,7 @@ from agent.history.schema import MINUTES
 from agent.history.store import HistoryStore
 from agent.prometheus.api import StoreApi
 from rules.plan.schema import Point
-from rules.replicas.track import ScrapeTrack, record_failure, record_success
+from rules.replicas.state import ScrapeTrack, record_failure, record_success
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS, gpu_utilization
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.readings import read

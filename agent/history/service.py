@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-import pickle
+import pickle  # noqa: TID251
 import threading
 import zlib
 from collections import deque
@@ -127,7 +127,7 @@ class HistoryService:
             while self._unwritten:
                 count, body = self._unwritten.popleft()
                 try:
-                    self._write(*pickle.loads(zlib.decompress(body)))
+                    self._write(*pickle.loads(zlib.decompress(body)))  # noqa: S301
                 except HistoryError:
                     self._unwritten.appendleft((count, body))
                     raise

@@ -5,7 +5,7 @@ Libraries for numbers and pages load only in a child, after its limit is set. It
 
 from __future__ import annotations
 
-import multiprocessing
+import multiprocessing  # noqa: TID251
 import os
 import resource
 import signal
@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Collection
 from enum import StrEnum
-from multiprocessing import connection, resource_tracker
+from multiprocessing import connection, resource_tracker  # noqa: TID251
 from typing import Any
 
 MIB = 1024 * 1024

@@ -15,11 +15,10 @@ from rich.console import RenderableType
 
 from exporters.render.terminal import terminal_text, text_grid
 from exporters.render.text import copy_fields, describe_gap, runbook_url
-from rules.engines.coverage import engine_signals
 from rules.evaluator.incidents import Incident, group_incidents
 from rules.plan.load_bins import TierContext
-from rules.telemetry.readings import read, read_all
-from rules.telemetry.signals import Gap, Missing, SignalValue
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import SignalValue
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState, UnknownSpan, severity_of, severity_words
 from rules.verdicts.verdict import Status, Unknown, Verdict
@@ -119,17 +118,16 @@ def replay_json(result: ReplayResult) -> dict[str, Any]:
     unknowns += [state.unknown for state in result.rule_states if state.unknown]
     windows = []
     for tier, replica, window in result.windows:
-        fields = {"tier": tier, "replica": replica, **copy_fields(window, "start", "end")}
-        readings = read_all(window, result.contexts[tier].basis)
-        fields |= {
-            "coverage": round(window.coverage, 6),
-            "readings": {name: reading_json(value) for name, value in readings.items()},
-        }
-        windows.append(fields)
+        readings = {}
+        for name, value in read_all(window, result.contexts[tier].basis).items():
+            readings[name] = reading_json(value)
+        times = copy_fields(window, "start", "end")
+        coverage = round(window.coverage, 6)
+        windows.append({"tier": tier, "replica": replica, **times, "coverage": coverage, "readings": readings})
     cut = []
     for finding in result.of_cut_minute:
-        fields = {"rule": finding.rule, **copy_fields(finding.subject, "tier", "replica"), "change": _cut(finding)}
-        cut.append(fields)
+        subject = copy_fields(finding.subject, "tier", "replica")
+        cut.append({"rule": finding.rule, **subject, "change": _cut(finding)})
     return {
         "schema": 1,
         "windows": windows,
@@ -154,26 +152,13 @@ def replay_text(result: ReplayResult) -> str:
     parts: list[RenderableType] = [f"{result.name}: {length}"]
     if not result.findings:
         parts += ["", "Nothing was found." if result.seen else "Nothing was seen."]
-    rows: list[tuple[str, str]] = []
     for finding in result.findings:
-        rows += [("", ""), *_finding_rows(finding, result)]
-    if rows:
-        parts.append(text_grid(rows, indent=0))
+        parts += ["", text_grid(_finding_rows(finding, result), indent=0)]
     unknowns = [state.unknown for state in result.rule_states if state.unknown]
     reasons = [(span, describe_gap(span.reason, span.text, "{gap} ({text})")) for span in unknowns]
     parts += _section("Judged and fine:", [(verdict, verdict.sentence) for verdict in result.fine])
     parts += _section("Not judged:", reasons)
-    tiers = {tier: window for tier, replica, window in result.windows if replica is None}
-    not_exposed = [(tier, ", ".join(_not_exposed(window))) for tier, window in tiers.items()]
-    if any(names for _, names in not_exposed):
-        parts += ["", "Not exposed by the engine (`sizewatch inspect PAGE` says why):", text_grid(not_exposed)]
     return terminal_text(*parts)
-
-
-def _not_exposed(window: Window) -> list[str]:
-    """Return the supported signals that an engine did not expose in a window."""
-    values = {signal.name: read(signal, window) for signal in engine_signals()}
-    return [name for name, value in values.items() if isinstance(value, Missing) and value.gap is Gap.NOT_EXPOSED]
 
 
 def _section(title: str, rows: Iterable[tuple[Verdict | UnknownSpan, str]]) -> list[RenderableType]:

@@ -30,10 +30,9 @@ from rules.evaluator.state import EvaluatorState
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
-from rules.replicas import track
 from rules.replicas.stalls import is_stopped
 from rules.replicas.starts import KEPT_SECONDS
-from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
+from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot, detect_release, is_unwatched
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import ENGINE_VERSION, KV_FORMATS, Snapshot
@@ -268,7 +267,7 @@ def _add_release(state: EvaluatorState, scrape: ReplicaScrape, page: Snapshot) -
     """Add the release that a page tells. Yield an event if it replaces another."""
     tier, replica = scrape.tier, scrape.replica
     live = (name for tier_name, name in state.replicas if tier_name == tier)
-    change = track.detect_release(state.of_tier(tier).releases, replica, page, live)
+    change = detect_release(state.of_tier(tier).releases, replica, page, live)
     if change is not None:
         release, before = change
         state.add_release(tier, replica, release)
@@ -290,7 +289,7 @@ def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, 
         tier=tier,
         replica=replica.name,
         slice=tier_minutes.bin_minute(state.of_tier(tier), minute, replica.name, context, earlier),
-        kept=not track.is_unwatched(minute),
+        kept=not is_unwatched(minute),
         release=f"{page.engine} {page.facts.get(ENGINE_VERSION, '')}".rstrip() if page else "",
         precision=_describe_precision(context, page.facts if page else {}),
     )

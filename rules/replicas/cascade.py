@@ -29,6 +29,10 @@ class CascadeThresholds:
     slow_share: float
     ttft_slo_seconds: float
 
+    @property
+    def half_slo(self) -> float:
+        return self.waiting_share_of_slo * self.ttft_slo_seconds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeSample:
@@ -71,23 +75,23 @@ class CascadeState:
 
 
 def step_cascade(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> CascadeState:
-    """Return the state after one more scrape. Stages only rise until the pressure was gone for `calm_seconds`."""
+    """Return the state after one more scrape, by the highest stage whose condition holds.
+
+    Stages only rise until the pressure was gone for `calm_seconds`.
+    """
     state = _remember(state, now, limits)
-    stage, why = _stage(state, limits)
-    if stage == 0:
+    conditions = {4: _user_visible, 3: _queueing, 2: _evicting, 1: _filling}
+    shown = [(stage, why) for stage, condition in conditions.items() if (why := condition(state, limits))]
+    if not shown:
         return _calm_down(state, now, limits)
+    stage, why = shown[0]
     confirmed = state.confirmed or min(stage, state.stage) >= 2 or (stage == 4 and state.stage >= 1)
     state = replace(state, calm_seconds=0.0, confirmed=confirmed)
     if stage <= state.stage:
         return state
-    return replace(
-        state,
-        stage=stage,
-        since=now.t,
-        onset=now.t if state.onset is None else state.onset,
-        evidence=why,
-        breach_at=now.t if stage == 4 else state.breach_at,
-    )
+    onset = now.t if state.onset is None else state.onset
+    breach_at = now.t if stage == 4 else state.breach_at
+    return replace(state, stage=stage, since=now.t, onset=onset, evidence=why, breach_at=breach_at)
 
 
 def interrupt_cascade(state: CascadeState) -> CascadeState:
@@ -105,7 +109,7 @@ def _calm_down(state: CascadeState, now: CascadeSample, limits: CascadeThreshold
         return state
     quiet = now.level < limits.pressed_level and now.waiting <= 0 and now.preemptions <= 0
     calm = state.calm_seconds + (now.dt if quiet else now.dt / 4)
-    if now.slow_first_tokens >= 0.5 or (now.waiting > 0 and expected_wait_seconds(state) >= _half(limits)):
+    if now.slow_first_tokens >= 0.5 or (now.waiting > 0 and expected_wait_seconds(state) >= limits.half_slo):
         calm = 0.0
     if calm < limits.calm_seconds:
         return replace(state, calm_seconds=calm)
@@ -117,12 +121,10 @@ def _remember(state: CascadeState, now: CascadeSample, limits: CascadeThresholds
     oldest = now.t - max(limits.look_back_seconds, 2 * now.dt) - now.dt / 2
     recent = (*(o for o in state.recent if o.t >= oldest), now)
     climbs = len(recent) > 1 and now.level > recent[-2].level
-    return replace(
-        state,
-        recent=recent,
-        request_seconds=_request_seconds(state.request_seconds, now.request_seconds),
-        climbing_seconds=state.climbing_seconds + now.dt if climbs else 0.0,
-    )
+    seconds, climbing = _request_seconds(state.request_seconds, now.request_seconds), 0.0
+    if climbs:
+        climbing = state.climbing_seconds + now.dt
+    return replace(state, recent=recent, request_seconds=seconds, climbing_seconds=climbing)
 
 
 def _request_seconds(before: float | None, now: float | None) -> float | None:
@@ -130,15 +132,6 @@ def _request_seconds(before: float | None, now: float | None) -> float | None:
     if before is None or now is None:
         return now if before is None else before
     return now if now > before else (before + now) / 2
-
-
-def _stage(state: CascadeState, limits: CascadeThresholds) -> tuple[int, str]:
-    """Return the highest stage whose condition holds, with its numbers."""
-    for stage, condition in ((4, _user_visible), (3, _queueing), (2, _evicting), (1, _filling)):
-        why = condition(state, limits)
-        if why:
-            return stage, why
-    return 0, ""
 
 
 def _filling(state: CascadeState, limits: CascadeThresholds) -> str:
@@ -178,7 +171,7 @@ def _queueing(state: CascadeState, limits: CascadeThresholds) -> str:
         return ""
     wait = expected_wait_seconds(state)
     growing = state.stage >= 1 or _growing(state, limits)
-    if wait < (_half(limits) if growing else limits.ttft_slo_seconds):
+    if wait < (limits.half_slo if growing else limits.ttft_slo_seconds):
         return ""
     return (
         f"KV cache {now.level:.0%} full and {now.waiting:.0f} requests waiting: about {wait:.1f} s of queue, "
@@ -231,10 +224,6 @@ def _still_growing(state: CascadeState, limits: CascadeThresholds) -> bool:
         return False
     before, now = state.recent[-2:]
     return now.running + now.waiting > before.running + before.waiting and _growing(state, limits)
-
-
-def _half(limits: CascadeThresholds) -> float:
-    return limits.waiting_share_of_slo * limits.ttft_slo_seconds
 
 
 def _sum(state: CascadeState, name: str) -> float:

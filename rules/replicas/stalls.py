@@ -177,9 +177,6 @@ def count_held(track: StallTrack, page: Snapshot) -> tuple[float, float]:
 
 FIRST_TOKEN = "ttft_seconds"
 
-LEFT_EARLY = ("requests_aborted", "requests_failed")
-"""Counters of requests that may have left the queue without a first token."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePage:
@@ -234,10 +231,7 @@ def _queue_page(page: Snapshot) -> QueuePage:
     # SGLang observes the first tokens of streams only: others leave the queue when they run.
     begun = page.counters.get(FINISHED, 0.0) + page.gauges.get("requests_running", 0.0)
     streamed_only = page.engine == "sglang"
-    left = math.fsum(page.counters.get(family, 0.0) for family in LEFT_EARLY)
-    return QueuePage(
-        t=page.t,
-        waiting=page.gauges.get("requests_waiting", 0.0),
-        served=max(first, begun) if streamed_only else first,
-        left=left + max(0.0, count_left(page) or 0.0),
-    )
+    served, waiting = max(first, begun) if streamed_only else first, page.gauges.get("requests_waiting", 0.0)
+    # They may have left the queue without a first token.
+    early = page.counters.get("requests_aborted", 0.0) + page.counters.get("requests_failed", 0.0)
+    return QueuePage(t=page.t, waiting=waiting, served=served, left=early + max(0.0, count_left(page) or 0.0))

@@ -1,8 +1,7 @@
 """Starts of a replica: end of the old process, process start, ready, and their durations.
 
-A start is timed by its pod (asked for to Ready) or by its page (process start to ready). `forecast.capacity.cold_start`
-computes a tier's cold start from them. Kinds of timing are never mixed in a quantile: a start timed from process start is
-shorter than the same start timed from the request for its pod.
+`forecast.capacity.cold_start` computes a tier's cold start from them. Kinds of timing are never mixed in a quantile: a start
+timed from process start is shorter than the same start timed from the request for its pod.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from enum import StrEnum
 from pydantic import TypeAdapter
 
 from rules.confidence import nearest_rank
-from rules.replicas.track import ScrapeTrack
 from rules.telemetry import windows
 from rules.telemetry.signals import Reading
-from rules.telemetry.snapshots import PodTimes, Snapshot
+from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.wording import number
 
 SLOWEST_SECONDS = 960.0
@@ -41,7 +39,7 @@ ENOUGH = 20
 
 
 class Timing(StrEnum):
-    """Timed part of a cold start. Only `POD` is the whole; kinds are never mixed."""
+    """Timed part of a cold start. Only `POD` is the whole."""
 
     POD = "pod"  # from the pod's making, which is the request for the replica, to Ready
     PROCESS = "process"  # from process start to ready, by the page
@@ -111,35 +109,6 @@ class ReplicaStart:
         return seconds.high if seconds.value is None else seconds.value
 
 
-def detect_start(track: ScrapeTrack, page: Snapshot, replica: str) -> ReplicaStart | None:
-    """Return the start of a page's process, if it is its first page and something is known of the start.
-
-    `track` is the replica's before this page. A process that was already running counts by its own page.
-    """
-    # A first page may be dated before a cycle that closed while it was still parsed.
-    if track.last is not None and (page.t <= (track.seen or 0.0) or not windows.is_restart(track.last, page)):
-        return None
-    started, ready, pod = page.started_at, page.ready_at, page.pod or PodTimes()
-    start = ReplicaStart(
-        replica=replica,
-        seen_at=page.t,
-        # Without a process start, it is when its metrics were made.
-        started_at=None if started is not None and ready is not None and ready <= started else started,
-        ready_at=ready,
-        asked_at=pod.asked_at,
-        pod_ready_at=pod.ready_at,
-        unready=pod.asked_at is not None and pod.ready_at is None,
-    )
-    came = track.last.t if track.last is not None else track.silent_since
-    known = start.started_at if ready is None else ready
-    # A process older than the wait for it is a network failure, or one address for several.
-    if came is not None and (known is None or known > came):
-        alive = track.last.t if track.last is not None else None
-        start = replace(start, alive_at=alive, silent_since=track.silent_since if track.misses else None)
-    is_observed = start.alive_at is not None and start.silent_since is not None
-    return start if start.timing is not None or start.asked_at is not None or is_observed else None
-
-
 def update_start(start: ReplicaStart | None, page: Snapshot) -> ReplicaStart | None:
     """Return the start after another page of the process, or the same object without news."""
     if start is None or not start.unready:
@@ -194,11 +163,11 @@ FROM_TO = {
 """How starts of a kind were timed, in words that follow "timed"."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StartQuantiles:
-    """The starts of a tier with one kind of timing: how many, their P50 and P95 in seconds.
+    """Quantiles of a tier's starts with one timing, in seconds; `proven_seconds` is the P95 of their lower bounds.
 
-    `proven_seconds` is the P95 of their lower bounds.
+    `has_p95`: the P95 is another start than the slowest.
     """
 
     timing: Timing
@@ -209,7 +178,6 @@ class StartQuantiles:
 
     @property
     def has_p95(self) -> bool:
-        """Return whether the P95 is another start than the slowest."""
         return self.count >= ENOUGH
 
 
@@ -221,12 +189,6 @@ def quantiles_by_timing(starts: Iterable[ReplicaStart]) -> tuple[StartQuantiles,
         leads = [start.lead_seconds or 0.0 for start in timed]
         proven = [took.low or 0.0 for start in timed if (took := start.seconds)]
         if timed:
-            row = StartQuantiles(
-                timing=timing,
-                count=len(leads),
-                p50_seconds=nearest_rank(leads, 0.5),
-                p95_seconds=nearest_rank(leads, LEAD_QUANTILE),
-                proven_seconds=nearest_rank(proven, LEAD_QUANTILE),
-            )
-            quantiles.append(row)
+            median, p95 = nearest_rank(leads, 0.5), nearest_rank(leads, LEAD_QUANTILE)
+            quantiles.append(StartQuantiles(timing, len(leads), median, p95, nearest_rank(proven, LEAD_QUANTILE)))
     return tuple(quantiles)

@@ -158,7 +158,7 @@ def split_by_minute(window: Window) -> tuple[MinuteSums, ...]:
     """Spread a window evenly over its minutes.
 
     Observed amounts go over the whole window, expected time over its end. The two differ if counters were booked late
-    (`rules.replicas.track`): late counters belong to the preceding silence. Of a window of more than SPREAD_SECONDS only
+    (`rules.replicas.state`): late counters belong to the preceding silence. Of a window of more than SPREAD_SECONDS only
     the end has minutes: a clock that is set ten years ahead would make five million.
     """
     whole = minute_from_window(window)

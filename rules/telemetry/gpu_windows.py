@@ -39,7 +39,7 @@ FAULTS, FAULTS_BY_CODE = "gpu_fault_events", "gpu_fault_events_by_code"
 
 LEVEL_SECONDS = 300.0
 """Longest silence in seconds that a gauge stands for. Counters bridge longer ones
-(`rules.replicas.track.BRIDGE_SECONDS`)."""
+(`rules.replicas.state.BRIDGE_SECONDS`)."""
 
 ACTIVITY = frozenset(
     {

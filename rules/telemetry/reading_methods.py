@@ -43,7 +43,7 @@ def total_rate(window: Window, family: str) -> SignalValue:
     """Return the increase per second of the whole tier: increase / span.
 
     With less coverage, the observed part stands for the whole. Only a lower bound is given below FULL_COVERAGE. The
-    same holds if late counters (`rules.replicas.track`) reach further back than the windows of other replicas.
+    same holds if late counters (`rules.replicas.state`) reach further back than the windows of other replicas.
     """
     seen = window.seconds_of(family)
     if family not in window.counters or seen <= 0 or window.span <= 0:

@@ -81,7 +81,7 @@ class Window:
 
     @property
     def due_seconds(self) -> float:
-        """Return the replica-seconds of full coverage. Counters booked late (`rules.replicas.track`) reach back before
+        """Return the replica-seconds of full coverage. Counters booked late (`rules.replicas.state`) reach back before
         the `start` of the windows that expected them. The span may therefore be longer than the expected time."""
         return max(self.expected_seconds, self.span)
 

@@ -18,7 +18,7 @@ from unittest import mock
 import yaml
 from engine_server import Engine
 from paths import ROOT
-from waiting import CEILING_SECONDS, wait_for
+from waiting import CEILING_SECONDS, StandingClock, wait_for
 
 from agent.config.config import Config
 from agent.config.load import load
@@ -85,16 +85,6 @@ def running(path: Path, cycles: int = 2, **surroundings: Any) -> Iterator[Daemon
             daemon.stop()
             thread.join(CEILING_SECONDS)
             assert not thread.is_alive()
-
-
-class StandingClock:
-    """Unix seconds that stand until a test moves them."""
-
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from agent.sources.recording import load, scrapes
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
-from rules.replicas.track import ScrapeTrack, record_failure, record_success
+from rules.replicas.state import ScrapeTrack, record_failure, record_success
 from rules.telemetry import windows
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 from loops import scrape_loop
+from waiting import StandingClock
 
 from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
@@ -43,21 +44,12 @@ def lay(folder: Path, begin: float, into: Path, apart: float = 0.0) -> Path:
     return made
 
 
-class Clock:
-    """Simulated unix seconds."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @dataclass
 class RecordedEngine:
     """The latest recorded answer of a target at the clock's time. It tells no release."""
 
     scrapes: Sequence[Scrape]
-    clock: Clock
+    clock: StandingClock
 
     def fetch(self) -> bytes:
         """Return the page. Raise ScrapeError where the recording has none."""
@@ -87,7 +79,7 @@ def live_findings(folder: Path, contexts: dict[str, TierContext], times: Sequenc
     """Return what the loop of role node finds that scrapes the recorded engines at these times."""
     recording, _ = load(folder)
     lines = list(scrapes(recording, []))
-    clock = Clock()
+    clock = StandingClock()
     targets, engines = [], {}
     for place, one in enumerate(recording.targets):
         options = Peer(url=f"http://127.0.0.1/{place}/metrics", timeout_seconds=60.0)

@@ -10,10 +10,14 @@ from typing import Any
 from paths import TESTS
 
 from agent.scrape.scrapers import PageReader
+from rules.confidence import Certainty
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Cumulative, Histogram
+from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
+from rules.verdicts.finding import Finding, Transition
+from rules.verdicts.verdict import Status, Subject, Verdict
 
 PAGES = TESTS / "pages"
 START = 1_800_000_000.0
@@ -79,6 +83,27 @@ def window(start: float = START, seconds: float = 60.0, **overrides: Any) -> Win
     """A fully covered window of one replica."""
     whole = Window(start=start, end=start + seconds, expected_seconds=seconds, covered_seconds=seconds)
     return replace(whole, **overrides)
+
+
+def verdict(rule: str = "TargetDown", replica: str | None = "r", t: float = START, **parts: Any) -> Verdict:
+    """A certain warning about a replica, without numbers."""
+    usual: dict[str, Any] = {
+        "subject": Subject(tier="t", replica=replica),
+        "status": Status.WARNING,
+        "certainty": Certainty.CERTAIN,
+        "observed": Missing(gap=Gap.NOT_IN_PLAN),
+        "expected": Missing(gap=Gap.NOT_IN_PLAN),
+        "unit": "count",
+        "sentence": "down",
+    }
+    return Verdict(rule=rule, t=t, **{**usual, **parts})
+
+
+def finding(worst: Verdict, **parts: Any) -> Finding:
+    """An open finding that began with this verdict."""
+    change = Transition(t=worst.t, status=worst.status, stage=worst.stage, certainty=worst.certainty)
+    usual = {"started_at": worst.t, "ended_at": None, "transitions": (change,)}
+    return Finding(rule=worst.rule, subject=worst.subject, worst=worst, **{**usual, **parts})
 
 
 def page_text(name: str) -> str:

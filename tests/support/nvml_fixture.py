@@ -16,6 +16,7 @@ from pathlib import Path
 import pynvml
 import pytest
 from paths import TESTS
+from waiting import StandingClock
 
 from agent.gpu.nvml_reader import NvmlReader
 from rules.telemetry.snapshots import GpuReadout
@@ -128,22 +129,12 @@ class StandIn:
         return int(self._library.standin_opened())
 
 
-class Clock:
-    """Seconds that pass only when told."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Machine:
     """A reader, its clock and the stand-in under it: ``turn`` lets 15 s pass and reads."""
 
     def __init__(self, standin: StandIn) -> None:
         self.standin = standin
-        self.clock = Clock()
+        self.clock = StandingClock()
         self.reader = NvmlReader(clock=self.clock)
         self.problems: tuple[str, ...] = ()
 

@@ -112,14 +112,5 @@ def _tier(story: TierScenario, tally: TierTotals) -> dict[str, Any]:
         "demand_changed": changed,
         "plan_changed_at": story.replanned_at,
         "restarts": [asdict(one) | {"cold_start_seconds": one.ready - one.started} for one in story.restarts],
-        "days": [{"day": day, **asdict(sums), **_means(sums)} for day, sums in sorted(tally.days.items())],
-    }
-
-
-def _means(sums: DayTotals) -> dict[str, float | None]:
-    if sums.finished == 0:
-        return {"prompt_tokens_mean": None, "generation_tokens_mean": None}
-    return {
-        "prompt_tokens_mean": sums.prompt_tokens / sums.finished,
-        "generation_tokens_mean": sums.generation_tokens / sums.finished,
+        "days": [{"day": day, **asdict(sums)} for day, sums in sorted(tally.days.items())],
     }

@@ -25,8 +25,7 @@ from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.plan.schema import TierPlan, parse_plan
 from rules.replicas.cascade import CascadeSample, CascadeState
-from rules.replicas.state import ReplicaState
-from rules.replicas.track import ScrapeTrack
+from rules.replicas.state import ReplicaState, ScrapeTrack
 from rules.telemetry import windows
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram

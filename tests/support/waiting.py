@@ -24,6 +24,16 @@ _reserved: list[socket.socket] = []
 _next = itertools.count(os.getpid() * 7919)
 
 
+class StandingClock:
+    """Seconds that stand until a test moves them."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def wait_for(what: Callable[[], Any], seconds: float = CEILING_SECONDS, every: float = 0.01) -> Any:
     """What the function gives as soon as that is true, or at the end of so many seconds; asked `every` so many."""
     deadline = time.monotonic() + seconds

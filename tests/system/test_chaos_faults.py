@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 from daemon_runs import ask, configuration, process, results, write
 from engine_server import Handler, answers_500, cuts_off, engines, give, hangs, is_html, is_strange, redirects
-from history_samples import booking
 from paths import ROOT, SUPPORT
 from waiting import CEILING_SECONDS, free_port, wait_for
 
@@ -22,7 +20,6 @@ from agent.config.peer import Peer
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.scrape.scrapers import Scrapers, Target
-from rules.evaluator.observation import ClosedMinute
 
 
 def hangs_mid_page(handler: Handler) -> None:
@@ -108,32 +105,6 @@ def test_full_disk_costs_holder_name_only(tmp_path: Path) -> None:
     assert "is in use by another sizewatch" in told[1]
 
 
-FILE_MAY_NOT_GROW = """
-import resource
-from pathlib import Path
-from history_samples import booking, finished
-from agent.history.store import HistoryStore
-from agent.history.errors import HistoryError
-with HistoryStore(Path(sys.argv[1])) as store:
-    store.book([booking(0)])
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
-    for _ in range(3):
-        try:
-            store.book([booking(1)])
-        except HistoryError as trouble:
-            print(trouble)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    store.book([booking(1)])
-    print(finished(store.minutes("h100", 0.0, 1e11)), finished(store.bins("h100", 0.0, 1e11)))
-"""
-
-
-def test_file_that_cannot_grow_keeps_nothing(tmp_path: Path) -> None:
-    told = python(FILE_MAY_NOT_GROW, str(tmp_path / "history.db")).splitlines()
-    assert all("(SQLITE_" in line for line in told[:3])
-    assert told[3] == "120.0 120.0"
-
-
 @contextmanager
 def small_disk(folder: Path, **limits: int) -> Iterator[Path]:
     """A file system of its own; skips where this user may not mount one."""
@@ -175,24 +146,3 @@ def test_suspended_daemon_continues(tmp_path: Path) -> None:
     assert started.returncode == 0
     assert "sizewatch_cycle_errors_total 0.0" in page
     assert "Traceback" not in said
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_truncated_history_takes_no_booking(tmp_path: Path, share: float) -> None:
-    path = tmp_path / "history.db"
-    store = HistoryStore(path)
-    store.book([booking(minute, f"r{n}") for minute in range(40) for n in range(10)])
-    store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    store.book([booking(40)])
-    store.close()
-    os.truncate(path, int(path.stat().st_size * share) // 4096 * 4096)
-    if share == 0.0:
-        with HistoryStore(path) as fresh:
-            assert fresh.minutes("h100", 0.0, 1e11) == (), "an empty file is a new history"
-        return
-    keeping = HistoryService(lambda: HistoryStore(path))
-    closed = ClosedMinute(tier="h100", replica="r0", slice=booking(41).slice)
-    keeping.write_cycle([closed])
-    assert "SQLITE_CORRUPT" in str(keeping.error)
-    assert keeping.waiting_minutes == 1
-    keeping.close()

@@ -16,7 +16,7 @@ from loops import LoopParts
 from making import snapshot
 from stored_recordings import MemoryStore, Sample
 from test_fleet_cycles import TIER, Away, Fleet
-from waiting import free_port
+from waiting import StandingClock, free_port
 
 from agent.config.load import load
 from agent.daemon.assembly import Assembly
@@ -33,19 +33,11 @@ from rules.telemetry.snapshots import GpuReadout
 BEGIN = 1_800_000_000.0
 
 
-class Time:
-    def __init__(self) -> None:
-        self.now = BEGIN
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @contextmanager
 def churning(folder: Path, generations: int) -> Iterator[Assembly]:
     """What a node agent is after so many generations of pods, one that answers and one that does not in each, and the last
     for longer than any rule looks back."""
-    clock = Time()
+    clock = StandingClock(BEGIN)
     assembly: Assembly | None = None
     with engines(1) as served:
         for generation in range(generations):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -31,7 +30,6 @@ from exporters.alertmanager import payload
 from exporters.alertmanager.payload import AlertSettings
 from rules.confidence import Certainty
 from rules.evaluator import tier_minutes
-from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.evaluator.incident_alerts import TICKET_WAIT_SECONDS, step_incident_alerts
 from rules.evaluator.incidents import group_incidents
 from rules.evaluator.observation import ClosedMinute
@@ -345,26 +343,6 @@ def test_alert_times_stay_ordered_after_clock_ahead() -> None:
         starts, ends = (datetime.fromisoformat(one.body[name]).timestamp() for name in ("startsAt", "endsAt"))
         assert starts <= ends
         assert one.firing == (ends > 75.0) == fires
-
-
-def test_external_alert_times_stay_ordered() -> None:
-    subject = Subject(tier="t")
-    known = Diagnosis(rule="TargetDown", subject=subject, began_at=HOUR, certain=True, sentence="it is down")
-    firing = ExternalAlert(
-        name="HighLatency",
-        labels=(),
-        summary="",
-        started_at=HOUR,
-        ended_at=None,
-        heard_at=HOUR,
-        tier="t",
-        diagnosis=known,
-    )
-    for alert in (firing, replace(firing, ended_at=HOUR + 60.0)):
-        (one,) = payload.present((), (alert,), 75.0, AlertSettings(resend_seconds=60.0))
-        starts, ends = (datetime.fromisoformat(one.body[name]).timestamp() for name in ("startsAt", "endsAt"))
-        assert starts <= ends
-        assert one.firing == (ends > 75.0)
 
 
 def test_nothing_ends_before_it_began() -> None:

@@ -68,14 +68,6 @@ def test_demand_is_atomic_with_minutes(store: HistoryStore) -> None:
     assert requests(store.demand("h100", *EVER)) == [(0, 60.0)]
 
 
-def test_demand_goes_after_thirteen_weeks(store: HistoryStore) -> None:
-    store.book([booking(0), booking(1)])
-    store.prune(START + 91 * DAY)
-    assert len(store.demand("h100", *EVER)) == 2
-    store.prune(START + 91 * DAY + 1)
-    assert requests(store.demand("h100", *EVER)) == [(1, 60.0)]
-
-
 def test_the_columns_are_those_of_this_format() -> None:
     """A column that comes or goes needs another VERSION, or a history of today is no longer read."""
     assert VERSION == 6

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from building import build_once
 from paths import ROOT, TESTS
@@ -109,9 +108,3 @@ def test_keys_below_lists_are_found() -> None:
     listed = set(public_surface(inputs())["configuration"])
     assert {"role", "targets.url", "web.listen", "alerting.alertmanagers.basic_auth.password_file"} <= listed
     assert "tiers.curve.points" in set(public_surface(inputs())["plan"])
-
-
-def test_removed_option_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    smaller = click.Group("sizewatch")
-    now = public_surface(RenderInputs(config_schema=config_schema(), command_line=smaller))
-    assert "sizewatch check --since" in set(LISTED["commands"]) - set(now["commands"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +52,6 @@ READERS: dict[str, Callable[[Path], object]] = {
 def test_billion_laughs_is_refused_cheaply(tmp_path: Path, what: str, end: str) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(BILLION + end)
-    start = time.process_time()
     tracemalloc.start()
     try:
         with pytest.raises(SizewatchError) as caught:
@@ -61,7 +59,6 @@ def test_billion_laughs_is_refused_cheaply(tmp_path: Path, what: str, end: str) 
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert time.process_time() - start < 5
     # A benchmark's file may be that large, so that much is set aside for reading it.
     assert peak < (320 if what == "benchmark" else 64) * 2**20
     assert len(str(caught.value)) < 100_000

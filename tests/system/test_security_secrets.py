@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import pytest
 from engine_server import Engine, Handler, engines
 from hostile_store import give as give_json
 from hostile_store import serving
+from paths import ROOT
 
 from agent.alerting.delivery import AlertmanagerClient
 from agent.config.peer import Peer
@@ -103,3 +105,14 @@ def test_impossible_address_is_refused_at_start(url: str) -> None:
     with pytest.raises(ConfigError, match=r"must be an http:// or https:// address") as caught:
         Peer.read({"url": f"{url}?key=abcd-1234-secret"})
     assert "secret" not in str(caught.value)
+
+
+def test_secrets_are_compared_in_constant_time() -> None:
+    """No comparison of a token, password or hash in the web server's own gate but `hmac.compare_digest`."""
+    text = (ROOT / "agent/http_server/credentials.py").read_text("utf-8")
+    suspects = {"token", "digest", "proof", "hash", "password", "found"}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Compare) and any(isinstance(sign, ast.Eq | ast.NotEq) for sign in node.ops):
+            sides = {ast.unparse(side).rpartition(".")[2] for side in (node.left, *node.comparators)}
+            assert not suspects & sides, ast.unparse(node)
+    assert text.count("hmac.compare_digest(") >= 2

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import making
 import pytest
 from daemon_runs import configuration, further, running, write
 from engine_server import answers_500, engines
@@ -18,13 +19,11 @@ from agent.config.load import parse_config
 from agent.daemon.daemon import Daemon
 from agent.history.store import HistoryStore
 from exporters.status.records import ExportScope
-from rules.confidence import Certainty
 from rules.evaluator.observation import Observation
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
-from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.finding import RuleState, step_rule_state
-from rules.verdicts.verdict import Status, Subject, Verdict
+from rules.verdicts.verdict import Status, Verdict
 
 pytestmark = pytest.mark.usefixtures("without_waits")
 
@@ -89,18 +88,7 @@ def test_only_the_path_posts_posts() -> None:
 
 
 def firing(rule: str, t: float, sentence: str = "It is seen", replica: str | None = None) -> Verdict:
-    nothing = Missing(gap=Gap.NO_TRAFFIC)
-    return Verdict(
-        t=t,
-        rule=rule,
-        subject=Subject(tier="t", replica=replica),
-        status=Status.CRITICAL,
-        certainty=Certainty.CERTAIN,
-        observed=nothing,
-        expected=nothing,
-        unit="ratio",
-        sentence=sentence,
-    )
+    return making.verdict(rule, replica, t, sentence=sentence, status=Status.CRITICAL)
 
 
 def service(before: AlertingService | None = None) -> AlertingService:

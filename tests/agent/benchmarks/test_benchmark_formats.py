@@ -78,21 +78,21 @@ def written(tmp_path: Path, content: str | bytes) -> Path:
     return path
 
 
-def test_every_format_has_a_sample_here_and_reads_it(tmp_path: Path) -> None:
+def test_every_format_reads_its_sample(tmp_path: Path) -> None:
     assert set(SAMPLES) == set(NAMES)
     for name, sample in SAMPLES.items():
         path = written(tmp_path, json.dumps(sample))
         assert [one.tool for one in read_results(path)] == [name]
 
 
-def test_the_format_is_told_by_the_content_and_never_by_the_name(tmp_path: Path) -> None:
+def test_content_tells_the_format(tmp_path: Path) -> None:
     path = tmp_path / "stage_0_lifecycle_metrics.yaml"
     path.write_text(RUN.read_text(encoding="utf-8"), encoding="utf-8")
     assert read_results(path)[0].tool == "vllm-bench"
 
 
 @pytest.mark.parametrize("content", ["{}", '{"backend": "vllm"}', '{"benchmarks": []}'])
-def test_an_object_of_nobody_is_refused_with_the_names_of_what_is_read(tmp_path: Path, content: str) -> None:
+def test_unknown_object_names_the_tools(tmp_path: Path, content: str) -> None:
     said = "is no benchmark result that sizewatch reads (vllm-bench, sglang-bench, inference-perf, guidellm, aiperf)"
     assert refusal(written(tmp_path, content)) == said
 
@@ -112,20 +112,17 @@ def test_an_object_of_nobody_is_refused_with_the_names_of_what_is_read(tmp_path:
         (b"\xff\xfe{}", "is no JSON"),
     ],
 )
-def test_what_cannot_be_decoded_gets_one_sentence(tmp_path: Path, content: str | bytes, said: str) -> None:
+def test_undecodable_file_gets_one_sentence(tmp_path: Path, content: str | bytes, said: str) -> None:
     assert refusal(written(tmp_path, content)) == said
 
 
-def test_a_file_of_endless_depth_is_refused(tmp_path: Path) -> None:
+def test_unreadable_file_gets_its_reason(tmp_path: Path) -> None:
     assert refusal(written(tmp_path, "[" * 100_000)).startswith("is no valid JSON (maximum recursion depth exceeded")
-
-
-def test_a_file_that_is_missing_or_a_folder_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.json") == "cannot be read: No such file or directory"
     assert refusal(tmp_path) == "is a folder"
 
 
-def test_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path: Path) -> None:
+def test_marks_and_blank_lines_are_ignored(tmp_path: Path) -> None:
     text = json.dumps(SAMPLES["vllm-bench"])
     found = read_results(written(tmp_path, f"\ufeff\n{text}\n\n{text}\n"))
     assert [run.location.rpartition(": ")[2] for run in found] == ["line 2", "line 4"]
@@ -198,9 +195,7 @@ def outcome(path: Path) -> str:
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_spoilt_file_gives_measurements_or_one_sentence_and_nothing_else(
-    tmp_path: Path, name: str, mutation: str
-) -> None:
+def test_spoilt_file_gives_runs_or_one_sentence(tmp_path: Path, name: str, mutation: str) -> None:
     chance = random.Random(f"{name} {mutation}")
     outcomes = set()
     for _ in range(150):
@@ -210,7 +205,7 @@ def test_a_spoilt_file_gives_measurements_or_one_sentence_and_nothing_else(
     assert "read" in outcomes or mutation == "truncated"
 
 
-def test_results_of_tools_that_are_not_read_are_refused() -> None:
+def test_results_of_other_tools_are_refused() -> None:
     if not SHARED_BENCH.is_dir():
         pytest.skip(f"no {SHARED_BENCH}: the sample reports are not part of the project")
     others = [

@@ -87,7 +87,7 @@ def swept(folder: str, pattern: str = "bench_c*.json") -> ImportedCurve:
 # The line never falls, so at 4 clients TTFT P99 counts as 0.42900, and TPOT P99 at 4 and 8 as 0.02629.
 
 
-def test_the_closed_sweep_of_a_real_server_worked_out_by_hand() -> None:
+def test_closed_sweep_is_worked_out_by_hand() -> None:
     # SLO: TTFT P99 2 s, TPOT P99 0.15 s. TPOT ends at 0.079 and never matters. TTFT is 0.96657 s at 16 clients and
     # 2.10777 s at 32; by logarithms 2 s lies ln(2 / 0.96657) / ln(2.10777 / 0.96657) = 0.72714 / 0.77962 = 0.93268 of
     # the way. C_max = 16 + 0.93268 x 16 = 30.923; usable = 6.3464 + 0.93268 x (7.4133 - 6.3464) = 7.3415 rps.
@@ -98,7 +98,7 @@ def test_the_closed_sweep_of_a_real_server_worked_out_by_hand() -> None:
     assert (found.limited_by, found.knee_reached) == ("ttft_p99_seconds", True)
 
 
-def test_a_tighter_slo_ends_the_same_sweep_inside() -> None:
+def test_tighter_slo_ends_the_sweep_inside() -> None:
     # SLO: TTFT P99 2 s, TPOT P99 0.03 s. TPOT is (at most, in two digits) 0.026 s up to 8 clients and 0.04228 s at 16:
     # ln(0.03 / 0.026) / ln(0.04228 / 0.026) = 0.14310 / 0.48621 = 0.29432 of the way from 8 to 16 clients, before
     # TTFT breaks. C_max = 8 + 0.29432 x 8 = 10.355; usable = 5.8424 + 0.29432 x (6.3464 - 5.8424) = 5.9907 rps.
@@ -109,15 +109,7 @@ def test_a_tighter_slo_ends_the_same_sweep_inside() -> None:
     assert (found.limited_by, found.knee_reached) == ("tpot_p99_seconds", True)
 
 
-def test_clients_are_the_load_of_a_closed_loop() -> None:
-    found = swept("vllm-cpu")
-    assert found.curve.loop == "closed"
-    assert [point.concurrency for point in found.curve.points] == [1, 2, 4, 8, 16, 32]
-    assert [point.requests for point in found.curve.points] == [16, 24, 40, 64, 112, 192]
-    assert {point.requested_rps for point in found.curve.points} == {None}
-
-
-def test_the_rate_is_the_load_of_an_open_loop_and_requests_in_the_system_are_its_outcome() -> None:
+def test_rate_is_the_load_of_open_loops() -> None:
     found = swept("vllm-cpu-open", "*.json")
     assert found.curve.loop == "open"
     assert [point.requested_rps for point in found.curve.points] == [1.5, 3, 4.5, 6, 7, 8]
@@ -127,38 +119,29 @@ def test_the_rate_is_the_load_of_an_open_loop_and_requests_in_the_system_are_its
     assert not line(found.curve).place(6.0, 12.0)[1]
 
 
-def test_points_come_by_rising_load_whatever_the_order_of_the_files() -> None:
+def test_points_come_by_rising_load() -> None:
     loads = [load("c", 8.0, completed_rps=5.0), load("a", 2.0), load("b", 4.0)]
     assert [p.requested_rps for p in curve_of(loads).curve.points] == [2, 4, 8]
     assert curve_of(loads).curve.source == ("a", "b", "c")
     # Past the knee completed rps falls while the load still grows: the load decides.
     past = [closed("x", 8, 5.0), closed("y", 16, 4.8), closed("z", 2, 2.0)]
     assert [p.concurrency for p in curve_of(past).curve.points] == [2, 8, 16]
-
-
-def test_a_file_of_several_loads_is_one_source() -> None:
     loads = [load("all.json", rate) for rate in (2.0, 4.0)]
     assert curve_of(loads).curve.source == ("all.json",)
 
 
-def test_open_and_closed_loops_are_no_curve() -> None:
+def test_mixed_loads_are_no_curve() -> None:
     with pytest.raises(BenchmarkError) as caught:
         curve_of([load("open.json"), closed("closed.json", 4, 3.0)])
     assert str(caught.value) == ("open.json: is of loop open, closed.json closed: a curve is of one loop")
-
-
-def test_several_models_are_no_curve() -> None:
     with pytest.raises(BenchmarkError) as caught:
         curve_of([load("a"), load("b", 5.0, model=""), load("c", 6.0, model="other")])
     assert str(caught.value) == "a: is of model m, c other: a curve is of one model"
-
-
-def test_nothing_is_no_curve() -> None:
     with pytest.raises(BenchmarkError, match="hold no measured load"):
         curve_of([])
 
 
-def test_a_measurement_that_is_there_twice_is_taken_once_and_said() -> None:
+def test_repeated_measurement_is_taken_once() -> None:
     twice = curve_of([load("a"), load("a"), load("copy of a")])
     assert len(twice.curve.points) == 1
     assert twice.curve.points[0].requests == 400
@@ -168,7 +151,7 @@ def test_a_measurement_that_is_there_twice_is_taken_once_and_said() -> None:
     ]
 
 
-def test_repeated_runs_of_a_load_are_one_point_that_a_plan_takes() -> None:
+def test_repeated_runs_are_one_point() -> None:
     # 400 requests in 100 s and 100 in 20 s: 500 in 120 s. The median is weighted, of the P99s the larger counts.
     found = curve_of(
         [
@@ -206,13 +189,10 @@ def test_repeated_runs_of_a_load_are_one_point_that_a_plan_takes() -> None:
     assert found.curve.source == ("a", "b", "c")
 
 
-def test_a_run_that_the_generator_limited_says_nothing_beside_one_that_it_did_not() -> None:
+def test_pooled_runs_keep_what_all_know() -> None:
     sure, limited = load("a").point, load("b", completed_rps=3.0, censored=True).point
     assert pool_points([sure, limited]) == sure
     assert pool_points([limited, limited]).censored
-
-
-def test_what_one_of_the_runs_lacks_is_not_known_of_them_together() -> None:
     both = pool_points([load("a").point, load("b", itl_p99_seconds=None).point])
     assert both.itl_p99_seconds is None
     assert pool_points([load("a").point, load("b", requests=None).point]).requests is None
@@ -238,7 +218,7 @@ def test_pooled_runs_lie_between_the_runs(runs: list[tuple[float, float, float, 
     assert one.requests == sum(n for *_, n in runs)
 
 
-def test_a_burst_has_no_place_among_loads() -> None:
+def test_burst_has_no_place_among_loads() -> None:
     burst = load("burst", None, None, completed_rps=9.0, **dict.fromkeys(LATENCIES))
     found = curve_of([load("a"), burst])
     assert [point.completed_rps for point in found.curve.points] == [4.0]
@@ -248,12 +228,9 @@ def test_a_burst_has_no_place_among_loads() -> None:
     assert "loop (write curve.loop if you know it)" in texts(alone)
 
 
-def test_numbers_keep_four_digits_and_counts_all() -> None:
+def test_numbers_keep_four_digits() -> None:
     point = curve_of([load("a", ttft_p50_seconds=0.0123456, requests=123456)]).curve.points[0]
     assert (point.ttft_p50_seconds, point.requests) == (0.01235, 123456)
-
-
-def test_a_latency_of_few_requests_has_no_more_digits_than_it_is_worth() -> None:
     few, many = (
         curve_of([load("a", ttft_p50_seconds=0.0123456, ttft_p99_seconds=0.0234567, requests=number)]).curve.points[0]
         for number in (99, 100)
@@ -262,31 +239,25 @@ def test_a_latency_of_few_requests_has_no_more_digits_than_it_is_worth() -> None
     assert (many.ttft_p50_seconds, many.ttft_p99_seconds) == (0.01235, 0.02346)
 
 
-def test_one_load_is_said_to_be_no_curve() -> None:
+def test_remarks_name_what_is_missing() -> None:
     assert "one load is no curve" in texts(curve_of([load("a")]))
     assert "one load is no curve" not in texts(curve_of([load("a"), load("b", 5.0)]))
-
-
-def test_what_a_client_cannot_see_is_said_with_how_to_add_it() -> None:
     found = curve_of([load("a"), load("b", 5.0)])
     assert "gpu_utilization, kv_utilization, prefix_hit_ratio, eviction_rate (a client cannot see them: add" in texts(
         found
     )
     assert "add them" not in texts(found, observed=True)
-
-
-def test_latencies_that_no_file_tells_are_named() -> None:
     found = curve_of([load("a", itl_p99_seconds=None), load("b", 5.0, itl_p99_seconds=None)])
     assert "not told and left out: itl_p99_seconds, " in texts(found)
 
 
-def test_acceptance_is_missed_only_where_the_tier_speculates() -> None:
+def test_acceptance_is_missed_where_the_tier_speculates() -> None:
     found = curve_of([load("a"), load("b", 5.0)])
     assert "speculative_acceptance" not in texts(found, tier(found.curve))
     assert "speculative_acceptance" in texts(found, tier(found.curve, speculation={"draft_tokens": 4}))
 
 
-def test_the_kind_of_gpu_utilization_is_written_only_where_a_point_has_one() -> None:
+def test_gpu_kind_needs_a_measured_point() -> None:
     bare = curve_of([load("a")], gpu_utilization_kind="sm_active").curve
     assert bare.gpu_utilization_kind is None
     known = curve_of([load("a", gpu_utilization=0.5)], gpu_utilization_kind="sm_active").curve
@@ -311,7 +282,7 @@ def test_any_file_name_reads_back(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["1.5", "1e3", "no", "null", "2026-11-20", "a: b", "- a", "#x", "~", "é", "a b", "0x1f"]
 )
-def test_names_that_look_like_something_else_stay_text(name: str) -> None:
+def test_odd_names_stay_text(name: str) -> None:
     assert yaml.safe_load(f"- {scalar(name)}") == [name]
 
 
@@ -324,7 +295,7 @@ def with_setup(source: str, rps: float, **fields: Any) -> BenchmarkRun:
     return load(source, rps).model_copy(update={"setup": Provenance(**fields), "ended_at": 1.7952e9})
 
 
-def test_the_curve_carries_what_was_measured_where_the_runs_agree() -> None:
+def test_provenance_is_what_runs_agree_on() -> None:
     runs = [
         with_setup("a", 2.0, engine_version="0.32.0", tensor_parallel=4, max_num_seqs=64),
         with_setup("b", 4.0, engine_version="0.33.0", tensor_parallel=4),
@@ -337,9 +308,6 @@ def test_the_curve_carries_what_was_measured_where_the_runs_agree() -> None:
     assert "engine_version differs between the runs (0.32.0, 0.33.0): a curve is of one configuration" in texts(
         imported
     )
-
-
-def test_a_curve_of_nothing_known_has_no_provenance_and_asks_for_the_release() -> None:
     unknown = Statistics()
     untold = load("a").model_copy(update={"prompt_tokens": unknown, "generation_tokens": unknown})
     imported = curve_of([untold])

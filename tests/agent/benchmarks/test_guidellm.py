@@ -74,7 +74,7 @@ def refusal(tmp_path: Path, *benchmarks: Any) -> str:
     return caught.value.text
 
 
-def test_a_benchmark_is_read_with_each_quantity_in_its_own_unit(tmp_path: Path) -> None:
+def test_every_quantity_has_its_own_unit(tmp_path: Path) -> None:
     (one,) = read(tmp_path, benchmark())
     assert (one.tool, one.loop, one.model) == ("guidellm", "open", "qwen")
     assert (one.started_at, one.ended_at) == (1000.0, 1122.0)
@@ -96,12 +96,12 @@ def test_a_benchmark_is_read_with_each_quantity_in_its_own_unit(tmp_path: Path) 
     assert one.remarks == []
 
 
-def test_requests_per_second_are_the_mean_and_never_a_percentile_of_intervals(tmp_path: Path) -> None:
+def test_rps_is_the_mean(tmp_path: Path) -> None:
     (one,) = read(tmp_path, benchmark(requests_per_second=statistics(9.9, 11_244.0)))
     assert one.point.completed_rps == 9.9
 
 
-def test_its_inter_token_latency_is_tpot_and_there_is_no_gap_between_tokens(tmp_path: Path) -> None:
+def test_inter_token_latency_is_tpot(tmp_path: Path) -> None:
     (one,) = read(tmp_path, benchmark(time_per_output_token_ms=statistics(99.0, 99.0)))
     assert one.point.tpot_p50_seconds == pytest.approx(0.0104)
     assert one.point.itl_p99_seconds is None
@@ -129,12 +129,12 @@ def test_the_strategy_tells_the_loop(
     assert one.point.concurrency == (None if concurrency is None else pytest.approx(concurrency))
 
 
-def test_a_strategy_that_is_no_steady_rate_is_said(tmp_path: Path) -> None:
+def test_unsteady_strategy_is_said(tmp_path: Path) -> None:
     (one,) = read(tmp_path, benchmark({"type_": "replay"}))
     assert "arrivals were of strategy replay, not a steady rate" in one.remarks
 
 
-def test_a_sweep_gives_a_load_a_benchmark_and_its_first_two_do_not_make_it_a_closed_loop(tmp_path: Path) -> None:
+def test_sweep_is_a_load_a_benchmark(tmp_path: Path) -> None:
     full = {"type_": "throughput", "max_concurrency": 512}
     single = benchmark({"type_": "synchronous"}, requests_per_second=statistics(0.43, 0.44))
     found = read(tmp_path, single, benchmark(full), benchmark())
@@ -146,7 +146,7 @@ def test_a_sweep_gives_a_load_a_benchmark_and_its_first_two_do_not_make_it_a_clo
     assert (full_load.point.ttft_p99_seconds, full_load.point.completed_rps) == (None, 9.9)
 
 
-def test_requests_cut_off_by_the_clock_are_said_and_those_that_outnumber_the_rest_refuse_the_run(
+def test_many_cut_off_requests_refuse_the_run(
     tmp_path: Path,
 ) -> None:
     (one,) = read(tmp_path, benchmark(totals={"incomplete": 23, "errored": 2}))
@@ -159,7 +159,7 @@ def test_requests_cut_off_by_the_clock_are_said_and_those_that_outnumber_the_res
     assert others[0].text == "is of a failed run: none of 30 requests succeeded"
 
 
-def test_a_generator_that_sent_too_slowly_censors_the_point(tmp_path: Path) -> None:
+def test_slow_generator_censors_the_point(tmp_path: Path) -> None:
     # 1200 requests in 122 s with answers of at most 2.4 s: at least 119.6 s of sending, 10.03 rps.
     assert not read(tmp_path, benchmark())[0].point.censored
     slow = {**benchmark(), "duration": 140.0}
@@ -168,7 +168,7 @@ def test_a_generator_that_sent_too_slowly_censors_the_point(tmp_path: Path) -> N
     assert read(tmp_path, benchmark(totals={"successful": 1000, "incomplete": 23}))[0].point.censored
 
 
-def test_a_benchmark_with_negative_times_is_left_out_by_name_and_the_others_stay(tmp_path: Path) -> None:
+def test_negative_times_leave_a_benchmark_out(tmp_path: Path) -> None:
     # GuideLLM issue 216: an overloaded server, and times to a first token that never came.
     negative = benchmark(time_to_first_token_ms=statistics(-1.7e12, 89_488.0))
     path = tmp_path / "report.json"
@@ -183,7 +183,7 @@ def test_a_benchmark_with_negative_times_is_left_out_by_name_and_the_others_stay
     assert "TTFT P99 89.49 s is above E2E P99 2.4 s, which cannot be" in refusal(tmp_path, late)
 
 
-def test_values_that_cannot_be_are_refused_with_their_place(tmp_path: Path) -> None:
+def test_impossible_values_name_their_place(tmp_path: Path) -> None:
     no_rate = benchmark({"type_": "constant"})
     assert refusal(tmp_path, no_rate) == "has a strategy without its rate"
     text = benchmark(request_latency="2.3 s")
@@ -202,7 +202,7 @@ def real(path: Path) -> tuple[BenchmarkRun, ...]:
     return read_results(path)
 
 
-def test_the_real_report_of_0_3_has_its_load_at_ten_a_second() -> None:
+def test_real_report_of_0_3_is_read() -> None:
     (one,) = real(OLD)
     assert (one.loop, one.model, one.point.requests, one.point.censored) == ("open", "Qwen/Qwen3-0.6B", 586, False)
     assert one.point.completed_rps == pytest.approx(9.7778, abs=1e-4)
@@ -214,7 +214,7 @@ def test_the_real_report_of_0_3_has_its_load_at_ten_a_second() -> None:
     assert "23 of 609 requests failed or were under way at the end, and are not in the latencies" in one.remarks
 
 
-def test_the_report_of_version_2_has_both_its_benchmarks_and_a_generator_that_was_too_slow() -> None:
+def test_real_report_of_version_2_is_read() -> None:
     first, second = real(NEW)
     assert [run.location.rpartition(": ")[2] for run in (first, second)] == ["benchmarks[0]", "benchmarks[1]"]
     assert first.model == "e2e-mock-model"

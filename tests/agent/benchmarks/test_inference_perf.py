@@ -50,7 +50,7 @@ def refusal(tmp_path: Path, document: Mapping[str, Any]) -> str:
     return caught.value.text
 
 
-def test_a_stage_is_read_in_seconds_with_tpot_per_request_and_itl_per_gap(tmp_path: Path) -> None:
+def test_stage_is_read_in_seconds(tmp_path: Path) -> None:
     one = read(tmp_path, stage())
     assert (one.tool, one.loop, one.started_at, one.ended_at) == ("inference-perf", "open", None, None)
     assert one.point.model_dump(exclude_none=True) == {
@@ -71,7 +71,7 @@ def test_a_stage_is_read_in_seconds_with_tpot_per_request_and_itl_per_gap(tmp_pa
     assert one.prompt_tokens == Statistics(mean=204.0, p50=204.0, p95=212.0, p99=212.0, max=212.0)
 
 
-def test_a_median_gap_near_zero_is_said_to_be_an_artefact_of_chunks(tmp_path: Path) -> None:
+def test_median_gap_near_zero_is_an_artefact(tmp_path: Path) -> None:
     said = "several tokens came in one chunk, so ITL counts gaps of nearly 0 s: compare TPOT"
     assert read(tmp_path, stage()).remarks == [said]
     document = stage()
@@ -82,28 +82,26 @@ def test_a_median_gap_near_zero_is_said_to_be_an_artefact_of_chunks(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("achieved", "censored"), [(97.9, True), (98.0, False), (101.0, False)])
-def test_a_generator_that_sent_less_than_98_percent_censors_the_stage(
-    tmp_path: Path, achieved: float, censored: bool
-) -> None:
+def test_slow_generator_censors_the_stage(tmp_path: Path, achieved: float, censored: bool) -> None:
     one = read(tmp_path, stage({"achieved_rate": achieved}))
     assert one.point.censored is censored
     said = "the generator sent 97.9 of 100 requested rps: the server is at least this bad"
     assert (said in one.remarks) is censored
 
 
-def test_a_stage_that_completed_less_than_was_sent_is_the_servers_doing_and_not_censored(tmp_path: Path) -> None:
+def test_slow_server_is_not_censored(tmp_path: Path) -> None:
     one = read(tmp_path, stage(throughput={"requests_per_sec": 60.0, "output_tokens_per_sec": 3600.0}))
     assert not one.point.censored
     assert any(text.startswith("completed 60 of 100 requested rps; the generator kept up") for text in one.remarks)
 
 
-def test_a_concurrency_is_a_closed_loop_and_the_rate_beside_it_was_not_asked_for(tmp_path: Path) -> None:
+def test_concurrency_is_a_closed_loop(tmp_path: Path) -> None:
     one = read(tmp_path, stage({"concurrency": 64, "requested_rate": 6000.0, "achieved_rate": 99.0}))
     assert (one.loop, one.point.concurrency, one.point.requested_rps, one.point.censored) == ("closed", 64, None, False)
     assert "closed loop: TTFT P99 is that of the start burst, 64 of 6000 requests" in one.remarks
 
 
-def test_token_counts_of_the_server_are_preferred_and_give_the_prefix_hits(tmp_path: Path) -> None:
+def test_server_token_counts_give_prefix_hits(tmp_path: Path) -> None:
     usage = {"total": 1_200_000.0, "cached": 300_000.0, "uncached": 900_000.0, **summary(200.0, 220.0)}
     one = read(tmp_path, stage(prompt_tokens=usage, output_tokens={"total": 1.0}))
     assert one.prompt_tokens.p50 == 200.0
@@ -113,7 +111,7 @@ def test_token_counts_of_the_server_are_preferred_and_give_the_prefix_hits(tmp_p
     assert read(tmp_path, stage(prompt_tokens=silent)).point.prefix_hit_ratio is None
 
 
-def test_answers_that_were_not_streamed_have_no_latency_but_their_own(tmp_path: Path) -> None:
+def test_unstreamed_answers_have_their_latency_only(tmp_path: Path) -> None:
     document = stage()
     for metric in ("time_to_first_token", "time_per_output_token", "inter_token_latency"):
         document["successes"]["latency"][metric] = None
@@ -122,15 +120,12 @@ def test_answers_that_were_not_streamed_have_no_latency_but_their_own(tmp_path: 
     assert point.concurrency == 49.5
 
 
-def test_the_servers_file_and_a_summary_are_refused_with_the_reason(tmp_path: Path) -> None:
+def test_refused_stages_name_their_reason(tmp_path: Path) -> None:
     server = {"load_summary": {}, "successes": {"count": 10938, "rate": 91.0, "queue_len": {"mean": 0}}, "failures": {}}
     assert refusal(tmp_path, server).startswith("is the server's side or a summary")
     averaged = stage()
     averaged["load_summary"] = {"count": 38717, "schedule_delay": None}
     assert refusal(tmp_path, averaged).startswith("is the server's side or a summary")
-
-
-def test_failed_stages_and_values_that_cannot_be_are_refused(tmp_path: Path) -> None:
     failed = {**stage(count=0), "failures": {"count": 7}}
     assert refusal(tmp_path, failed) == "is of a failed run: none of 7 requests succeeded"
     no_rate = stage(throughput={"requests_per_sec": None})
@@ -161,7 +156,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_the_h100_sweeps_have_the_capacities_knees_and_censored_stages_that_were_worked_out(name: str) -> None:
+def test_h100_sweeps_have_their_known_capacities(name: str) -> None:
     (least, most), before, after, tpot, censored = FOUND[name]
     stages = sweep(name)
     assert [number for number, one in enumerate(stages) if one.point.censored] == censored
@@ -175,7 +170,7 @@ def test_the_h100_sweeps_have_the_capacities_knees_and_censored_stages_that_were
     assert all(not one.point.censored or "server is at least this bad" in one.remarks[0] for one in stages)
 
 
-def test_the_knee_of_an_h100_sweep_lies_before_its_first_censored_stage() -> None:
+def test_h100_knee_lies_before_censored_stages() -> None:
     points = tuple(one.point for one in sweep("vllm"))
     tier = TierPlan(
         model="llama",
@@ -190,7 +185,7 @@ def test_the_knee_of_an_h100_sweep_lies_before_its_first_censored_stage() -> Non
     assert found.usable_rps == pytest.approx(91.36, abs=0.01)
 
 
-def test_the_real_servers_files_and_summaries_are_refused() -> None:
+def test_real_server_files_are_refused() -> None:
     for path in sorted((SWEEPS / "vllm" / "results").glob("*_prometheus_metrics.json")):
         with pytest.raises(BenchmarkError, match="is the server's side or"):
             read_results(path)

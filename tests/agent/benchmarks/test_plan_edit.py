@@ -86,12 +86,16 @@ def refused(path: Path, tier: str = "a") -> str:
     return str(caught.value)
 
 
-def test_a_curve_is_replaced_and_everything_else_stays(tmp_path: Path) -> None:
+def test_curve_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
     start, end = PLAN.index("    curve:"), PLAN.index("\n    # about the promise")
     assert edited(plan_in(tmp_path), "big").text == PLAN[:start] + NEW + PLAN[end:]
+    found = edited(plan_in(tmp_path), "big")
+    assert yaml.safe_load(found.text)["tiers"]["big"]["slo"] == {"ttft_p99_seconds": 2}
+    assert found.plan.tiers["big"].curve == CURVE
+    assert found.plan.tiers["small"].curve is None
 
 
-def test_a_tier_without_a_curve_gets_one_at_its_end(tmp_path: Path) -> None:
+def test_tier_without_a_curve_gets_one(tmp_path: Path) -> None:
     end = PLAN.index("\n    # how it ends")
     assert edited(plan_in(tmp_path), "small").text == PLAN[:end] + NEW + PLAN[end:]
 
@@ -117,13 +121,13 @@ PLACEHOLDER = "    # curve: comes from a benchmark of one replica (sizewatch pla
 END = "    # fleet: {instances: 1}  # 1 run now\n"
 
 
-def test_a_curve_takes_the_line_that_plan_init_left_for_it(tmp_path: Path) -> None:
+def test_curve_takes_the_line_of_plan_init(tmp_path: Path) -> None:
     for before, after in ((START, END), (START + "    fleet: {instances: 1}\n", ""), (START, "  b: " + TIER_B)):
         text = edited(plan_in(tmp_path, before + PLACEHOLDER + after), "a").text
         assert text == before + NEW + after
 
 
-def test_a_new_curve_stays_below_the_commented_keys_of_the_last_part(tmp_path: Path) -> None:
+def test_new_curve_stays_below_commented_keys(tmp_path: Path) -> None:
     path = plan_in(tmp_path, START.replace("    # workload: from `sizewatch report`\n", "") + END)
     text = edited(path, "a").text
     assert text.index("# e2e_p99_seconds") < text.index("    curve:") < text.index("# fleet")
@@ -131,15 +135,12 @@ def test_a_new_curve_stays_below_the_commented_keys_of_the_last_part(tmp_path: P
     assert plan["tiers"]["a"]["slo"]["e2e_p99_seconds"] == 30
 
 
-def test_importing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_imports_leave_no_trace_of_earlier_ones(tmp_path: Path) -> None:
     for tier in ("big", "small"):
         path = plan_in(tmp_path)
         first = edited(path, tier).text
         path.write_text(first)
         assert edited(path, tier).text == first
-
-
-def test_one_curve_after_another_leaves_nothing_behind(tmp_path: Path) -> None:
     path = plan_in(tmp_path)
     first = edited(path, "small").text
     path.write_text(first)
@@ -170,7 +171,7 @@ def test_however_the_curve_was_written(tmp_path: Path, curve: str, after: str) -
     assert found == head + NEW + kept
 
 
-def test_the_files_own_indentation_is_used(tmp_path: Path) -> None:
+def test_indentation_of_the_file_is_used(tmp_path: Path) -> None:
     text = "tiers:\n    a:\n        model: m\n        engine: e\n        pools:\n        - mixed\n"
     text += "        gpu: {product: A, per_replica: 1}\n        slo: {ttft_p99_seconds: 2}\nschema: 1\n"
     found = edited(plan_in(tmp_path, text), "a").text
@@ -185,7 +186,7 @@ def test_the_files_own_indentation_is_used(tmp_path: Path) -> None:
     assert found.endswith("schema: 1\n")
 
 
-def test_a_mark_and_a_missing_last_line_end_stay(tmp_path: Path) -> None:
+def test_mark_and_missing_line_end_stay(tmp_path: Path) -> None:
     path = plan_in(tmp_path)
     path.write_bytes(b"\xef\xbb\xbf" + PLAN.rstrip().encode())
     for tier in ("big", "small"):
@@ -197,7 +198,7 @@ def test_a_mark_and_a_missing_last_line_end_stay(tmp_path: Path) -> None:
     assert load_plan(path).tiers["big"].curve == CURVE
 
 
-def test_characters_beyond_the_first_plane_do_not_shift_the_place(tmp_path: Path) -> None:
+def test_wide_characters_do_not_shift_the_place(tmp_path: Path) -> None:
     text = PLAN.replace("the big ones", "the \U0001f600 éé ones")
     start, end = text.index("    curve:"), text.index("\n    # about the promise")
     assert edited(plan_in(tmp_path, text), "big").text == text[:start] + NEW + text[end:]
@@ -223,13 +224,13 @@ FLOW = "{model: m, engine: e, gpu: {product: A, per_replica: 1}, slo: {ttft_p99_
         f"{HEAD}  a:\n    ? curve\n    : points: [{{completed_rps: 3}}]\n    {BODY}",
     ],
 )
-def test_what_cannot_be_edited_safely_is_said_and_stays(tmp_path: Path, text: str) -> None:
+def test_unsafe_edit_is_refused(tmp_path: Path, text: str) -> None:
     path = plan_in(tmp_path, text)
     place = "tiers.a is in braces, or shares parts with other places of the file"
     assert refused(path) == f"{path}: {place}, so it cannot be edited safely; {BY_HAND}"
 
 
-def test_a_tier_that_takes_its_parts_from_another_gets_its_own_curve(tmp_path: Path) -> None:
+def test_merged_tier_gets_its_own_curve(tmp_path: Path) -> None:
     text = f"{HEAD}  b: &b\n    {BODY}    curve: {{points: [{{completed_rps: 3}}]}}\n  a:\n    <<: *b\n    cold_start_seconds: 9\n"
     found = edited(plan_in(tmp_path, text), "a")
     assert found.text == text + NEW
@@ -237,7 +238,7 @@ def test_a_tier_that_takes_its_parts_from_another_gets_its_own_curve(tmp_path: P
     assert found.plan.tiers["b"].curve != CURVE
 
 
-def test_a_plan_that_is_not_valid_otherwise_is_refused_with_its_problems(tmp_path: Path) -> None:
+def test_invalid_plan_is_refused_with_its_problems(tmp_path: Path) -> None:
     path = plan_in(tmp_path, f"{HEAD}  a:\n    {BODY}    fleet: {{instances: none}}\n    oops: 1\n")
     sentence = refused(path)
     assert [line.partition("; did you mean")[0] for line in sentence.splitlines()] == [
@@ -247,7 +248,7 @@ def test_a_plan_that_is_not_valid_otherwise_is_refused_with_its_problems(tmp_pat
     ]
 
 
-def test_a_curve_that_was_not_valid_may_be_replaced(tmp_path: Path) -> None:
+def test_invalid_curve_may_be_replaced(tmp_path: Path) -> None:
     path = plan_in(tmp_path, f"{HEAD}  a:\n    {BODY}    curve: {{points: []}}\n")
     assert edited(path, "a").plan.tiers["a"].curve == CURVE
 
@@ -262,18 +263,18 @@ def test_a_curve_that_was_not_valid_may_be_replaced(tmp_path: Path) -> None:
         (f"{HEAD}  a:\n    {BODY}    model: n\n", "tiers.a.model: is given twice"),
     ],
 )
-def test_a_file_that_is_no_plan_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_file_that_is_no_plan_is_named(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=r"plan\.yaml") as caught:
         open_plan(plan_in(tmp_path, text))
     assert said in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no such file"):
         open_plan(tmp_path / "none.yaml")
 
 
-def test_the_tier_is_the_one_asked_for_or_the_only_one(tmp_path: Path) -> None:
+def test_tier_is_the_one_asked_for(tmp_path: Path) -> None:
     plan = open_plan(plan_in(tmp_path))
     assert chosen_tier(plan, "small") == "small"
     with pytest.raises(ConfigError, match=r"has no tier huge; it has big, small$"):
@@ -285,7 +286,7 @@ def test_the_tier_is_the_one_asked_for_or_the_only_one(tmp_path: Path) -> None:
         chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  a: 3\n")), None)
 
 
-def test_writing_keeps_the_mode_follows_links_and_leaves_no_other_file(tmp_path: Path) -> None:
+def test_writing_keeps_mode_and_links(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     real = plan_in(tmp_path / "real")
     real.chmod(0o640)
@@ -308,7 +309,7 @@ def test_root_does_not_take_the_file(tmp_path: Path) -> None:
     assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12346)
 
 
-def test_a_file_that_would_not_change_is_not_written(tmp_path: Path) -> None:
+def test_unchanged_file_is_not_written(tmp_path: Path) -> None:
     path = plan_in(tmp_path)
     before = path.stat().st_ino
     plan = open_plan(path)
@@ -316,7 +317,7 @@ def test_a_file_that_would_not_change_is_not_written(tmp_path: Path) -> None:
     assert path.stat().st_ino == before
 
 
-def test_a_plan_that_is_gone_meanwhile_is_said(tmp_path: Path) -> None:
+def test_vanished_plan_is_said(tmp_path: Path) -> None:
     path = plan_in(tmp_path)
     plan = open_plan(path)
     path.unlink()
@@ -325,7 +326,7 @@ def test_a_plan_that_is_gone_meanwhile_is_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failure_while_writing_leaves_the_plan_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -336,10 +337,3 @@ def test_a_failure_while_writing_leaves_the_plan_and_no_rest(tmp_path: Path, mon
         write(plan, plan.text + "# more\n")
     assert [file.name for file in tmp_path.iterdir()] == ["plan.yaml"]
     assert path.read_text() == PLAN
-
-
-def test_the_plan_of_the_text_is_the_one_that_was_checked(tmp_path: Path) -> None:
-    found = edited(plan_in(tmp_path), "big")
-    assert yaml.safe_load(found.text)["tiers"]["big"]["slo"] == {"ttft_p99_seconds": 2}
-    assert found.plan.tiers["big"].curve == CURVE
-    assert found.plan.tiers["small"].curve is None

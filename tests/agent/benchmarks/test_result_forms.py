@@ -24,7 +24,7 @@ def written(folder: Path, value: object, name: str = "run.json") -> Path:
     return path
 
 
-def test_sglang_bench_serving_writes_a_load_a_line() -> None:
+def test_sglang_writes_a_load_a_line() -> None:
     runs = read_results(FORMS / "sglang_bench.jsonl")
     assert [run.point.requested_rps for run in runs] == [1, 2, 4]
     assert {(run.tool, run.loop) for run in runs} == {("sglang-bench", "open")}
@@ -32,7 +32,7 @@ def test_sglang_bench_serving_writes_a_load_a_line() -> None:
     assert (runs[0].point.e2e_p99_seconds, runs[0].generation_tokens.mean) == (20.0, 500.0)
 
 
-def test_sglang_tells_its_server_its_failures_and_its_infinite_rate(tmp_path: Path) -> None:
+def test_sglang_tells_server_failures_and_rate(tmp_path: Path) -> None:
     line = json.loads((FORMS / "sglang_bench.jsonl").read_text(encoding="utf-8").splitlines()[0])
     server = {"model_path": "meta/m", "version": "0.5.2", "tp_size": 4, "max_running_requests": 64}
     errors = ["", "timeout", *("" for _ in range(299))]
@@ -47,7 +47,7 @@ def test_sglang_tells_its_server_its_failures_and_its_infinite_rate(tmp_path: Pa
         read_results(written(tmp_path, line | {"concurrency": 174.0}))
 
 
-def test_the_list_of_a_sweep_is_a_load_a_run_and_its_own_copy_counts_once(tmp_path: Path) -> None:
+def test_sweep_summary_is_a_load_a_run(tmp_path: Path) -> None:
     runs = read_results(FORMS / "sweep_summary.json")
     assert [run.point.concurrency for run in runs] == [16, 32, 64]
     assert [run.location.rpartition(": ")[2] for run in runs] == ["run 1", "run 2", "run 3"]
@@ -57,13 +57,10 @@ def test_the_list_of_a_sweep_is_a_load_a_run_and_its_own_copy_counts_once(tmp_pa
         read_results(written(tmp_path, [load("sweep_run.json"), 3]))
 
 
-def test_a_warm_up_run_is_left_out_by_its_number(tmp_path: Path) -> None:
+def test_warm_up_run_is_left_out(tmp_path: Path) -> None:
     path = written(tmp_path, [load("sweep_warmup.json"), load("sweep_run.json")])
     (run,), (left_out,) = read_all_results((path,))
     assert run.point.ttft_p99_seconds == pytest.approx(0.140)
     assert str(left_out).startswith(f"{path}: run 1: is a warm-up run (")
-
-
-def test_warm_up_runs_alone_are_refused() -> None:
     with pytest.raises(NotAResultError, match=r"sweep_warmup.json: is a warm-up run \(run_number -1\)"):
         read_results(FORMS / "sweep_warmup.json")

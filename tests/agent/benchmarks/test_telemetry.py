@@ -43,7 +43,7 @@ def ended_in(name: str, start: float, end: float) -> int:
     return sum(not row["error"] and start < float(row["t_start"]) + float(row["e2e"]) <= end for row in rows)
 
 
-def test_a_run_is_read_as_its_pages_by_hand() -> None:
+def test_run_equals_its_pages() -> None:
     pages = pages_of("prefix")
     (start, first), (end, last) = pages[10], pages[40]
     told = found(pages, run(requests=ended_in("prefix", start, end), started_at=start, ended_at=end))
@@ -55,7 +55,7 @@ def test_a_run_is_read_as_its_pages_by_hand() -> None:
     assert told.remarks == []
 
 
-def test_scrapes_too_far_apart_give_ratios_and_no_mean_level() -> None:
+def test_scrapes_far_apart_give_no_level() -> None:
     pages = pages_of("prefix")[::24]
     start, end = pages[0][0], pages[-1][0]
     told = found(pages, run(requests=ended_in("prefix", start, end), started_at=start, ended_at=end))
@@ -63,28 +63,28 @@ def test_scrapes_too_far_apart_give_ratios_and_no_mean_level() -> None:
     assert "kv_utilization" not in told.values
 
 
-def test_a_run_that_begins_before_the_samples_gets_nothing_and_the_share_that_was_seen() -> None:
+def test_uncovered_run_gets_its_share_only() -> None:
     pages = pages_of("steady")
     told = found(pages, run(requests=9, started_at=pages[0][0] - 300, ended_at=pages[0][0] + 200))
     assert told.values == {}
     assert "the store http://memory.example covers 40% of this run, 2026-11-20" in told.remarks[0]
 
 
-def test_a_silence_of_a_third_of_the_run_is_no_telemetry_of_it() -> None:
+def test_silence_of_a_third_gives_nothing() -> None:
     pages = pages_of("restart")
     told = found(pages, run(requests=9, started_at=pages[0][0], ended_at=pages[-1][0]))
     assert told.values == {}
     assert "of this run, 2026-11-20" in told.remarks[0]
 
 
-def test_a_run_with_other_traffic_gets_nothing() -> None:
+def test_run_with_other_traffic_gets_nothing() -> None:
     pages = pages_of("steady")
     told = found(pages, run(requests=10, started_at=pages[5][0], ended_at=pages[-5][0]))
     assert told.values == {}
     assert "the result file has 10: its telemetry is not of this run alone" in told.remarks[0]
 
 
-def test_an_engine_that_served_nothing_in_the_run_has_none_of_its_requests() -> None:
+def test_idle_engine_has_no_requests() -> None:
     page = pages_of("steady")[20][1]
     told = found([(1000.0 + 5 * place, page) for place in range(10)], run(started_at=1000.0, ended_at=1045.0))
     assert told.values == {}
@@ -94,12 +94,12 @@ def test_an_engine_that_served_nothing_in_the_run_has_none_of_its_requests() -> 
 
 
 @pytest.mark.parametrize("times", [{}, {"ended_at": 5.0}])
-def test_a_run_without_times_in_seconds_asks_nothing(times: dict[str, float]) -> None:
+def test_run_without_times_asks_nothing(times: dict[str, float]) -> None:
     told = read_run(run(requests=1, **times), store_source("http://127.0.0.1:1"))
     assert told.remarks == ["the result file does not tell when this run was: it has no telemetry"]
 
 
-def test_two_replicas_with_traffic_are_named_to_choose_from() -> None:
+def test_two_busy_replicas_are_named() -> None:
     pages = pages_of("steady")
     both = [
         *page_samples(pages, {"instance": "a:8000", "job": "x"}),
@@ -113,7 +113,7 @@ def test_two_replicas_with_traffic_are_named_to_choose_from() -> None:
     assert "its telemetry is not of this run alone" in told.remarks[0]
 
 
-def test_what_a_file_tells_itself_stays_and_a_curve_has_one_kind_of_gpu_use() -> None:
+def test_own_values_of_a_file_stay() -> None:
     (own,) = read_results(BENCH / "vllm-cpu-cached" / "bench_r6.json")
     known = own.model_copy(update={"point": own.point.model_copy(update={"prefix_hit_ratio": 0.5})})
     with stored(sweep_samples(BENCH / "vllm-cpu-cached")) as address:
@@ -144,7 +144,7 @@ def history_source(folder: Path) -> TelemetrySource:
     return open_source(LoadedConfig(path=Path("test"), config=config, plan=None, warnings=()), "t")
 
 
-def test_the_minutes_of_our_own_history_say_what_the_store_says_and_more_of_the_gpus(tmp_path: Path) -> None:
+def test_history_and_store_agree(tmp_path: Path) -> None:
     pages = pages_of("overload")
     start, end = pages[0][0] + 60, pages[-1][0] - 60
     measured = run(requests=ended_in("overload", start, end), started_at=start, ended_at=end)
@@ -171,7 +171,7 @@ def test_the_minutes_of_our_own_history_say_what_the_store_says_and_more_of_the_
     assert not {"kv_utilization", "gpu_utilization"} & read_run(short, history).values.keys()
 
 
-def test_a_history_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_history_is_named(tmp_path: Path) -> None:
     with pytest.raises(SizewatchError, match=r"history\.db: does not exist"):
         read_run(run(requests=1, started_at=10.0, ended_at=20.0), history_source(tmp_path))
 
@@ -205,9 +205,7 @@ ENTRIES = st.fixed_dictionaries(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(result=st.lists(ENTRIES | JSON, max_size=5), requests=st.none() | st.integers(1, 100))
-def test_whatever_a_store_answers_ends_in_values_remarks_or_one_error(
-    server: Server, result: Any, requests: int | None
-) -> None:
+def test_any_store_answer_ends_in_words(server: Server, result: Any, requests: int | None) -> None:
     server.act = lambda handler: give(handler, matrix(*result))
     measured = run(requests=requests, started_at=1795197600.0, ended_at=1795197660.0)
     with suppress(SizewatchError):

@@ -62,7 +62,7 @@ def refusal(tmp_path: Path, **more: Any) -> str:
     return caught.value.text
 
 
-def test_a_plain_run_gives_medians_p99s_and_rates_in_seconds(tmp_path: Path) -> None:
+def test_plain_run_is_read_in_seconds(tmp_path: Path) -> None:
     one = read(tmp_path, PLAIN)
     assert (one.tool, one.loop, one.model) == ("vllm-bench", "open", "llama")
     assert one.source == one.location == str(tmp_path / "run.json")
@@ -82,7 +82,7 @@ def test_a_plain_run_gives_medians_p99s_and_rates_in_seconds(tmp_path: Path) -> 
     assert (one.prompt_tokens.mean, one.prompt_tokens.p50, one.generation_tokens.mean) == (200.0, None, 50.0)
 
 
-def test_the_date_is_the_end_of_the_run_read_as_utc(tmp_path: Path) -> None:
+def test_date_is_the_end_in_utc(tmp_path: Path) -> None:
     one = read(tmp_path, PLAIN)
     assert one.ended_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
     assert one.started_at == one.ended_at - 202.0
@@ -90,42 +90,33 @@ def test_the_date_is_the_end_of_the_run_read_as_utc(tmp_path: Path) -> None:
     assert (undated.started_at, undated.ended_at, undated.remarks) == (None, None, [])
 
 
-def test_the_word_inf_with_a_concurrency_is_a_closed_loop_whose_load_is_the_concurrency(tmp_path: Path) -> None:
+def test_infinite_rate_is_closed_or_a_burst(tmp_path: Path) -> None:
     one = read(tmp_path, PLAIN, **CLOSED)
     assert (one.loop, one.point.concurrency, one.point.requested_rps) == ("closed", 8.0, None)
-
-
-def test_the_word_inf_alone_is_a_burst_that_keeps_its_throughput_and_no_latency(tmp_path: Path) -> None:
     one = read(tmp_path, PLAIN, request_rate="inf")
     assert (one.loop, one.point.concurrency, one.point.requested_rps) == (None, None, None)
     assert (one.point.completed_rps, one.point.output_tokens_per_second) == (9.9, 495.0)
     assert one.point.ttft_p99_seconds is one.point.tpot_p50_seconds is one.point.itl_p99_seconds is None
     assert "2000 requests were sent as fast as possible" in one.remarks[0]
-
-
-def test_as_many_clients_as_requests_are_a_burst_too_and_one_client_never_is(tmp_path: Path) -> None:
     assert read(tmp_path, PLAIN, request_rate="inf", max_concurrency=2000).loop is None
     alone = {"max_concurrency": 1, "completed": 1, "total_output_tokens": 50, "request_throughput": 1.5}
     assert read(tmp_path, PLAIN, request_rate="inf", **alone).loop == "closed"
 
 
-def test_the_old_key_with_a_colon_changes_nothing(tmp_path: Path) -> None:
+def test_old_key_changes_nothing(tmp_path: Path) -> None:
     old = {key: value for key, value in PLAIN.items() if key != "request_goodput"}
     assert read(tmp_path, {**old, "request_goodput:": 8.5}) == read(tmp_path, PLAIN)
 
 
-def test_p99_is_never_taken_from_another_percentile(tmp_path: Path) -> None:
+def test_unmeasured_percentiles_stay_empty(tmp_path: Path) -> None:
     odd = {key: value for key, value in PLAIN.items() if not key.startswith("p99_")}
     point = read(tmp_path, {**odd, "p99.9_ttft_ms": 400.0, "p95_ttft_ms": 100.0, "p90_itl_ms": 9.0}).point
     assert (point.ttft_p50_seconds, point.ttft_p99_seconds, point.itl_p99_seconds) == (0.05, None, None)
-
-
-def test_what_vllm_prints_as_zero_was_not_measured(tmp_path: Path) -> None:
     point = read(tmp_path, PLAIN, median_tpot_ms=0.0, p99_tpot_ms=0.0, median_ttft_ms=0, p99_ttft_ms=0).point
     assert point.tpot_p50_seconds is point.tpot_p99_seconds is point.ttft_p50_seconds is point.ttft_p99_seconds is None
 
 
-def test_requests_in_the_system_follow_from_the_mean_latency_and_never_from_the_peak(tmp_path: Path) -> None:
+def test_concurrency_is_of_the_mean_latency(tmp_path: Path) -> None:
     with_mean = read(tmp_path, PLAIN, mean_e2el_ms=600.0, max_concurrent_requests=53)
     assert with_mean.point.concurrency == pytest.approx(9.9 * 0.6)
     from_array = read(tmp_path, PLAIN, latencies=[0.5, 0.7, 0.0], max_concurrent_requests=53)
@@ -133,7 +124,7 @@ def test_requests_in_the_system_follow_from_the_mean_latency_and_never_from_the_
     assert read(tmp_path, PLAIN, max_concurrent_requests=53).point.concurrency is None
 
 
-def test_a_short_run_is_not_censored_for_the_answers_that_came_last(tmp_path: Path) -> None:
+def test_short_run_is_not_censored(tmp_path: Path) -> None:
     # 40 requests at 3 rps are sent in 13.3 s; the last answer takes 1.5 s more, so 2.7 rps are completed.
     short = {
         "request_rate": 3.0,
@@ -150,7 +141,7 @@ def test_a_short_run_is_not_censored_for_the_answers_that_came_last(tmp_path: Pa
     assert any(text.endswith("the file does not show whether the generator was the limit") for text in untold.remarks)
 
 
-def test_a_generator_that_sent_too_slowly_censors_the_point(tmp_path: Path) -> None:
+def test_slow_generator_censors_the_point(tmp_path: Path) -> None:
     # 2000 requests in 250 s, of which no answer took more than 2 s: at most 8.06 rps were sent.
     slow = {"duration": 250.0, "request_throughput": 8.0, "latencies": [2.0, 1.0]}
     one = read(tmp_path, PLAIN, **slow)
@@ -158,16 +149,13 @@ def test_a_generator_that_sent_too_slowly_censors_the_point(tmp_path: Path) -> N
     assert "the generator sent 8.065 of 10 requested rps: the server is at least this bad" in one.remarks
     # A server that is behind answers late: the same duration with answers that took 60 s is no fault of the generator.
     assert not read(tmp_path, PLAIN, **{**slow, "latencies": [60.0, *[0.6] * 99]}).point.censored
-
-
-def test_the_times_of_sending_tell_the_rate_where_the_file_has_them(tmp_path: Path) -> None:
     slow = read(tmp_path, PLAIN, start_times=[1000.0 + second for second in range(100)])
     assert slow.point.censored
     assert "the generator sent 1.01 of 10 requested rps: the server is at least this bad" in slow.remarks
     assert not read(tmp_path, PLAIN, start_times=[1000.0 + tenth / 10 for tenth in range(100)]).point.censored
 
 
-def test_the_start_burst_of_a_closed_loop_is_said(tmp_path: Path) -> None:
+def test_start_burst_of_closed_loops_is_said(tmp_path: Path) -> None:
     plain = read(tmp_path, PLAIN, **CLOSED, completed=799, total_output_tokens=40_000)
     assert "closed loop: TTFT P99 is that of the start burst, 8 of 799 requests" in plain.remarks
     many = read(tmp_path, PLAIN, **CLOSED, completed=800, total_output_tokens=40_000)
@@ -175,7 +163,7 @@ def test_the_start_burst_of_a_closed_loop_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("requests", "share"), [(16, 85), (99, 37), (298, 5), (299, 5), (999, 0), (1000, None)])
-def test_too_few_requests_for_a_p99_are_said(tmp_path: Path, requests: int, share: int | None) -> None:
+def test_too_few_requests_are_said(tmp_path: Path, requests: int, share: int | None) -> None:
     found = [text for text in read(tmp_path, PLAIN, completed=requests, num_prompts=requests).remarks if "P99" in text]
     text = (
         f"P99 of {requests} requests rests on the slowest few: the true P99 is above all of them with a probability of"
@@ -183,7 +171,7 @@ def test_too_few_requests_for_a_p99_are_said(tmp_path: Path, requests: int, shar
     assert found == ([] if share is None else [f"{text} {share}%"])
 
 
-def test_appended_runs_are_one_measured_load_a_line(tmp_path: Path) -> None:
+def test_appended_runs_are_a_load_a_line(tmp_path: Path) -> None:
     path = tmp_path / "all.json"
     runs = [PLAIN, {**PLAIN, "request_rate": 5.0, "request_throughput": 4.9}]
     path.write_text("\n".join(json.dumps(run) for run in runs), encoding="utf-8")
@@ -198,7 +186,7 @@ def test_appended_runs_are_one_measured_load_a_line(tmp_path: Path) -> None:
     )
 
 
-def test_failed_runs_ramps_and_impossible_values_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_impossible_runs_are_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, completed=0, failed=2000) == "is of a failed run: none of 2000 requests succeeded"
     assert refusal(tmp_path, completed=900, failed=1100) == "is of a failed run: 1100 of 2000 requests failed"
     assert refusal(tmp_path, ramp_up_strategy="linear").startswith("ramps its rate up")
@@ -222,7 +210,7 @@ def test_failed_runs_ramps_and_impossible_values_are_refused_in_a_sentence(tmp_p
     )
 
 
-def test_older_files_without_failed_count_what_is_missing_to_the_prompts(tmp_path: Path) -> None:
+def test_missing_failed_count_is_worked_out(tmp_path: Path) -> None:
     old = {key: value for key, value in PLAIN.items() if key != "failed"}
     assert (
         "20 of 2000 requests failed or were under way at the end, and are not in the latencies"
@@ -230,7 +218,7 @@ def test_older_files_without_failed_count_what_is_missing_to_the_prompts(tmp_pat
     )
 
 
-def test_the_closed_loop_sweep_reads_as_its_table_says() -> None:
+def test_closed_sweep_reads_as_its_table() -> None:
     rows = {}
     for path in sorted((BENCH / "vllm-cpu").glob("bench_c*.json")):
         (one,) = read_results(path)
@@ -252,7 +240,7 @@ def test_the_closed_loop_sweep_reads_as_its_table_says() -> None:
     }
 
 
-def test_no_point_of_the_open_loop_sweeps_is_censored_though_all_completed_less_than_was_asked() -> None:
+def test_open_sweeps_are_never_censored() -> None:
     for folder in ("vllm-cpu-open", "vllm-cpu-cached"):
         for path in sorted((BENCH / folder).glob("bench_r*.json")):
             (one,) = read_results(path)
@@ -264,13 +252,13 @@ def test_no_point_of_the_open_loop_sweeps_is_censored_though_all_completed_less_
     assert r8.point.concurrency == pytest.approx(300 / 38.041365 * 0.64093889, rel=1e-4)
 
 
-def test_the_detailed_run_gives_the_rate_at_which_it_was_sent() -> None:
+def test_detailed_run_gives_its_rate() -> None:
     (one,) = read_results(BENCH / "vllm-cpu" / "bench_rate3_detailed.json")
     assert one.point.completed_rps == pytest.approx(2.776, abs=0.001)
     assert not one.point.censored
 
 
-def test_metadata_tells_release_parallelism_and_the_batch_limit(tmp_path: Path) -> None:
+def test_metadata_tells_release_and_limits(tmp_path: Path) -> None:
     told = {"vllm_version": "0.32.0", "tp": "4", "pp_size": 2, "dp": "1", "max_num_seqs": "256"}
     setup = read(tmp_path, PLAIN, **told).setup
     assert setup == Provenance(

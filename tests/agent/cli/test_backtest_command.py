@@ -43,7 +43,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("traces") / "hours.csv", week(6))
 
 
-def test_the_table_names_every_method_and_marks_ours(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_names_every_method(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["backtest", "--history", str(trace), *FEW]) == 0
     told = capsys.readouterr()
     assert "sizewatch *" in told.out
@@ -53,9 +53,7 @@ def test_the_table_names_every_method_and_marks_ours(trace: Path, capsys: pytest
     assert told.err == ""
 
 
-def test_what_is_emitted_can_be_scored_by_anyone(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_emitted_forecasts_give_the_same_score(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     emitted = tmp_path / "forecasts.csv"
     words = ["backtest", "--history", str(trace), "--test-days", "1", "--horizons", "15m,24h", "--emit", str(emitted)]
     assert main.main([*words, "--format", "json"]) == 0
@@ -78,7 +76,7 @@ def test_what_is_emitted_can_be_scored_by_anyone(
     assert {row["origin"] for row in day} == {day[0]["target"]}
 
 
-def test_the_same_as_now_is_emitted_as_what_came_before_the_origin(trace: Path, tmp_path: Path) -> None:
+def test_naive_forecast_is_the_bin_before(trace: Path, tmp_path: Path) -> None:
     emitted = tmp_path / "forecasts.csv"
     assert main.main(["backtest", "--history", str(trace), *FEW, "--emit", str(emitted)]) == 0
     with trace.open(newline="") as file:
@@ -89,9 +87,7 @@ def test_the_same_as_now_is_emitted_as_what_came_before_the_origin(trace: Path, 
     assert [float(row["q50"]) for row in now] == [before[row["origin"]] for row in now]
 
 
-def test_a_zipped_trace_with_gaps_is_tested_and_what_is_missing_is_not_scored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_bins_are_not_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = written(tmp_path / "hours.csv", week(6)).read_text().splitlines()
     zipped = tmp_path / "hours.csv.gz"
     kept = [*lines[:-8], f"{lines[-8].partition(',')[0]},", *lines[-4:]]
@@ -101,7 +97,7 @@ def test_a_zipped_trace_with_gaps_is_tested_and_what_is_missing_is_not_scored(
     assert {one["targets"] for one in report["scores"]} == {20}
 
 
-def test_the_hour_that_the_clock_repeats_is_two_hours(tmp_path: Path) -> None:
+def test_repeated_clock_hour_is_two_hours(tmp_path: Path) -> None:
     autumn = datetime(2025, 10, 20, 12, tzinfo=BERLIN).timestamp()
     series = week(6)
     trace = written(
@@ -126,7 +122,7 @@ BAD = {
 
 @pytest.mark.parametrize("command", ["backtest", "forecast"])
 @pytest.mark.parametrize("what", BAD)
-def test_bad_rows_are_told_with_their_line_and_end_with_2(
+def test_bad_row_is_refused_with_its_line(
     command: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row, told = BAD[what]
@@ -137,17 +133,6 @@ def test_bad_rows_are_told_with_their_line_and_end_with_2(
     assert f"bad.csv:{len(lines) + 1}: " in error
     assert told in error
     assert len(error.splitlines()) == 1
-
-
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = written(tmp_path / "trace.csv", week(6))
-    assert (
-        main.main(
-            ["backtest", "--history", str(trace), "--test-days", "2", "--horizons", "1h", "--emit", str(tmp_path)]
-        )
-        == 2
-    )
-    assert "cannot be written: Is a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -164,10 +149,11 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.C
         (["backtest", "--history", "short.csv", "--bin", "7h"], "do not divide a day"),
         (["forecast", "--history", "short.csv", "--bin", "7h"], "do not divide a day"),
         (["backtest", "--history", "short.csv", *FEW, "--emit", "no/folder.csv"], "cannot be written"),
+        (["backtest", "--history", "short.csv", *FEW, "--emit", "."], "cannot be written: Is a directory"),
         (["backtest"], "no configuration"),
     ],
 )
-def test_what_cannot_be_is_one_sentence_and_ends_with_2(
+def test_impossible_request_is_one_sentence(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -180,11 +166,11 @@ def test_what_cannot_be_is_one_sentence_and_ends_with_2(
 
 
 @pytest.mark.parametrize("words", [["--horizons", "2d"], ["--horizons", "15"], ["--horizons", ""], ["--bin", "0s"]])
-def test_wrong_arguments_end_with_2(words: list[str]) -> None:
+def test_wrong_arguments_are_refused(words: list[str]) -> None:
     assert main.main(["backtest", "--history", "x.csv", *words]) == 2
 
 
-def test_a_forecast_of_a_trace_has_its_points_and_its_record(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forecast_of_a_trace_has_its_points(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main.main(["forecast", "--tier", "chat", "--history", str(trace), "--horizon", "6h", "--format", "json"]) == 0
     )
@@ -197,7 +183,7 @@ def test_a_forecast_of_a_trace_has_its_points_and_its_record(trace: Path, capsys
     assert found["points"][0]["q50"] == pytest.approx(last, rel=0.3), "a day is like the day before"
 
 
-def test_little_history_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_little_history_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = written(tmp_path / "young.csv", week(1, 600.0))
     assert main.main(["forecast", "--history", str(trace)]) == 0
     told = capsys.readouterr().out
@@ -207,17 +193,11 @@ def test_little_history_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main.main(["backtest", "--history", str(trace), "--emit", str(emitted)]) == 0
     assert "little history (24 hours)" in capsys.readouterr().out
     assert "nan" not in emitted.read_text(), "what was not said is no row"
-
-
-def test_paths_of_a_young_series_are_told_to_need_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = written(tmp_path / "young.csv", week(1, 600.0))
     assert main.main(["backtest", "--history", str(trace), "--horizons", "24h"]) == 2
     assert "has 24 hours; horizons of 6 hours and more need 5 days" in capsys.readouterr().err
 
 
-def test_hardly_any_history_says_that_there_is_no_forecast_yet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_first_hour_has_no_forecast_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = written(tmp_path / "young.csv", Series(start=week(1).start, bin_seconds=300.0, values=week(1).values[:12]))
     assert main.main(["forecast", "--history", str(trace)]) == 0
     assert "nothing is expected: no forecast yet" in capsys.readouterr().out
@@ -252,7 +232,7 @@ def booked(folder: Path, hours: int, *, until: float) -> None:
 
 
 @pytest.mark.parametrize("command", ["forecast", "backtest"])
-def test_the_history_of_the_daemon_is_read_where_no_trace_is_given(
+def test_daemon_history_is_read_without_a_trace(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     booked(tmp_path, 24, until=time.time())
@@ -263,7 +243,7 @@ def test_the_history_of_the_daemon_is_read_where_no_trace_is_given(
     assert "newest demand" not in told
 
 
-def test_an_old_history_is_said_to_be_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_history_is_said_to_be_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     booked(tmp_path, 13, until=time.time() - 7200)
     assert main.main(["forecast", "-c", str(configured(tmp_path))]) == 0
     assert "the newest demand that was kept is " in capsys.readouterr().out
@@ -277,7 +257,7 @@ def test_an_old_history_is_said_to_be_old(tmp_path: Path, capsys: pytest.Capture
         ([], "the history holds no demand of it yet"),
     ],
 )
-def test_a_history_that_cannot_answer_is_told(
+def test_history_that_cannot_answer_is_refused(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     booked(tmp_path, 0, until=time.time())
@@ -285,7 +265,7 @@ def test_a_history_that_cannot_answer_is_told(
     assert told in capsys.readouterr().err
 
 
-def test_public_holidays_of_no_country_are_told_with_their_key(
+def test_unknown_country_is_refused_with_its_key(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = configured(tmp_path, country="XX")
@@ -293,9 +273,7 @@ def test_public_holidays_of_no_country_are_told_with_their_key(
     assert "forecast.country" in capsys.readouterr().err
 
 
-def test_known_events_of_the_configuration_are_taken_into_account(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_known_events_scale_the_forecast(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     begin = datetime.fromtimestamp(week(6).end, UTC)
     event = {"name": "launch", "start": begin.strftime("%Y-%m-%dT%H:%M:%S"), "duration": "1h", "factor": 3.0}
     words = ["forecast", "--history", str(trace), "--horizon", "2h", "--format", "json"]

@@ -19,7 +19,7 @@ def check(capsys: pytest.CaptureFixture[str], config: str, *words: str) -> tuple
     return code, capsys.readouterr().out
 
 
-def test_a_new_plan_waits_for_its_first_minute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_plan_waits_for_its_first_minute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = configured(tmp_path, recent(24))
     assert check(capsys, config)[0] == 0
     changed: dict[str, Any] = {**TIER, "slo": {**TIER["slo"], "ttft_p99_seconds": 3.0}}

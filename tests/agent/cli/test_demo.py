@@ -18,12 +18,11 @@ from daemon_runs import ask, process
 from engine_server import engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.config.files import load_plan
 from agent.demo.engines import Player, track
-from agent.demo.setup import CAST, HERE, PLAN, Clock
+from agent.demo.setup import CAST, HERE, Clock
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load
-from rules.replicas.track import ScrapeTrack, record_success
+from rules.replicas.state import ScrapeTrack, record_success
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import EVERYTHING
 
@@ -62,7 +61,7 @@ def status(url: str) -> dict[str, Any]:
     return found
 
 
-def test_within_its_time_the_terminal_names_the_cascade_and_the_divergence_and_the_page_shows_three_tiers(
+def test_demo_shows_cascade_and_divergence(
     tmp_path: Path,
 ) -> None:
     # A busy machine misses turns where time runs fast; then it is tried once more where it runs slower.
@@ -106,7 +105,7 @@ def _said_and_shown(tmp_path: Path, speed: int) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_closed_terminal_or_a_kill_ends_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
+def test_closed_terminal_or_kill_ends_in_order(tmp_path: Path, number: signal.Signals) -> None:
     with demo(tmp_path, "--port", "0", "--speed", "30") as started:
         _, url = head(started)
         assert wait_for(lambda: _turned(url))
@@ -125,7 +124,7 @@ def _turned(url: str) -> bool:
         return False
 
 
-def test_it_ends_by_itself_after_some_seconds_and_before_them_when_asked(tmp_path: Path) -> None:
+def test_demo_ends_by_itself_or_when_asked(tmp_path: Path) -> None:
     with demo(tmp_path, "--port", "0", "--seconds", "0.5") as started:
         assert "nothing was left behind" in started.communicate(timeout=CEILING_SECONDS)[0]
         assert started.returncode == 0
@@ -136,7 +135,7 @@ def test_it_ends_by_itself_after_some_seconds_and_before_them_when_asked(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+def test_port_that_is_taken_is_told(tmp_path: Path) -> None:
     with engines() as (engine,), demo(tmp_path, "--port", str(engine.port)) as started:
         out, err = started.communicate(timeout=CEILING_SECONDS)
     assert (started.returncode, out) == (2, "")
@@ -144,7 +143,7 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_that_goes_away_ends_it(tmp_path: Path) -> None:
+def test_reader_that_goes_away_ends_it(tmp_path: Path) -> None:
     with demo(tmp_path, "--port", str(free_port()), "--speed", "60") as started:
         head(started)
         assert started.stdout is not None
@@ -165,7 +164,7 @@ class Now:
         return self.t
 
 
-def test_a_recording_is_played_in_its_own_rhythm_from_the_first_page_that_is_asked_for() -> None:
+def test_recording_plays_from_the_first_request() -> None:
     recording, _ = load(HERE / "recordings" / "kv_cascade")
     one, now = track(recording, "x", 46.0), Now()
     player = Player((one,), now)
@@ -181,7 +180,7 @@ def test_a_recording_is_played_in_its_own_rhythm_from_the_first_page_that_is_ask
 
 
 @pytest.mark.parametrize("part", CAST, ids=lambda part: part.tier)
-def test_a_recording_that_begins_anew_is_a_restarted_engine_and_nothing_is_invented(part: Any) -> None:
+def test_replayed_recording_is_a_restarted_engine(part: Any) -> None:
     recording, problems = load(HERE / "recordings" / part.recording)
     assert problems == ()
     one, now, reader = track(recording, part.tier, part.begin), Now(), PageReader()
@@ -199,11 +198,7 @@ def test_a_recording_that_begins_anew_is_a_restarted_engine_and_nothing_is_inven
     player.stop()
 
 
-def test_the_plan_of_the_demo_names_the_tiers_of_its_cast() -> None:
-    assert list(load_plan(PLAN).tiers) == [part.tier for part in CAST]
-
-
-def test_a_clock_runs_as_many_times_faster_as_it_is_told() -> None:
+def test_clock_runs_faster_by_its_factor() -> None:
     earliest = time.time()
     clock = Clock(100.0)
     outer = time.monotonic()

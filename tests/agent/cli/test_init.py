@@ -34,10 +34,6 @@ def places(found: tuple[init.Candidate, ...]) -> list[tuple[int, str, int | None
 USUAL = [(port, f"port {port}", None) for port in (8000, 30000, 8080, 3000)]
 
 
-def test_the_usual_ports_are_asked(proc: Path) -> None:
-    assert places(init.find_candidates(proc)) == USUAL
-
-
 @pytest.mark.parametrize(
     ("command", "port", "parallel"),
     [
@@ -48,24 +44,24 @@ def test_the_usual_ports_are_asked(proc: Path) -> None:
         ("vllm serve m -tp 8", 8000, 8),
     ],
 )
-def test_an_engine_is_asked_at_the_port_of_its_command_line_or_at_its_usual_one(
-    proc: Path, command: str, port: int, parallel: int | None
-) -> None:
+def test_engine_port_comes_from_its_command(proc: Path, command: str, port: int, parallel: int | None) -> None:
     process(proc, 77, command)
     others = [place for place in USUAL if place[0] != port]
     assert places(init.find_candidates(proc)) == [(port, "process 77", parallel), *others]
 
 
-def test_a_process_without_a_known_port_is_not_asked(proc: Path) -> None:
-    process(proc, 77, "tritonserver --model-repository /models")
-    process(proc, 78, "python -m vllm.x --port 99999")
-    assert places(init.find_candidates(proc)) == USUAL
-
-
 @pytest.mark.parametrize(
-    "command", ["pip install vllm", "python3.11 /usr/bin/pip install vllm", "tail -f vllm.log", "vim vllm.py"]
+    "command",
+    [
+        "pip install vllm",
+        "python3.11 /usr/bin/pip install vllm",
+        "tail -f vllm.log",
+        "vim vllm.py",
+        "tritonserver --model-repository /models",
+        "python -m vllm.x --port 99999",
+    ],
 )
-def test_tool_that_names_an_engine_is_no_engine(proc: Path, command: str) -> None:
+def test_other_processes_are_not_asked(proc: Path, command: str) -> None:
     process(proc, 77, command)
     assert places(init.find_candidates(proc)) == USUAL
 
@@ -82,7 +78,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_both_files_are_valid_at_once_and_name_what_is_assumed(
+def test_both_files_are_valid_and_name_assumptions(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with engines() as (engine,):
@@ -101,7 +97,7 @@ def test_both_files_are_valid_at_once_and_name_what_is_assumed(
     assert main(["plan", "check", "plan.yaml"]) == 0
 
 
-def test_gpus_of_a_replica_are_those_of_its_command_line_or_an_equal_share() -> None:
+def test_gpus_are_those_of_the_command_line() -> None:
     gpus = tuple(readout(gpu=f"GPU-{number}", index=number) for number in range(8))
     with engines(2) as served:
         found, refusals = init.ask_candidates(candidates(*served))
@@ -113,7 +109,7 @@ def test_gpus_of_a_replica_are_those_of_its_command_line_or_an_equal_share() -> 
         assert "per_replica: 2  # ASSUMED" in init.plan_text({tier: told}, gpus)  # type: ignore[dict-item]
 
 
-def test_files_that_are_there_are_kept_without_force(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_files_are_kept_without_force(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "plan.yaml").write_text("mine")
     assert main(["init"]) == 2
     assert capsys.readouterr().err == "sizewatch init: plan.yaml: is there already; --force replaces it\n"
@@ -121,7 +117,7 @@ def test_files_that_are_there_are_kept_without_force(here: Path, capsys: pytest.
     assert not (here / "sizewatch.yaml").exists()
 
 
-def test_without_an_engine_it_says_what_answered_where_it_asked(
+def test_answers_that_are_no_engine_are_said(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with engines() as (engine,):
@@ -135,9 +131,7 @@ def test_without_an_engine_it_says_what_answered_where_it_asked(
     assert list(here.iterdir()) == []
 
 
-def test_a_router_is_no_engine_and_a_page_of_several_is_told(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_router_is_no_engine(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with engines(2) as (router, sidecar):
         router.pages = ((TESTS / "cases" / "01-router" / "page.prom").read_bytes(),)
         sidecar.pages = ((TESTS / "cases" / "04-sidecar-two-workers" / "page.prom").read_bytes(),)
@@ -149,7 +143,7 @@ def test_a_router_is_no_engine_and_a_page_of_several_is_told(
     assert "the page holds 2 engines by their label worker_addr: each is a replica" in capsys.readouterr().out
 
 
-def test_where_nothing_listens_it_names_the_ports(
+def test_ports_without_a_listener_are_named(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(init, "find_candidates", lambda: ())
@@ -161,7 +155,7 @@ def test_where_nothing_listens_it_names_the_ports(
     ]
 
 
-def test_what_answered_is_shown_on_one_line_each(
+def test_answers_are_shown_on_one_line_each(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(init, "ask_candidates", lambda candidates: ((), ("a: no\npage\x1b[2J", "b: " + "x" * 300)))
@@ -171,7 +165,7 @@ def test_what_answered_is_shown_on_one_line_each(
     assert [line.partition(": ")[2][:6] for line in said[3:]] == ["Is the", "An eng", ""]
 
 
-def test_run_starts_the_daemon_on_what_was_written(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_starts_the_daemon_on_the_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[SimpleNamespace] = []
     monkeypatch.setattr(init.run_command, "run", lambda options: started.append(options) or 0)
     with engines() as (engine,):

@@ -63,7 +63,7 @@ def engine_of(name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", THERE or ["../shared/pages"])
-def test_every_engines_page_of_others_is_known(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_shared_page_names_its_engine(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if not THERE:
         pytest.skip("../shared/pages is not here")
     found = as_json(capsys, str(SHARED_PAGES / name))
@@ -71,9 +71,7 @@ def test_every_engines_page_of_others_is_known(name: str, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("name", SAVED)
-def test_every_saved_page_is_read_as_its_engines_and_every_signal_has_a_value_or_a_reason(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_signal_has_value_or_reason(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = as_json(capsys, str(PAGES / name))
     assert (found["schema"], found["engine"], found["generation"]) == (1, *engine_of(name))
     assert list(found["signals"]) == [signal.name for signal in SIGNALS]
@@ -87,13 +85,6 @@ def test_every_saved_page_is_read_as_its_engines_and_every_signal_has_a_value_or
     assert all(f"  {signal.name} " in out for signal in SIGNALS)
 
 
-def test_what_a_page_does_not_tell_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = inspected(capsys, str(PAGES / "steady_after_load.prom"))
-    said = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
-    assert "read from the GPU, not from an engine's page" in said["gpu_utilization"]
-    assert "one page tells no change" in said["arrival_rps"]
-
-
 @pytest.mark.parametrize(
     ("page", "signal", "starts"),
     [
@@ -103,29 +94,33 @@ def test_what_a_page_does_not_tell_says_why(capsys: pytest.CaptureFixture[str]) 
         ("made-tgi.prom", "eviction_rate", "TGI does not preempt"),
     ],
 )
-def test_what_is_not_exposed_names_the_engine_and_its_release(
+def test_gap_names_the_engine_and_its_release(
     capsys: pytest.CaptureFixture[str], page: str, signal: str, starts: str
 ) -> None:
     found = as_json(capsys, str(PAGES / page))["signals"][signal]
     assert (found["gap"], found["text"][: len(starts)]) == ("not_exposed", starts)
 
 
-def test_values_are_since_the_process_started(capsys: pytest.CaptureFixture[str]) -> None:
+def test_saved_page_has_values_and_no_rates(capsys: pytest.CaptureFixture[str]) -> None:
     found = as_json(capsys, str(PAGES / "steady_after_load.prom"))
     value = found["signals"]["ttft_p99_seconds"]
     assert value["low"] <= value["value"] <= value["high"]
     assert value["n"] > 20
-
-
-def test_a_saved_page_tells_no_rates_for_it_does_not_tell_its_own_time(capsys: pytest.CaptureFixture[str]) -> None:
     signals = as_json(capsys, str(PAGES / "steady_after_load.prom"))["signals"]
     for name in ("completed_rps", "prompt_tokens_per_second", "generation_tokens_per_second"):
         assert signals[name]["gap"] == "not_exposed"
     _, out, _ = inspected(capsys, str(PAGES / "steady_after_load.prom"))
     assert "not_exposed: a saved page does not tell when it was saved" in out
+    _, out, _ = inspected(capsys, str(PAGES / "steady_after_load.prom"))
+    said = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
+    assert "read from the GPU, not from an engine's page" in said["gpu_utilization"]
+    assert "one page tells no change" in said["arrival_rps"]
+    _, out, _ = inspected(capsys, str(PAGES / "steady_after_load.prom"))
+    (line,) = [line for line in out.splitlines() if "that end in _created" in line]
+    assert line.split()[1:] == ["that", "end", "in", "_created"]
 
 
-def test_a_live_page_that_does_not_tell_its_start_tells_no_rates_either(capsys: pytest.CaptureFixture[str]) -> None:
+def test_live_page_without_start_has_no_rates(capsys: pytest.CaptureFixture[str]) -> None:
     lines = (line for line in pages()[0].splitlines(keepends=True))
     page = b"".join(line for line in lines if b"process_start_time" not in line and b"_created" not in line)
     with engines() as (engine,):
@@ -135,13 +130,7 @@ def test_a_live_page_that_does_not_tell_its_start_tells_no_rates_either(capsys: 
         assert as_json(capsys, engine.url)["signals"]["completed_rps"]["gap"] == "not_exposed"
 
 
-def test_families_that_tell_when_another_began_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = inspected(capsys, str(PAGES / "steady_after_load.prom"))
-    (line,) = [line for line in out.splitlines() if "that end in _created" in line]
-    assert line.split()[1:] == ["that", "end", "in", "_created"]
-
-
-def test_a_live_address_is_asked_once_and_read_like_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_live_address_is_asked_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     saved = tmp_path / "page.prom"
     saved.write_bytes(pages()[0])
     token = tmp_path / "token"
@@ -163,9 +152,7 @@ def test_a_live_address_is_asked_once_and_read_like_a_file(capsys: pytest.Captur
         (is_strange, "no page of an engine that sizewatch reads"),
     ],
 )
-def test_an_address_that_gives_no_page_says_why_and_ends_with_2(
-    act: Any, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_address_that_gives_no_page_is_refused(act: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with engines() as (engine,):
         engine.act = act
         code, out, err = inspected(capsys, engine.url)
@@ -174,18 +161,24 @@ def test_an_address_that_gives_no_page_says_why_and_ends_with_2(
     assert err.startswith("sizewatch inspect: ")
 
 
-def test_nothing_at_an_address_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = inspected(capsys, "http://127.0.0.1:1/metrics")
-    assert code == 2
-    assert "connection refused; is it up?" in err
-
-
-@pytest.mark.parametrize("address", ["ftp://x/metrics", "http://", "http://u:secret@127.0.0.1:1/", "http://[::1/x"])
-def test_an_address_that_cannot_be_one_ends_with_2_and_shows_no_password(
-    address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = inspected(capsys, address)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("http://127.0.0.1:1/metrics",), "connection refused; is it up?"),
+        (("ftp://x/metrics",), ""),
+        (("http://",), ""),
+        (("http://u:secret@127.0.0.1:1/",), ""),
+        (("http://[::1/x",), ""),
+        ((str(TESTS),), f"{TESTS}: cannot be read: Is a directory\n"),
+        (("/dev/zero",), "/dev/zero: is larger than 16 MiB: is this a saved page?\n"),
+        ((str(TESTS / "cases/01-router/page.prom"),), "a router's page (the vLLM production-stack router): no engine"),
+        (("http://127.0.0.1:1/", "--username", "me"), "--username and --password-file go together: give both"),
+    ],
+)
+def test_refused_input_is_one_sentence(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = inspected(capsys, *words)
     assert (code, out) == (2, "")
+    assert said in err
     assert "Traceback" not in err
     assert "secret" not in err
 
@@ -205,7 +198,7 @@ def test_an_address_that_cannot_be_one_ends_with_2_and_shows_no_password(
         (b"vllm:num_requests_running 1", "cut_off"),
     ],
 )
-def test_a_file_that_is_no_page_says_where_it_goes_wrong_and_ends_with_2(
+def test_file_that_is_no_page_is_refused(
     body: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "page").write_bytes(body)
@@ -215,17 +208,7 @@ def test_a_file_that_is_no_page_says_where_it_goes_wrong_and_ends_with_2(
     assert str(tmp_path / "page") in err
 
 
-def test_a_folder_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = inspected(capsys, str(tmp_path))
-    assert (code, err) == (2, f"sizewatch inspect: {tmp_path}: cannot be read: Is a directory\n")
-
-
-def test_a_file_without_an_end_is_read_up_to_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = inspected(capsys, "/dev/zero")
-    assert (code, err) == (2, "sizewatch inspect: /dev/zero: is larger than 16 MiB: is this a saved page?\n")
-
-
-def test_a_page_of_two_workers_is_shown_worker_by_worker(capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_of_two_workers_is_shown_apart(capsys: pytest.CaptureFixture[str]) -> None:
     page = str(TESTS / "cases" / "04-sidecar-two-workers" / "page.prom")
     code, out, err = inspected(capsys, page)
     assert (code, err) == (0, "")
@@ -237,15 +220,3 @@ def test_a_page_of_two_workers_is_shown_worker_by_worker(capsys: pytest.CaptureF
     told = as_json(capsys, page)
     levels = {name: one["signals"]["kv_utilization"]["value"] for name, one in told["engines"].items()}
     assert levels == {"127.0.0.1:8001": 0.11, "127.0.0.1:8002": 0.93}
-
-
-def test_a_routers_page_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = inspected(capsys, str(TESTS / "cases" / "01-router" / "page.prom"))
-    assert (code, out) == (2, "")
-    assert "a router's page (the vLLM production-stack router): no engine" in err
-
-
-def test_half_a_login_is_named_by_its_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["inspect", "http://127.0.0.1:1/metrics", "--username", "me"]) == 2
-    text = "sizewatch inspect: --username and --password-file go together: give both, or neither\n"
-    assert capsys.readouterr().err == text

@@ -65,9 +65,7 @@ def refused(capsys: Captured, *words: object) -> str:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_the_plans_of_the_tests_are_what_import_makes_of_the_results(
-    name: str, tmp_path: Path, capsys: Captured
-) -> None:
+def test_made_plans_equal_an_import(name: str, tmp_path: Path, capsys: Captured) -> None:
     files, observed = MADE[name]
     folder = files[0].parent.name
     shutil.copytree(BENCH / folder, tmp_path / "bench" / folder)
@@ -81,7 +79,7 @@ def test_the_plans_of_the_tests_are_what_import_makes_of_the_results(
     assert ", already as it was; within the SLO" in capsys.readouterr().out
 
 
-def test_a_curve_without_a_plan_is_printed_and_may_stand_under_a_tier(tmp_path: Path, capsys: Captured) -> None:
+def test_curve_without_a_plan_is_printed(tmp_path: Path, capsys: Captured) -> None:
     assert run(*CLOSED) == 0
     out, err = capsys.readouterr()
     printed = BenchmarkCurve.model_validate(yaml.safe_load(out)["curve"])
@@ -95,9 +93,13 @@ def test_a_curve_without_a_plan_is_printed_and_may_stand_under_a_tier(tmp_path: 
     assert load_plan(tmp_path / "pasted.yaml").tiers["t"].curve == printed
 
 
-def test_points_with_a_remark_carry_it_as_a_comment(capsys: Captured) -> None:
+def test_remarks_of_points_are_comments(capsys: Captured) -> None:
     run(*CLOSED)
     out, err = capsys.readouterr()
+    assert "gpu_utilization" not in out
+    assert "null" not in out
+    assert "gpu_utilization, kv_utilization, prefix_hit_ratio, eviction_rate (a client cannot see them" in err
+    assert "-c FILE" in err
     assert (
         "    # bench_c01.json: P99 of 16 requests rests on the slowest few: the true P99 is above all of them with a"
         in out
@@ -116,16 +118,7 @@ def test_points_with_a_remark_carry_it_as_a_comment(capsys: Captured) -> None:
     assert err.count("5 more remarks of this kind") >= 1
 
 
-def test_what_a_client_cannot_see_is_left_out_and_said(capsys: Captured) -> None:
-    run(*CLOSED)
-    out, err = capsys.readouterr()
-    assert "gpu_utilization" not in out
-    assert "null" not in out
-    assert "gpu_utilization, kv_utilization, prefix_hit_ratio, eviction_rate (a client cannot see them" in err
-    assert "-c FILE" in err
-
-
-def test_telemetry_finds_that_the_prefix_cache_answered(tmp_path: Path, capsys: Captured) -> None:
+def test_telemetry_finds_prefix_cache_hits(tmp_path: Path, capsys: Captured) -> None:
     plan = plan_with(tmp_path)
     with stored(sweep_samples(CACHED[0].parent)) as address:
         assert run(*CACHED, "--into", plan, *observed_by(address, tmp_path)) == 0
@@ -149,7 +142,7 @@ def test_telemetry_finds_that_the_prefix_cache_answered(tmp_path: Path, capsys: 
     assert ratios == pytest.approx([0.0935, 0.0699, 0.1215, 0.1282, 0.1652, 0.1766], abs=0.0001)
 
 
-def test_the_tier_gets_the_curve_and_its_findings_are_told(tmp_path: Path, capsys: Captured) -> None:
+def test_tier_gets_the_curve_and_its_findings(tmp_path: Path, capsys: Captured) -> None:
     plan = plan_with(tmp_path, operating_point={"usable_rps": 20, "c_max": 30.5})
     assert run(*CLOSED, "--into", plan) == 0
     out = capsys.readouterr().out
@@ -173,7 +166,7 @@ def test_importing_twice_changes_nothing(tmp_path: Path, capsys: Captured) -> No
     assert "already as it was" in capsys.readouterr().out
 
 
-def test_one_sweep_after_another_leaves_only_the_last(tmp_path: Path) -> None:
+def test_second_sweep_replaces_the_first(tmp_path: Path) -> None:
     plan = plan_with(tmp_path)
     with stored(sweep_samples(CACHED[0].parent)) as address:
         run(*CACHED, "--into", plan, *observed_by(address, tmp_path))
@@ -183,7 +176,7 @@ def test_one_sweep_after_another_leaves_only_the_last(tmp_path: Path) -> None:
     assert plan.read_bytes() == again
 
 
-def test_files_are_named_from_the_folder_of_the_plan(tmp_path: Path, capsys: Captured) -> None:
+def test_files_are_named_from_the_plan(tmp_path: Path, capsys: Captured) -> None:
     far = tmp_path / "far" / "away"
     near = tmp_path / "plans" / "sweep"
     for folder in (far, near):
@@ -211,9 +204,7 @@ def changed(folder: Path, **more: Any) -> Path:
         (CLOSED[0].read_bytes()[:500], "is no valid JSON (Unterminated string"),
     ],
 )
-def test_a_wrong_file_is_named_with_the_reason_and_nothing_is_written(
-    tmp_path: Path, capsys: Captured, content: bytes, said: str
-) -> None:
+def test_wrong_file_writes_nothing(tmp_path: Path, capsys: Captured, content: bytes, said: str) -> None:
     plan = plan_with(tmp_path)
     before = plan.read_bytes()
     path = tmp_path / "wrong.json"
@@ -232,9 +223,7 @@ def test_a_wrong_file_is_named_with_the_reason_and_nothing_is_written(
         ({"ramp_up_strategy": "linear"}, "ramps its rate up; a point of a curve is one steady load"),
     ],
 )
-def test_a_failed_run_of_a_sweep_is_left_out_with_a_remark_and_refused_alone(
-    tmp_path: Path, capsys: Captured, content: dict[str, Any], said: str
-) -> None:
+def test_failed_run_is_left_out(tmp_path: Path, capsys: Captured, content: dict[str, Any], said: str) -> None:
     path = changed(tmp_path, **content)
     assert run(*CLOSED, path) == 0
     out, err = capsys.readouterr()
@@ -243,12 +232,9 @@ def test_a_failed_run_of_a_sweep_is_left_out_with_a_remark_and_refused_alone(
     assert refused(capsys, path) == f"{path}: {said}"
 
 
-def test_two_kinds_of_load_are_refused_with_a_file_of_each(capsys: Captured) -> None:
+def test_mixed_results_are_refused(capsys: Captured, tmp_path: Path) -> None:
     said = refused(capsys, CLOSED[0], OPEN[0])
     assert said == f"{CLOSED[0]}: is of loop closed, {OPEN[0]} open: a curve is of one loop"
-
-
-def test_two_models_are_refused_with_a_file_of_each(tmp_path: Path, capsys: Captured) -> None:
     other = changed(tmp_path, model_id="large", max_concurrency=3)
     said = refused(capsys, CLOSED[0], other)
     assert said == f"{CLOSED[0]}: is of model small-llama, {other} large: a curve is of one model"
@@ -272,7 +258,7 @@ def test_wrong_words_are_refused(capsys: Captured, words: list[str], said: str) 
     assert all(line.startswith("sizewatch plan: ") for line in err.splitlines())
 
 
-def test_a_file_whose_name_is_no_text_is_read_and_called_as_near_as_can_be(tmp_path: Path) -> None:
+def test_file_name_without_text_is_read(tmp_path: Path) -> None:
     odd = os.fsencode(tmp_path) + b"/bench_\xff.json"
     with open(odd, "wb") as file:
         file.write(Path(CLOSED[0]).read_bytes())
@@ -283,42 +269,14 @@ def test_a_file_whose_name_is_no_text_is_read_and_called_as_near_as_can_be(tmp_p
     assert yaml.safe_load(done.stdout)["curve"]["source"][0].endswith("/bench_?.json")
 
 
-def test_the_same_file_twice_is_read_once_and_said(capsys: Captured) -> None:
+def test_same_file_twice_is_read_once(capsys: Captured) -> None:
     assert run(CLOSED[0], CLOSED[0], CLOSED[1]) == 0
     out, err = capsys.readouterr()
     assert len(yaml.safe_load(out)["curve"]["points"]) == 2
     assert f"{CLOSED[0]}: holds the same measurement as {CLOSED[0]}; it is taken once" in err
 
 
-def test_the_made_plans_agree_with_the_numbers_that_were_copied_by_hand() -> None:
-    # As they stood in the plans before there was an importer; in two digits where fewer than 100 requests are behind them.
-    copied = {
-        "cpu-small": [
-            (1.365, 0.093),
-            (1.966, 0.43),
-            (3.423, 0.36),
-            (5.842, 0.56),
-            (6.346, 0.9666),
-            (7.413, 2.1078),
-        ],
-        "cpu-small-open": [
-            (1.497, 0.1066),
-            (2.983, 0.1314),
-            (4.464, 0.2344),
-            (5.94, 0.2718),
-            (6.915, 0.1771),
-            (7.886, 0.0965),
-        ],
-    }
-    for name, rows in copied.items():
-        curve = load_plan(PLANS / f"{name}.yaml").tiers["cpu-small"].curve
-        assert curve is not None
-        for (rps, ttft), point in zip(rows, curve.points, strict=True):
-            assert point.completed_rps == pytest.approx(rps, abs=0.0005)
-            assert point.ttft_p99_seconds == pytest.approx(ttft, abs=0.0005)
-
-
-def test_what_each_made_plan_can_support_is_told_by_its_check(capsys: Captured) -> None:
+def test_check_tells_what_a_plan_supports(capsys: Captured) -> None:
     told = {}
     for name in MADE:
         assert main.main(["plan", "check", str(PLANS / f"{name}.yaml")]) == 0
@@ -327,7 +285,7 @@ def test_what_each_made_plan_can_support_is_told_by_its_check(capsys: Captured) 
     assert "warning" not in told["cpu-small-open"]
 
 
-def test_a_folder_with_other_files_gives_its_results_and_a_remark_each(tmp_path: Path, capsys: Captured) -> None:
+def test_other_files_of_a_folder_are_remarks(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "server.json").write_text('{"a": 1}')
     (tmp_path / "notes.txt").write_text("a sweep of Monday")
     (tmp_path / "folder.json").mkdir()
@@ -343,7 +301,7 @@ def test_a_folder_with_other_files_gives_its_results_and_a_remark_each(tmp_path:
     assert said.startswith(f"{tmp_path}/server.json: is no benchmark result that sizewatch reads (vllm-bench")
 
 
-def test_a_mixed_folder_of_inference_perf_is_a_curve(capsys: Captured) -> None:
+def test_mixed_inference_perf_folder_is_a_curve(capsys: Captured) -> None:
     folder = SHARED / "bench" / "inference-perf" / "vllm" / "results"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not here: a folder of the tool itself was NOT checked")
@@ -355,13 +313,14 @@ def test_a_mixed_folder_of_inference_perf_is_a_curve(capsys: Captured) -> None:
 
 
 def test_remarks_of_one_kind_are_one_line(tmp_path: Path, capsys: Captured) -> None:
-    assert run(*CLOSED[:3], "--into", plan_with(tmp_path)) == 1
-    remarks = [line.removeprefix("sizewatch plan: ") for line in capsys.readouterr().err.splitlines()]
-    assert [remark.partition(": ")[0] for remark in remarks] == [
-        str(CLOSED[0]),
-        str(CLOSED[1]),
-        "not told and left out",
-    ]
+    plan = plan_with(tmp_path)
+    assert run(*CLOSED[:3], "--into", plan) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("mistake: tiers.t.curve.points: the capacity rests on a load of 40 requests")
+    assert len(yaml.safe_load(plan.read_text())["tiers"]["t"]["curve"]["points"]) == 3
+    remarks = [line.removeprefix("sizewatch plan: ") for line in err.splitlines()]
+    places = [remark.partition(": ")[0] for remark in remarks]
+    assert places == [str(CLOSED[0]), str(CLOSED[1]), "not told and left out"]
     assert "P99 of 16 requests rests on the slowest few" in remarks[0]
     assert remarks[0].endswith("; 2 more remarks of this kind")
     assert "engine_version (give it with --measured engine_version=RELEASE" in remarks[2]
@@ -369,7 +328,7 @@ def test_remarks_of_one_kind_are_one_line(tmp_path: Path, capsys: Captured) -> N
     assert "engine_version" not in capsys.readouterr().err
 
 
-def test_an_open_loop_has_its_c_max_by_littles_law(tmp_path: Path, capsys: Captured) -> None:
+def test_open_loop_c_max_is_littles_law(tmp_path: Path, capsys: Captured) -> None:
     """bench_r8.json: 7.0 completed rps x the mean latency of its requests."""
     plan = plan_with(tmp_path)
     assert run(*OPEN, "--into", plan) == 0
@@ -389,7 +348,7 @@ def test_an_open_loop_has_its_c_max_by_littles_law(tmp_path: Path, capsys: Captu
     assert "requests in the system (Little's law: rps x mean latency)" in " ".join(capsys.readouterr().out.split())
 
 
-def test_every_field_of_a_point_that_is_measured_is_written(tmp_path: Path, capsys: Captured) -> None:
+def test_every_measured_field_is_written(tmp_path: Path, capsys: Captured) -> None:
     with stored(sweep_samples(CACHED[0].parent)) as address:
         run(*CACHED, *observed_by(address, tmp_path))
     written = set(yaml.safe_load(capsys.readouterr().out)["curve"]["points"][0])
@@ -417,15 +376,7 @@ def test_results_of_something_else_are_refused(
     assert plan.read_bytes() == before
 
 
-def test_a_capacity_of_sixteen_requests_is_told_first_and_fails(tmp_path: Path, capsys: Captured) -> None:
-    plan = plan_with(tmp_path)
-    assert run(*CLOSED[:3], "--into", plan) == 1
-    first, *_ = capsys.readouterr().out.splitlines()
-    assert first.startswith("mistake: tiers.t.curve.points: the capacity rests on a load of 40 requests")
-    assert len(yaml.safe_load(plan.read_text())["tiers"]["t"]["curve"]["points"]) == 3
-
-
-def test_telemetry_that_cannot_be_is_left_out_told_first_and_fails(tmp_path: Path, capsys: Captured) -> None:
+def test_impossible_telemetry_is_left_out_and_fails(tmp_path: Path, capsys: Captured) -> None:
     for file in (BENCH / "vllm-cpu-open").iterdir():
         text = file.read_text()
         if file.name == "metrics_after_r8.prom":
@@ -442,7 +393,7 @@ def test_telemetry_that_cannot_be_is_left_out_told_first_and_fails(tmp_path: Pat
     assert ["prefix_hit_ratio" in point for point in points] == [True] * 5 + [False]
 
 
-def test_the_user_s_word_on_what_was_measured_is_written_and_wins(tmp_path: Path, capsys: Captured) -> None:
+def test_measured_option_is_written_and_wins(tmp_path: Path, capsys: Captured) -> None:
     plan = plan_with(tmp_path)
     told = ["--measured", "engine_version=0.32", "--measured", "tensor_parallel=2", "--measured", "max_num_seqs=64"]
     assert run(*OPEN, "--into", plan, *told) == 0
@@ -463,19 +414,17 @@ def test_the_user_s_word_on_what_was_measured_is_written_and_wins(tmp_path: Path
     assert "warning: tiers.t.curve.measured.tensor_parallel: was 2, the plan deploys 1: a curve of another" in out
     assert main.main(["plan", "show", str(plan)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "measured release 0.32, TP 2, max-num-seqs 64, on 2026-11-20" in shown
+    assert "measured engine_version 0.32, tensor_parallel 2, max_num_seqs 64" in shown
 
 
 @pytest.mark.parametrize(
     "pair", ["engine_version", "engine_version=", "gpu=h100", "tensor_parallel=two", "measured_on=today"]
 )
-def test_other_words_on_what_was_measured_are_refused(capsys: Captured, pair: str) -> None:
+def test_wrong_measured_option_is_refused(capsys: Captured, pair: str) -> None:
     assert refused(capsys, *OPEN, "--measured", pair).startswith("--measured ")
 
 
-def test_a_load_with_quantiles_in_the_wrong_order_is_left_out_beside_others_and_refused_alone(
-    tmp_path: Path, capsys: Captured
-) -> None:
+def test_quantiles_in_wrong_order_are_left_out(tmp_path: Path, capsys: Captured) -> None:
     wrong = changed(tmp_path, p99_ttft_ms=1)
     said = "contradicts itself: ttft_p99_seconds: must be at least ttft_p50_seconds"
     assert refused(capsys, wrong).startswith(f"{wrong}: {said}")
@@ -495,9 +444,7 @@ IMPOSSIBLE = TESTS / "cases" / "21-impossible"
         ("little", "7 rps x 2.285 s are 16 requests at once, the load is 64 clients"),
     ],
 )
-def test_a_load_whose_numbers_exclude_each_other_is_refused_alone_and_left_out_beside_others(
-    name: str, told: str, capsys: Captured
-) -> None:
+def test_impossible_load_is_left_out(name: str, told: str, capsys: Captured) -> None:
     file = IMPOSSIBLE / f"{name}.json"
     said = f"tells what excludes each other: {told}, which cannot be"
     assert refused(capsys, file) == f"{file}: {said}"
@@ -509,11 +456,11 @@ def test_a_load_whose_numbers_exclude_each_other_is_refused_alone_and_left_out_b
 
 
 @pytest.mark.parametrize("name", ["tpot_seconds", "tpot_us"])
-def test_a_tpot_that_the_latency_refutes_is_refused(name: str, capsys: Captured) -> None:
+def test_tpot_above_the_latency_is_refused(name: str, capsys: Captured) -> None:
     assert "E2E - TTFT is 1.985 s, which cannot be" in refused(capsys, IMPOSSIBLE / f"{name}.json")
 
 
-def test_answers_that_were_not_streamed_have_no_ttft(tmp_path: Path, capsys: Captured) -> None:
+def test_unstreamed_answers_have_no_ttft(tmp_path: Path, capsys: Captured) -> None:
     run_of = json.loads((IMPOSSIBLE / "little.json").read_text()) | {"max_concurrency": 16}
     whole = {f"{name}_ttft_ms": run_of[f"{name}_e2el_ms"] for name in ("mean", "median", "p99")}
     untimed = {f"{name}_{kind}_ms": 0.0 for name in ("mean", "median", "p99") for kind in ("tpot", "itl")}
@@ -526,7 +473,7 @@ def test_answers_that_were_not_streamed_have_no_ttft(tmp_path: Path, capsys: Cap
     assert {name for name in point if name.endswith("_seconds")} == {"e2e_p99_seconds"}
 
 
-def test_every_contradiction_is_told_where_no_load_is_left(capsys: Captured) -> None:
+def test_every_contradiction_is_told(capsys: Captured) -> None:
     told = refused(capsys, IMPOSSIBLE / "little.json", IMPOSSIBLE / "ttft_above_e2e.json")
     assert "64 clients, which cannot be; " in told
     assert told.endswith("TTFT P99 9 s is above E2E P99 3.6 s, which cannot be")

@@ -6,7 +6,6 @@ import json
 import math
 import re
 import subprocess
-import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,12 +15,12 @@ import pytest
 import recorded
 import yaml
 from recorded_production import read_recorded
-from report_samples import HOUR, TIER, book, hours, plan
+from report_samples import HOUR
+from test_whatif_command import configured, recent
 
 from agent.benchmarks.formats import NAMES
 from agent.cli import main
 from agent.config.files import load_plan
-from agent.history.store import HistoryStore
 from exporters.documents.plan_files import LOAD_GENERATORS, WARM_UP, workload_files
 from exporters.documents.plan_show import workload_text
 from rules.resize.production_summary import ProductionSummary
@@ -61,14 +60,14 @@ def test_every_result_format_has_its_load_generator() -> None:
 
 
 @pytest.mark.parametrize("tool", LOAD_GENERATORS)
-def test_the_script_is_a_shell_script_that_finds_its_files(tool: str) -> None:
+def test_script_finds_its_files(tool: str) -> None:
     files = written(tool)
     script = files["run.sh"]
     assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
     assert set(re.findall(r"requests_[\w.]+\.jsonl", script)) == set(files) - {"run.sh"}
 
 
-def test_prompts_share_only_their_first_blocks_and_no_load_warms_the_cache_for_another() -> None:
+def test_loads_share_only_first_blocks() -> None:
     seen: set[int] = set()
     files = written()
     loads = requests_of(files)
@@ -87,7 +86,7 @@ def test_prompts_share_only_their_first_blocks_and_no_load_warms_the_cache_for_a
             assert shared == list(range(len(shared)))
 
 
-def test_the_last_block_of_a_prompt_is_its_own() -> None:
+def test_last_block_of_a_prompt_is_own() -> None:
     found = BenchmarkWorkload(
         prompts=(5, 16, 32, 33, 200),
         generations=(1, 1, 1, 1, 1),
@@ -103,7 +102,7 @@ def test_the_last_block_of_a_prompt_is_its_own() -> None:
     assert found.shared_ratio == (16 + 32 + 32) / 286
 
 
-def test_every_load_has_all_lengths_in_another_order() -> None:
+def test_every_load_has_all_lengths_reordered() -> None:
     loads = [
         [one["input_length"] for one in lines]
         for name, lines in sorted(requests_of(written()).items())
@@ -114,7 +113,7 @@ def test_every_load_has_all_lengths_in_another_order() -> None:
     assert len({tuple(lengths) for lengths in loads}) == len(loads)
 
 
-def test_inference_perf_gets_the_shape_of_the_lengths_and_a_seed_for_each_load() -> None:
+def test_inference_perf_gets_shape_and_seed() -> None:
     script = written("inference-perf")["run.sh"]
     loads = [yaml.safe_load(text) for text in re.findall(r"<<END\n(.*?)END\n", script, re.DOTALL)]
     shared = [load["data"]["shared_prefix"] for load in loads]
@@ -131,27 +130,14 @@ def test_the_text_tells_the_shared_prefix() -> None:
     assert "prefix hits 47.2%; written as 320 common first tokens, 47." in text
 
 
-def test_a_model_name_cannot_leave_its_place_in_the_script() -> None:
+def test_model_name_stays_in_its_place() -> None:
     script = written(model='x}"; touch /tmp/owned; "$(id)`id`\nid')["run.sh"]
     assert '"${MODEL:=x____touch_/tmp/owned_____id__id__id}"' in script
 
 
-def configured(folder: Path) -> str:
-    (folder / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER}}))
-    config = {"plan": "plan.yaml", "data_dir": str(folder), "targets": [{"tier": "t", "url": "http://127.0.0.1:9"}]}
-    (folder / "sizewatch.yaml").write_text(yaml.safe_dump(config))
-    return str(folder / "sizewatch.yaml")
-
-
-def test_the_present_hour_counts_too_and_the_files_are_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config, begin = configured(tmp_path), time.time() // HOUR * HOUR
-    with HistoryStore(tmp_path / "history.db") as store:
-        several = hours(2)
-        shift = begin - HOUR - several[0].start
-        moved = [replace(one, start=one.start + shift, end=one.end + shift) for one in several]
-        book(store, plan("t", **{key: TIER.get(key) for key in TIER}), moved, "t")
+def test_present_hour_counts_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    present = [replace(one, start=one.start + HOUR, end=one.end + HOUR) for one in recent(2)]
+    config = configured(tmp_path, present)
     assert ask("-c", config, "--since", "1h", "--out", str(tmp_path / "bench")) == 0
     assert capsys.readouterr().out.startswith("t: 2 h observed")
     assert (tmp_path / "bench" / "run.sh").read_text().startswith("#!/bin/sh")
@@ -169,8 +155,6 @@ def test_the_present_hour_counts_too_and_the_files_are_written(
 def test_what_cannot_be_asked_is_said(
     words: tuple[str, ...], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = configured(tmp_path)
-    with HistoryStore(tmp_path / "history.db"):
-        pass
+    config = configured(tmp_path, [])
     assert ask("-c", config, *words) == code
     assert said in capsys.readouterr().err

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from paths import TESTS
 from report_samples import finding
+from test_backtest_command import configured as write_config
 from test_backtest_command import written
 from traffic_samples import week
 
@@ -29,7 +30,6 @@ from rules.telemetry.histograms import Histogram
 from rules.telemetry.windows import NET_CHANGE, Window
 from rules.verdicts.verdict import Subject
 
-PLAN = TESTS / "plans" / "cpu-small.yaml"
 GIVEN = ("--usable-rps", "0.01", "--start", "3m")
 MANIFESTS = ("keda", "hpa")
 
@@ -58,7 +58,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return code, told.out, told.err
 
 
-def test_the_recommendation_covers_its_quantile_and_what_is_needed_now(found: ForecastResponse) -> None:
+def test_recommendation_covers_quantile_and_present_need(found: ForecastResponse) -> None:
     one = found.prewarm.recommendation
     assert one is not None
     assert one.lead_seconds == 180.0
@@ -69,7 +69,7 @@ def test_the_recommendation_covers_its_quantile_and_what_is_needed_now(found: Fo
     assert one.replicas >= one.needed_now >= 1
 
 
-def test_the_schedule_is_the_day_after_the_end_of_the_trace(trace: Path, found: ForecastResponse) -> None:
+def test_schedule_is_the_day_after_the_trace(trace: Path, found: ForecastResponse) -> None:
     end = input_from_csv(trace, None, None).series.end
     steps = found.prewarm.schedule
     assert steps[0].start == end
@@ -77,7 +77,7 @@ def test_the_schedule_is_the_day_after_the_end_of_the_trace(trace: Path, found: 
     assert max(step.replicas for step in steps) > min(step.replicas for step in steps)
 
 
-def test_a_trace_is_told_in_words_with_what_it_was_worth(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_is_explained_on_request(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = said(capsys, "--history", str(trace), "--tier", "chat", *GIVEN, "--explain")
     assert (code, err) == (0, "")
     assert out.startswith("As of the end of the trace, 2026-01-15 00:00 (UTC): this is not live.\n\nchat: ")
@@ -91,9 +91,6 @@ def test_a_trace_is_told_in_words_with_what_it_was_worth(trace: Path, capsys: py
     ):
         assert strategy in out
     assert "* cheaper, or as good without a forecast. The last 7 days: " in out
-
-
-def test_without_explain_it_is_not_told_what_it_was_worth(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "perfect foresight" not in said(capsys, "--history", str(trace), *GIVEN)[1]
 
 
@@ -107,7 +104,7 @@ def test_json_is_one_object(trace: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("kind", MANIFESTS)
-def test_a_manifest_is_yaml_with_one_owner(live: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_manifest_is_yaml_with_one_owner(live: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--history", str(live), "--tier", "chat", *GIVEN, "--format", kind, "--workload", "Deployment/chat"]
     code, out, err = said(capsys, *words, "--namespace", "serving", "--maximum", "50")
     assert (code, err) == (0, "")
@@ -120,16 +117,14 @@ def test_a_manifest_is_yaml_with_one_owner(live: Path, kind: str, capsys: pytest
 
 
 @pytest.mark.parametrize("kind", MANIFESTS)
-def test_a_trace_that_ended_long_ago_makes_no_manifest(
-    trace: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_old_trace_makes_no_manifest(trace: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--history", str(trace), "--tier", "chat", *GIVEN, "--format", kind, "--workload", "Deployment/chat"]
     code, out, err = said(capsys, *words)
     assert (code, out) == (3, "")
     assert re.search(r"no manifest: chat: the trace ended \d+ d.* ago", err)
 
 
-def test_the_maximum_is_twice_the_most_wanted_unless_it_is_said(live: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_maximum_is_twice_the_most_wanted(live: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--history", str(live), "--tier", "chat", *GIVEN, "--format", "keda", "--workload", "Deployment/chat")
     found = prewarm_from_csv(live, None, "chat", PlanOverrides(usable_rps=0.01, start_seconds=180.0), None)
     one = found.prewarm.recommendation
@@ -153,7 +148,7 @@ def test_the_maximum_is_twice_the_most_wanted_unless_it_is_said(live: Path, caps
         (("--token-secret", "a"), "is no NAME/KEY"),
     ],
 )
-def test_what_is_wrong_gets_one_sentence(
+def test_wrong_option_gets_one_sentence(
     trace: Path, words: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = said(capsys, "--history", str(trace), "--tier", "chat", *GIVEN, *words)
@@ -162,78 +157,51 @@ def test_what_is_wrong_gets_one_sentence(
     assert "Traceback" not in err
 
 
-def test_a_trace_alone_does_not_tell_what_a_replica_carries(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_facts_give_no_recommendation(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(capsys, "--history", str(trace))
     assert code == 3
     assert "--usable-rps" in out
-
-
-def test_without_a_start_nothing_is_recommended(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(capsys, "--history", str(trace), "--usable-rps", "1")
     assert code == 3
     assert "how long a start takes is not known" in out
-
-
-def test_a_manifest_without_a_recommendation_is_not_written(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = said(capsys, "--history", str(trace), "--format", "keda", "--workload", "Deployment/chat")
     assert (code, out) == (3, "")
     assert "no manifest: trace: no recommendation" in err
 
 
-def test_bins_are_those_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = said(capsys, "-c", str(configured(tmp_path, history=True)), "--bin", "5m")
-    assert code == 2
-    assert "--bin is for --history" in err
-
-
 def configured(folder: Path, *, history: bool) -> Path:
     """A configuration of one tier of the plan; with an empty history where there is to be one."""
-    file = folder / "sizewatch.yaml"
-    keys = {
-        "plan": str(PLAN),
-        "data_dir": str(folder / "data"),
-        "targets": [{"url": "http://127.0.0.1:9/metrics", "tier": "cpu-small", "replica": "r"}],
-        "gpus": {"source": "none"},
-    }
-    file.write_text(yaml.safe_dump(keys))
     if history:
         (folder / "data").mkdir()
         HistoryStore(folder / "data" / "history.db").close()
-    return file
+    return write_config(folder)
 
 
-def test_a_history_without_demand_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = said(capsys, "-c", str(configured(tmp_path, history=True)))
-    assert code == 3
-    assert "no demand of this tier has been kept yet" in out
-
-
-def test_without_a_history_the_way_to_one_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = said(capsys, "-c", str(configured(tmp_path, history=False)))
-    assert code == 2
-    assert "`sizewatch run` makes it" in err
-
-
-def test_a_trace_with_a_plan_is_scaled_by_the_plan(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("history", "words", "code", "text"),
+    [
+        (True, (), 3, "no demand of this tier has been kept yet"),
+        (True, ("--bin", "5m"), 2, "--bin is for --history"),
+        (True, ("--tier", "h100"), 2, "there is no tier h100; there are cpu-small"),
+        (False, (), 2, "`sizewatch run` makes it"),
+    ],
+)
+def test_history_that_cannot_answer_is_said(
+    history: bool, words: tuple[str, ...], code: int, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    ended, out, err = said(capsys, "-c", str(configured(tmp_path, history=history)), *words)
+    assert ended == code
+    assert text in (err if code == 2 else out)
+
+
+def test_plan_scales_a_trace(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--history", str(trace), "-c", str(configured(tmp_path, history=False)), "--start", "3m")
     code, out, _ = said(capsys, *words)
     assert code == 0
     assert "(at most 7.34 rps) a replica: the benchmark's 7.34 rps a replica" in out
 
 
-def test_a_tier_that_is_not_there_is_named_with_those_that_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = said(capsys, "-c", str(configured(tmp_path, history=True)), "--tier", "h100")
-    assert code == 2
-    assert "there is no tier h100; there are cpu-small" in err
-
-
-def test_a_pod_gets_the_time_that_its_requests_took_last_week(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_drain_is_the_time_of_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """120 requests of 10 to 20 s: the drain is 20 s. Without a recommendation it is told too."""
     words = ("-c", str(configured(tmp_path, history=True)), "--format", "json")
     told = json.loads(said(capsys, *words)[1])
@@ -266,7 +234,7 @@ def test_a_pod_gets_the_time_that_its_requests_took_last_week(
         ([(None,)] * 6, False, None, "how many are ready is not known"),
     ],
 )
-def test_ready_replicas_are_those_of_the_newest_minute(
+def test_ready_replicas_are_of_the_newest_minute(
     seen: list[tuple[str | None, ...]], burning: bool, ready: int | None, words: str, tmp_path: Path
 ) -> None:
     """A tier that is read as sums has no replicas in its history. None may go while the SLO is broken."""
@@ -293,9 +261,7 @@ def test_ready_replicas_are_those_of_the_newest_minute(
     assert decided.recommendation.sentence.split("; ")[1] == words
 
 
-def test_pools_are_counted_one_by_one_at_the_forecast(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pools_are_counted_at_the_forecast(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tier = yaml.safe_load((TESTS / "plans" / "cpu-pools.yaml").read_text())["tiers"]["cpu-pools"]
     rates = {"prefill_tokens_per_second": 1000, "decode_tokens_per_second": 10}
     (tmp_path / "plan.yaml").write_text(

@@ -13,6 +13,8 @@ import yaml
 from paths import ROOT
 from report_samples import HOUR, START, TIER, WEEK, book, day_and_night, finding, hours, plan, tier
 from report_servers import webhook
+from test_whatif_command import configured as write_config
+from test_whatif_command import recent
 
 from agent.cli import main
 from agent.cli.report import describe_span
@@ -54,7 +56,7 @@ def tier_of(path: Path, question: Question) -> TierReport:
     return report(told(path, question))[0].tiers[0]
 
 
-def test_two_weeks_of_history_report_on_the_second_and_compare_it_with_the_first(tmp_path: Path) -> None:
+def test_second_week_is_compared_with_the_first(tmp_path: Path) -> None:
     path = history(tmp_path, [*hours(168, rps=lambda n: 10.0), *hours(168, first=168)])
     found = tier_of(path, asked(plan()))
     assert found.workload.average_rps == pytest.approx(20.0)
@@ -65,7 +67,7 @@ def test_two_weeks_of_history_report_on_the_second_and_compare_it_with_the_first
     assert found.quality.remarks == ()
 
 
-def test_the_curve_is_of_the_days_that_the_capacity_rests_on(tmp_path: Path) -> None:
+def test_curve_is_of_the_days_of_capacity(tmp_path: Path) -> None:
     # After the last midnight there is more load than in the week before.
     path = history(tmp_path, hours(175, rps=lambda n: 45.0 if n >= 168 else day_and_night(n)))
     (past,) = told(path, asked(plan(), since=START + 7 * HOUR, until=START + WEEK + 7 * HOUR)).tiers
@@ -76,12 +78,12 @@ def test_the_curve_is_of_the_days_that_the_capacity_rests_on(tmp_path: Path) -> 
     assert (curve.days, curve.until) == (7.0, START + WEEK)
 
 
-def test_the_curve_of_the_first_day_is_of_what_was_seen(tmp_path: Path) -> None:
+def test_first_day_has_a_curve(tmp_path: Path) -> None:
     (past,) = told(history(tmp_path, hours(7)), asked(plan(), since=START, until=START + 7 * HOUR)).tiers
     assert [one.rps for one in past.resize.points] == [pytest.approx(1.0)]
 
 
-def test_the_rules_over_days_speak_of_the_same_week(tmp_path: Path) -> None:
+def test_daily_rules_rest_on_the_week(tmp_path: Path) -> None:
     path = history(tmp_path, hours(336))
     found = tier_of(path, asked(plan()))
     # 10 replicas at 27.3 % of 60 %, less the 2 that are kept warm: 3.45, and 3.45 x 120 = 414 USD a day.
@@ -90,7 +92,7 @@ def test_the_rules_over_days_speak_of_the_same_week(tmp_path: Path) -> None:
     assert "Prompts are at most 0.5x as long as planned" in found.drift[0].sentence
 
 
-def test_a_plan_changed_on_wednesday_keeps_the_versions_apart(tmp_path: Path) -> None:
+def test_changed_plan_keeps_versions_apart(tmp_path: Path) -> None:
     path, changed = tmp_path / "history.db", plan(slo={"ttft_p99_seconds": 1.0})
     with HistoryStore(path) as store:
         book(store, plan(), hours(68))
@@ -115,7 +117,7 @@ def test_a_plan_changed_on_wednesday_keeps_the_versions_apart(tmp_path: Path) ->
     assert found.workload.requests == sum(day_and_night(n) * HOUR for n in range(168))
 
 
-def test_a_tier_that_nobody_watches_any_more_is_named(tmp_path: Path) -> None:
+def test_forgotten_tier_is_named(tmp_path: Path) -> None:
 
     path = history(tmp_path, hours(24))
     with HistoryStore(path) as store:
@@ -125,7 +127,7 @@ def test_a_tier_that_nobody_watches_any_more_is_named(tmp_path: Path) -> None:
     assert found.remarks == ("old was watched in this time and is in neither plan nor targets now.",)
 
 
-def test_a_tier_of_the_plan_without_data_stands_in_the_report(tmp_path: Path) -> None:
+def test_tier_without_data_is_reported(tmp_path: Path) -> None:
     both = plan().model_copy(update={"tiers": {"t": tier(), "u": tier()}})
     path = history(tmp_path, hours(168))
     found, proposed = report(told(path, asked(both, since=START, until=START + WEEK)))
@@ -136,28 +138,7 @@ def test_a_tier_of_the_plan_without_data_stands_in_the_report(tmp_path: Path) ->
 
 
 def configured(folder: Path, several: list[Window]) -> Path:
-    """A configuration over a history whose last hour is the one that just ended."""
-    (folder / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER}}), encoding="utf-8")
-    (folder / "sizewatch.yaml").write_text(
-        yaml.safe_dump(
-            {
-                "plan": "plan.yaml",
-                "data_dir": str(folder),
-                "targets": [{"tier": "t", "url": "http://127.0.0.1:9/metrics"}],
-            }
-        ),
-        encoding="utf-8",
-    )
-    history(folder, several)
-    return folder / "sizewatch.yaml"
-
-
-def recent(count: int) -> list[Window]:
-    end = time.time() // HOUR * HOUR
-    return [
-        replace(one, start=one.start + end - START - count * HOUR, end=one.end + end - START - count * HOUR)
-        for one in hours(count)
-    ]
+    return Path(write_config(folder, several))
 
 
 def test_the_command_writes_four_files_that_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,9 +154,7 @@ def test_the_command_writes_four_files_that_hold(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out.count("t: fleet instances: 10 -> 6 (-40%)") == 1
 
 
-def test_a_report_is_sent_by_hand_as_often_as_it_is_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_is_sent_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, out = configured(tmp_path, recent(24)), tmp_path / "out"
     words = ["report", "-c", str(config), "--since", "1d", "--out", str(out), "--deliver"]
     assert main.main(words) == 2
@@ -196,9 +175,7 @@ def test_a_report_is_sent_by_hand_as_often_as_it_is_asked_for(
     assert "CANARY" not in said.out + said.err
 
 
-def test_a_simulated_history_says_so_once_however_many_tiers_and_weeks_were_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_simulated_history_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, out = configured(tmp_path, recent(24)), tmp_path / "out"
     both = {"schema": 1, "tiers": {"t": TIER, "u": TIER}}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(both), encoding="utf-8")
@@ -218,7 +195,7 @@ def test_a_simulated_history_says_so_once_however_many_tiers_and_weeks_were_aske
         ("1h", "of the last 1h in "),
     ],
 )
-def test_a_time_that_is_no_full_hours_is_told_with_the_one_that_was_taken(
+def test_uneven_time_is_told_with_its_hours(
     since: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = configured(tmp_path, recent(2))
@@ -232,63 +209,41 @@ def first_hour(minutes: float) -> list[Window]:
     return [replace(one, end=one.start + minutes * 60)]
 
 
-def test_the_first_hour_of_a_history_is_reported_as_far_as_it_went(tmp_path: Path) -> None:
+def test_first_hour_is_reported_as_seen(tmp_path: Path) -> None:
     config = configured(tmp_path, first_hour(20))
     inputs = load_report_inputs(load(find(str(config))), WEEK, START + 20 * 60 + 7)
     assert (inputs.since, inputs.until) == (START, START + 20 * 60)
     found = report(inputs)[0].tiers[0]
     assert found.quality.hours_seen == pytest.approx(1 / 3)
     assert found.workload.requests == day_and_night(0) * HOUR
+    assert describe_span(1200.0, HOUR) == ("20m (not 1h: a report is of full hours of the history, at most 13 weeks)")
 
 
-def test_one_full_hour_ends_the_report_and_the_next_hour_waits(tmp_path: Path) -> None:
+def test_full_hour_ends_the_report(tmp_path: Path) -> None:
     config = configured(tmp_path, hours(2))
     inputs = load_report_inputs(load(find(str(config))), HOUR, START + HOUR + 20 * 60)
     assert (inputs.since, inputs.until) == (START, START + HOUR)
 
 
-def test_a_report_of_the_first_hour_says_why_it_is_short() -> None:
-    assert describe_span(1200.0, HOUR) == ("20m (not 1h: a report is of full hours of the history, at most 13 weeks)")
-
-
-def test_a_longer_time_than_is_kept_is_one_of_thirteen_weeks(tmp_path: Path) -> None:
+def test_at_most_thirteen_weeks_are_reported(tmp_path: Path) -> None:
     found = load_report_inputs(load(find(str(configured(tmp_path, recent(24))))), 1e13, time.time())
     assert found.until - found.since == 13 * WEEK
 
 
-def test_a_file_in_the_place_of_the_directory_is_refused_before_anything_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("below", "error"), [("", "File exists"), ("/out", "Not a directory")])
+def test_unwritable_directory_is_told_first(
+    below: str, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = configured(tmp_path, [])
     (tmp_path / "history.db").unlink()
-    assert main.main(["report", "-c", str(config), "--out", str(config)]) == 2
-    assert f"{config} cannot be written: File exists; give another --out" in capsys.readouterr().err
+    assert main.main(["report", "-c", str(config), "--out", f"{config}{below}"]) == 2
+    assert f"{config}{below} cannot be written: {error}; give another --out" in capsys.readouterr().err
 
 
-def test_a_history_without_that_time_exits_with_3_and_still_writes_the_report(tmp_path: Path) -> None:
+def test_empty_time_is_still_reported(tmp_path: Path) -> None:
     config, out = configured(tmp_path, hours(2)), tmp_path / "out"
     assert main.main(["report", "-c", str(config), "--out", str(out)]) == 3
     assert "nothing was seen in this time" in (out / "report.md").read_text(encoding="utf-8")
-
-
-def test_a_directory_that_cannot_be_made_is_said_in_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = configured(tmp_path, recent(2))
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    assert main.main(["report", "-c", str(config), "--out", str(tmp_path / "file")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
-
-
-def test_a_directory_that_cannot_be_made_is_told_before_anything_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = configured(tmp_path, [])
-    (tmp_path / "history.db").unlink()
-    assert main.main(["report", "-c", str(config), "--out", str(config / "out")]) == 2
-    assert capsys.readouterr().err == (
-        f"sizewatch report: {config}/out cannot be written: Not a directory; give another --out\n"
-    )
 
 
 def test_no_history_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,12 +62,12 @@ def test_a_pipe_gets_no_colour() -> None:
     ("environment", "coloured"),
     [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
 )
-def test_a_terminal_gets_colours_unless_its_environment_refuses(environment: dict[str, str], coloured: bool) -> None:
+def test_colours_follow_the_environment(environment: dict[str, str], coloured: bool) -> None:
     shown = on_terminal("plan", "check", PLAN, **environment)[1]
     assert shown.startswith(f"{RED}mistake\x1b[0m: " if coloured else "mistake: ")
 
 
-def test_only_a_severity_at_the_start_of_a_column_is_coloured() -> None:
+def test_only_severities_in_columns_are_coloured() -> None:
     assert highlight("CRITICAL KvEviction") == f"{RED}CRITICAL\x1b[0m KvEviction"
     assert highlight("a  warn  b") == "a  \x1b[33m\x1b[1mwarn\x1b[0m  b"
     for plain in ('  "status": "ok"', "a warning of 5%", "warnings: 3", "critical-tier up", "okay"):
@@ -92,7 +92,7 @@ sys.exit(main.main(sys.argv[1:]))
 """
 
 
-def test_progress_of_a_terminal_is_erased_before_other_lines() -> None:
+def test_progress_is_erased_before_other_lines() -> None:
     code, shown = on_terminal("explain", program=("-c", WORK))
     erase = "\r\x1b[K"
     first = f"history of \ufffd[2J 0%{erase}weeks 50%{erase}remark\n"
@@ -113,7 +113,7 @@ def test_a_command_prints_while_it_runs() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to write to")
-def test_a_log_goes_on_when_its_disk_has_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_continues_when_its_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/full").open("w", buffering=1) as log, (tmp_path / "log").open("w") as room:
         monkeypatch.setattr("sys.stderr", log)
         with safe_streams():

@@ -59,7 +59,7 @@ def asked(capsys: pytest.CaptureFixture[str], config: str, *words: str) -> tuple
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_a_simulated_history_says_so_in_the_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulated_history_is_said_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = configured(tmp_path, recent(24))
     assert asked(capsys, config, "--instances", "6")[1]["simulated"] == ""
     with HistoryStore(tmp_path / "history.db") as store:
@@ -67,9 +67,7 @@ def test_a_simulated_history_says_so_in_the_json_too(tmp_path: Path, capsys: pyt
     assert asked(capsys, config, "--instances", "6")[1]["simulated"] == NOTE
 
 
-def test_the_answer_stands_first_then_load_money_curve_limits_and_what_was_assumed(
-    week: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answer_leads_and_assumptions_follow(week: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(week, "--instances", "6") == 0
     text = capsys.readouterr().out
     headline = text.split("\n\n")[0].replace("\n", " ")
@@ -96,7 +94,7 @@ def saved(folder: Path, ended_at: float | None = None) -> str:
     return config
 
 
-def test_an_open_incident_at_this_size_leads_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_open_incident_leads_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = saved(tmp_path)
     found = {n: asked(capsys, config, "--instances", n) for n in ("9", "10", "11")}
     assert {n: (code, one["slo"]) for n, (code, one) in found.items()} == {
@@ -125,7 +123,7 @@ def test_an_ended_incident_changes_nothing(tmp_path: Path, capsys: pytest.Captur
         ({"safety_factor": 1.2, "minimum_warm": 8}, "Step 11 8 replicas: 1.2 x this load for safety, at least 8 warm"),
     ],
 )
-def test_step_11_names_the_factor_and_the_minimum_of_the_plan(
+def test_step_11_names_factor_and_minimum(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], fleet: dict[str, float], words: str
 ) -> None:
     config = configured(tmp_path, recent(24), {**TIER, "fleet": {"instances": 10, **fleet}})
@@ -142,14 +140,14 @@ def test_step_11_names_the_factor_and_the_minimum_of_the_plan(
         (("--instances", "10", "--rps", "75"), 1, "likely_broken"),
     ],
 )
-def test_the_exit_code_says_whether_the_slo_would_hold(
+def test_exit_code_is_of_the_slo(
     week: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, slo: str
 ) -> None:
     found = asked(capsys, week, *words)
     assert (found[0], found[1]["slo"]) == (code, slo)
 
 
-def test_the_json_has_the_numbers_of_the_text(week: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_numbers_of_the_text(week: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, found = asked(capsys, week, "--instances", "6")
     assert (found["rps"], found["asked_rps"]) == (pytest.approx(30.0), None)
     assert (found["asked"]["replicas"], found["asked"]["rps"]) == (6, pytest.approx(5.0))
@@ -181,17 +179,13 @@ def _keys(value: object) -> set[str]:
     return set().union(*(_keys(one) for one in value)) if isinstance(value, list) else set()
 
 
-def test_the_peak_is_looked_for_in_the_time_that_is_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_peak_is_of_the_asked_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = configured(tmp_path, recent(240, rps=lambda n: 45.0 if n < 12 else day_and_night(n)))
     assert asked(capsys, config, "--instances", "10")[1]["rps"] == pytest.approx(30.0)
     assert asked(capsys, config, "--instances", "10", "--since", "10d")[1]["rps"] == pytest.approx(45.0)
 
 
-def test_the_peak_is_weighed_by_the_tokens_of_its_own_minutes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_peak_is_weighed_by_its_own_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of 48 hours at 20 rps the last three have requests twice as long: a mean of all would be 1.06 times the work."""
     longer = recent(48, rps=lambda n: 20.0, prompts=1600.0, outputs=160.0)[-3:]
     config = configured(tmp_path, [*recent(48, rps=lambda n: 20.0)[:-3], *longer])
@@ -215,14 +209,14 @@ WRONG = (
 
 
 @pytest.mark.parametrize(("words", "said"), WRONG)
-def test_what_is_no_question_is_told_in_a_line(
+def test_wrong_question_is_told_in_a_line(
     week: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
     assert ask(week, *words) == 2
     assert said in capsys.readouterr().err
 
 
-def test_of_several_tiers_one_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tier_must_be_named_among_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = configured(tmp_path, recent(2), names=("t", "u"))
     assert ask(config, "--instances", "3") == 2
     assert "say with --tier which one; there are t, u" in capsys.readouterr().err
@@ -235,16 +229,14 @@ def test_no_history_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.Capture
     assert "`sizewatch run` makes it" in capsys.readouterr().err
 
 
-def test_a_history_of_another_time_is_answered_from_the_plan(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_old_history_is_answered_from_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = configured(tmp_path, hours(2))
     code, found = asked(capsys, config, "--instances", "10")
     assert (code, found["slo"], found["now"], found["cost_now"]) == (0, "likely_kept", None, None)
     assert found["peak"]["source"] == "the plan's peak: none was seen"
 
 
-def test_pools_served_apart_cannot_be_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_disaggregated_pools_need_both_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = configured(tmp_path, [], {**TIER, "pools": ["prefill", "decode"]}, pool="decode")
     assert ask(config, "--instances", "3") == 3
     told = capsys.readouterr()
@@ -283,7 +275,7 @@ def test_pools_are_answered_one_by_one(tmp_path: Path, capsys: pytest.CaptureFix
     assert "16,000 prompt tokens a second of one prefill replica, 800 a request" in told
 
 
-def test_two_numbers_of_replicas_are_for_pools(week: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_numbers_are_for_pools(week: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(week, "--instances", "2+4") == 3
     assert "its replicas serve whole requests: give one number of them" in capsys.readouterr().err
 
@@ -298,7 +290,7 @@ def test_two_numbers_of_replicas_are_for_pools(week: str, capsys: pytest.Capture
         ("workload", "10", 0, "30 rps; the peak was 30 rps on"),
     ],
 )
-def test_a_plan_without_a_part_leaves_a_named_gap(
+def test_plan_without_a_part_leaves_a_gap(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str, instances: str, code: int, said: str
 ) -> None:
     tier = {key: value for key, value in TIER.items() if key != part}
@@ -307,7 +299,7 @@ def test_a_plan_without_a_part_leaves_a_named_gap(
     assert said in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_pool_without_a_seen_replica_has_no_average(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unseen_pool_has_no_average(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(configured(tmp_path, recent(24), APART, pool="decode"), "--instances", "2+4") == 0
     told = capsys.readouterr().out
     assert ("none was seen" in told, "0 on average" in told) == (True, False)

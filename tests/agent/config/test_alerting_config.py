@@ -30,13 +30,13 @@ def problems(**alerting: Any) -> tuple[str, ...]:
     return found.value.problems
 
 
-def test_by_default_prometheus_alerts_and_nothing_is_posted_or_received() -> None:
+def test_prometheus_alerts_by_default() -> None:
     alerting = parse_config({"targets": [TARGET]}).alerting
     assert (alerting.path, alerting.alertmanagers, alerting.receiver) == ("rules", (), None)
     assert alerting.resend_seconds == 60
 
 
-def test_every_key_of_an_alertmanager_reaches_the_poster(tmp_path: Path) -> None:
+def test_every_alertmanager_key_is_taken(tmp_path: Path) -> None:
     data = {
         "path": "posts",
         "resend": "30s",
@@ -67,7 +67,7 @@ def test_every_key_of_an_alertmanager_reaches_the_poster(tmp_path: Path) -> None
     assert (settings.external_url, settings.runbooks) == ("https://sizewatch.example/", "https://wiki.example/runbooks")
 
 
-def test_mistakes_are_named() -> None:
+def test_alerting_mistakes_are_named() -> None:
     assert problems(path="posts") == (
         "alerting.alertmanagers: is missing; path posts needs the url of at least one Alertmanager",
     )
@@ -92,7 +92,7 @@ def test_mistakes_are_named() -> None:
     assert said == "alerting.alertmanagers[0].tls: is given, but the url begins with http://; write https://"
 
 
-def test_what_weakens_it_is_told() -> None:
+def test_weak_alerting_is_told() -> None:
     unchecked = {"url": "https://am.example", "tls": {"insecure_skip_verify": True}}
     data = {
         "targets": [TARGET],
@@ -106,7 +106,7 @@ def test_what_weakens_it_is_told() -> None:
     assert any(text.startswith("web.listen: :19095 is open to other machines without TLS") for text in said)
 
 
-def test_an_agent_that_neither_posts_nor_receives_loads_nothing_for_it(tmp_path: Path) -> None:
+def test_alerting_is_loaded_on_demand(tmp_path: Path) -> None:
     path = write(tmp_path, configuration([], role="node"))
     assert load(path).config.alerting.path == "rules"
     script = (

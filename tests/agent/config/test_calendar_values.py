@@ -9,10 +9,8 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from paths import TESTS
 
 from agent.config.config import Config
-from agent.config.files import load_plan
 from agent.config.forecast import ForecastConfig
 from agent.config.load import config_schema, load, parse_config
 from agent.errors import ConfigError
@@ -20,7 +18,6 @@ from agent.forecasting.responses import sundays
 from forecast.series.binned import Series
 from forecast.series.calendar import recurrence
 
-GUIDE = load_plan(TESTS / "plans" / "guide-h100.yaml")
 TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "cpu-small"}
 SALE: dict[str, Any] = {"name": "sale", "start": "2026-11-27", "duration": "1d", "factor": 3.0}
 
@@ -35,7 +32,7 @@ def problems(**keys: Any) -> tuple[str, ...]:
     return caught.value.problems
 
 
-def test_without_a_word_of_it_there_is_a_forecast_by_utc_in_bins_of_five_minutes() -> None:
+def test_forecast_has_defaults() -> None:
     found = parse_config({}, environment={}).forecast
     assert found == ForecastConfig()
     assert (found.enabled, found.zone, found.country, found.events) == (True, "UTC", None, ())
@@ -43,7 +40,7 @@ def test_without_a_word_of_it_there_is_a_forecast_by_utc_in_bins_of_five_minutes
     assert found.late_request_cost == {}
 
 
-def test_everything_that_may_be_said_is_taken_as_it_was_said() -> None:
+def test_every_forecast_key_is_taken() -> None:
     found = config(
         enabled=False,
         zone="Europe/Berlin",
@@ -73,11 +70,19 @@ def test_everything_that_may_be_said_is_taken_as_it_was_said() -> None:
         (datetime(2026, 11, 27, 8), datetime(2026, 11, 27, 8)),
     ],
 )
-def test_a_start_is_a_day_or_a_time_quoted_or_not(given: object, expected: datetime) -> None:
+def test_start_is_a_day_or_a_time(given: object, expected: datetime) -> None:
     assert config(events=[{**SALE, "start": given}]).forecast.events[0].start == expected
 
 
 NO_TIME = "must be a valid datetime or date"
+MINUTES = "bin: must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not"
+NO_RULE = "events[0].recurrence: must be a recurrence rule such as FREQ=WEEKLY"
+
+
+def event(**keys: object) -> dict[str, Any]:
+    return {"events": [{**SALE, **keys}]}
+
+
 NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w, not"
 
 
@@ -92,14 +97,8 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or
         ({"country": "XQ"}, "country: XQ is no country of ISO 3166"),
         ({"country": "UK"}, "country: UK is no country of ISO 3166 (the United Kingdom is GB)"),
         ({"country": False}, "country: must be a country by ISO 3166 such as 'NO', or a part such as DE-BY"),
-        (
-            {"bin": "7m"},
-            "bin: must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not 7m",
-        ),
-        (
-            {"bin": "150s"},
-            "bin: must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not 150s",
-        ),
+        ({"bin": "7m"}, f"{MINUTES} 7m"),
+        ({"bin": "150s"}, f"{MINUTES} 150s"),
         ({"bin": "30s"}, "bin: must be from 2m to 1h, not 30s"),
         ({"bin": 300}, f"bin: {NO_DURATION} '300'"),
         ({"quantile": 99}, "quantile: must be at most 0.999"),
@@ -113,78 +112,48 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or
         ),
         ({"lead": "5m"}, "lead: is not a key"),
         ({"event": []}, "event: is not a key"),
-        ({"events": [{**SALE, "start": "9999-12-31"}]}, "events[0].start: must be less than 2200-01-01"),
+        (event(start="9999-12-31"), "events[0].start: must be less than 2200-01-01"),
         (
-            {"events": [{**SALE, "recurrence": "FREQ=DAILY;BYHOUR=8,9;BYMINUTE=0,1,2,3,4,5,6,7,8,9,10,11,12"}]},
+            event(recurrence="FREQ=DAILY;BYHOUR=8,9;BYMINUTE=0,1,2,3,4,5,6,7,8,9,10,11,12"),
             "events[0].recurrence: comes 26 times a day; it must be 1 to 24: one event may last longer",
         ),
         ({"events": SALE}, "events: must be a list"),
-        (
-            {"events": [{**SALE, "starts": "x"}]},
-            "events[0].starts: is not a key",
-        ),
+        (event(starts="x"), "events[0].starts: is not a key"),
         ({"events": [{"name": "sale"}]}, "events[0].start: is missing"),
-        ({"events": [{**SALE, "name": ""}]}, "events[0].name: must not be empty"),
-        ({"events": [{**SALE, "start": "27.11.2026"}]}, f"events[0].start: {NO_TIME}"),
-        ({"events": [{**SALE, "start": "2026-02-30"}]}, f"events[0].start: {NO_TIME}"),
-        ({"events": [{**SALE, "start": 20261127}]}, "events[0].start: must be at least 2000-01-01"),
-        (
-            {"events": [{**SALE, "start": "2026-11-27T08:00Z"}]},
-            "events[0].start: must not have timezone info",
-        ),
-        ({"events": [{**SALE, "duration": "30s"}]}, "events[0].duration: must be from 1m to 92d, not 30s"),
-        ({"events": [{**SALE, "factor": -1}]}, "events[0].factor: must be at least 0"),
-        ({"events": [{**SALE, "factor": "3x"}]}, "events[0].factor: must be a valid number"),
+        (event(name=""), "events[0].name: must not be empty"),
+        (event(start="27.11.2026"), f"events[0].start: {NO_TIME}"),
+        (event(start="2026-02-30"), f"events[0].start: {NO_TIME}"),
+        (event(start=20261127), "events[0].start: must be at least 2000-01-01"),
+        (event(start="2026-11-27T08:00Z"), "events[0].start: must not have timezone info"),
+        (event(duration="30s"), "events[0].duration: must be from 1m to 92d, not 30s"),
+        (event(factor=-1), "events[0].factor: must be at least 0"),
+        (event(factor="3x"), "events[0].factor: must be a valid number"),
         ({"events": [SALE, SALE]}, "events[1].name: is that of events[0]; a time that comes again is one event with a"),
+        (event(recurrence="every friday"), NO_RULE),
+        (event(recurrence="FREQ=HOURLY"), NO_RULE),
         (
-            {"events": [{**SALE, "recurrence": "every friday"}]},
-            "events[0].recurrence: must be a recurrence rule such as FREQ=WEEKLY",
-        ),
-        (
-            {"events": [{**SALE, "recurrence": "FREQ=HOURLY"}]},
-            "events[0].recurrence: must be a recurrence rule such as FREQ=WEEKLY",
-        ),
-        (
-            {"events": [{**SALE, "recurrence": "FREQ=WEEKLY;BYDAYS=MO"}]},
+            event(recurrence="FREQ=WEEKLY;BYDAYS=MO"),
             "events[0].recurrence: is no recurrence rule of RFC 5545 in local time (unknown parameter 'BYDAYS')",
         ),
         (
-            {"events": [{**SALE, "recurrence": "FREQ=WEEKLY;BYDAY=XX"}]},
+            event(recurrence="FREQ=WEEKLY;BYDAY=XX"),
             "events[0].recurrence: is no recurrence rule of RFC 5545 in local time (invalid 'BYDAY': XX)",
         ),
         (
-            {"events": [{**SALE, "recurrence": "FREQ=DAILY;UNTIL=20261231T000000Z"}]},
+            event(recurrence="FREQ=DAILY;UNTIL=20261231T000000Z"),
             "events[0].recurrence: is no recurrence rule of RFC 5545 in local time (RRULE UNTIL values",
         ),
-        (
-            {"events": [{**SALE, "recurrence": "FREQ=DAILY;INTERVAL=0"}]},
-            "events[0].recurrence: must be a recurrence rule such as FREQ=WEEKLY",
-        ),
-        (
-            {"events": [{**SALE, "recurrence": "FREQ=DAILY;INTERVAL=-1"}]},
-            "events[0].recurrence: must be a recurrence rule such as FREQ=WEEKLY",
-        ),
-        (
-            {"events": [{**SALE, "recurrence": "FREQ=DAILY;COUNT"}]},
-            "events[0].recurrence: must be a recurrence rule such as FREQ=WEEKLY",
-        ),
-        (
-            {"events": [{**SALE, "recurrence": "FREQ=YEARLY;BYMONTH=13"}]},
-            "events[0].recurrence: comes 0 times a day",
-        ),
-        ({"events": [{**SALE, "recurrence": "INTERVAL=2"}]}, "events[0].recurrence: must be a recurrence rule such as"),
-        (
-            {"events": [{**SALE, "recurrence": "FREQ=DAILY;FREQ=DAILY"}]},
-            "events[0].recurrence: must be a recurrence rule such as",
-        ),
-        (
-            {"events": [{**SALE, "recurrence": "FREQ=DAILY;COUNT=2;UNTIL=20261231"}]},
-            "events[0].recurrence: must be a recurrence rule such as",
-        ),
-        ({"events": [{**SALE, "recurrence": 7}]}, "events[0].recurrence: must be a valid string"),
+        (event(recurrence="FREQ=DAILY;INTERVAL=0"), NO_RULE),
+        (event(recurrence="FREQ=DAILY;INTERVAL=-1"), NO_RULE),
+        (event(recurrence="FREQ=DAILY;COUNT"), NO_RULE),
+        (event(recurrence="FREQ=YEARLY;BYMONTH=13"), "events[0].recurrence: comes 0 times a day"),
+        (event(recurrence="INTERVAL=2"), NO_RULE),
+        (event(recurrence="FREQ=DAILY;FREQ=DAILY"), NO_RULE),
+        (event(recurrence="FREQ=DAILY;COUNT=2;UNTIL=20261231"), NO_RULE),
+        (event(recurrence=7), "events[0].recurrence: must be a valid string"),
     ],
 )
-def test_what_is_wrong_is_said_once_with_its_path(keys: dict[str, Any], expected: str) -> None:
+def test_mistake_is_said_once_with_its_path(keys: dict[str, Any], expected: str) -> None:
     found = problems(**keys)
     said = [problem for problem in found if problem.startswith(f"forecast.{expected}")]
     assert len(said) == 1, found
@@ -204,26 +173,26 @@ def test_what_is_wrong_is_said_once_with_its_path(keys: dict[str, Any], expected
         "FREQ=YEARLY;BYYEARDAY=100",
     ],
 )
-def test_rules_that_are_taken_are_rules_to_the_forecast(rule: str) -> None:
+def test_accepted_rules_are_rules_to_the_forecast(rule: str) -> None:
     (one,) = config(events=[{**SALE, "recurrence": rule}]).forecast.events
     assert recurrence(one).after(datetime(2026, 11, 27)) is not None
 
 
-def test_the_days_like_sundays_are_the_countrys_holidays_by_the_zones_clock() -> None:
+def test_holidays_follow_the_zone() -> None:
     christmas_eve = datetime(2026, 12, 24, 22, tzinfo=UTC).timestamp()
     hours = Series(start=christmas_eve, bin_seconds=3600.0, values=np.zeros(1), zone="Europe/Berlin")
     assert set(sundays("DE", hours, 25)) == {date(2026, 12, 25)}
     assert sundays(None, hours, 25) == {}
 
 
-def test_a_part_of_a_country_that_is_none_is_told_with_its_path() -> None:
+def test_unknown_part_of_a_country_is_told() -> None:
     with pytest.raises(
         ConfigError, match=r"^forecast\.country: DE has no part 'XX' with holidays of its own; known: BB, BE"
     ):
         sundays("DE-XX", Series(start=0.0, bin_seconds=3600.0, values=np.zeros(1)), 1)
 
 
-def test_a_file_says_events_as_people_write_them(tmp_path: Path) -> None:
+def test_file_says_events_as_people_do(tmp_path: Path) -> None:
     path = tmp_path / "sizewatch.yaml"
     path.write_text(
         "forecast:\n  zone: America/New_York\n  country: US\n  events:\n"
@@ -239,9 +208,9 @@ def test_a_file_says_events_as_people_write_them(tmp_path: Path) -> None:
     assert caught.value.problems == (f"{path}: forecast.events[0].factor: is missing",)
 
 
-def test_the_schema_takes_what_the_program_takes_and_refuses_the_same() -> None:
+def test_schema_takes_what_the_program_takes() -> None:
     check = jsonschema.Draft202012Validator(config_schema())
     good = {"forecast": {"zone": "UTC", "country": "DE-BY", "bin": "15m", "events": [SALE]}}
     assert list(check.iter_errors(good)) == []
-    for wrong in ({"bin": 5}, {"country": "Germany"}, {"events": [{**SALE, "start": "soon"}]}, {"quantile": 2}):
+    for wrong in ({"bin": 5}, {"country": "Germany"}, event(start="soon"), {"quantile": 2}):
         assert list(check.iter_errors({"forecast": wrong})), wrong

@@ -21,7 +21,6 @@ SECRET = "hunter2"
 TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "cpu-small"}
 OTHER = {"url": "http://127.0.0.1:8001/metrics", "tier": "cpu-small"}
 CPU_SMALL = load_plan(TESTS / "plans" / "cpu-small.yaml")
-GUIDE = load_plan(TESTS / "plans" / "guide-h100.yaml")
 
 
 def target(**keys: Any) -> dict[str, Any]:
@@ -50,7 +49,7 @@ def written(folder: Path, text: str, name: str = "sizewatch.yaml") -> Path:
     return path
 
 
-def test_ten_mistakes_are_named_with_their_paths_in_one_go(tmp_path: Path) -> None:
+def test_ten_mistakes_are_named_at_once(tmp_path: Path) -> None:
     path = tmp_path / "sizewatch.yaml"
     shutil.copy(TESTS / "configs" / "ten-mistakes.yaml", path)
     shutil.copy(TESTS / "plans" / "cpu-small.yaml", tmp_path / "plan.yaml")
@@ -70,7 +69,7 @@ def test_ten_mistakes_are_named_with_their_paths_in_one_go(tmp_path: Path) -> No
     assert sorted(file_problems(path)) == sorted(f"{path}: {problem}" for problem in expected)
 
 
-def test_what_values_say_against_each_other_is_told_once_each_is_sound(tmp_path: Path) -> None:
+def test_contradicting_values_are_told(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         "scrape_timeout: 20s\nrole: fleet\ntargets:\n- {url: 'http://a/', tier: t}\n- {url: 'http://b/', tier: t}\n",
@@ -81,7 +80,7 @@ def test_what_values_say_against_each_other_is_told_once_each_is_sound(tmp_path:
     assert file_problems(path) == (store, f"{path}: {fleet}", f"{path}: {timeout}")
 
 
-def test_problems_of_the_plan_are_told_beside_those_of_the_configuration(tmp_path: Path) -> None:
+def test_problems_of_the_plan_are_told_too(tmp_path: Path) -> None:
     shutil.copy(TESTS / "plans" / "ten-mistakes.yaml", tmp_path / "plan.yaml")
     path = written(tmp_path, "plan: plan.yaml\nrole: nodes\n")
     found = file_problems(path)
@@ -90,7 +89,7 @@ def test_problems_of_the_plan_are_told_beside_those_of_the_configuration(tmp_pat
     assert f"{tmp_path}/plan.yaml: tiers.a100-llama70b-int8.gpu.per_replica: must be a valid integer" in found
 
 
-def test_a_secret_in_a_wrong_place_is_never_repeated(tmp_path: Path) -> None:
+def test_misplaced_secret_is_never_repeated(tmp_path: Path) -> None:
     texts = (
         f"targets: [{{url: 'http://u:{SECRET}@x/', tier: t}}]",
         f"targets: [{{url: 'http://u:{SECRET}@[x/', tier: t}}]",
@@ -113,6 +112,8 @@ def test_a_secret_in_a_wrong_place_is_never_repeated(tmp_path: Path) -> None:
             assert SECRET not in "\n".join(found), text
 
 
+ADDRESS = "targets[0].url: must be an http:// or https:// address such as http://127.0.0.1:8000/metrics, without ${...}"
+GPUS = "targets[0].gpus: must be auto or a list of GPUs, by UUID or index (`nvidia-smi -L` lists both)"
 LISTEN = "must be HOST:PORT such as 127.0.0.1:19095, [::1]:19095 or :19095, with port 1 to 65535"
 
 
@@ -132,32 +133,14 @@ LISTEN = "must be HOST:PORT such as 127.0.0.1:19095, [::1]:19095 or :19095, with
         (target(tier=3), "targets[0].tier: must be a valid string"),
         (target(pool="prefil"), "targets[0].pool: must be 'mixed', 'prefill' or 'decode'"),
         (target(engine="vlm"), "targets[0].engine: is not an engine whose pages can be read; did you mean vllm?"),
-        (
-            target(url="http://x:99999/"),
-            "targets[0].url: must be an http:// or https:// address such as http://127.0.0.1:8000/metrics, without ${...}",
-        ),
-        (
-            target(url="http:///metrics"),
-            "targets[0].url: must be an http:// or https:// address such as http://127.0.0.1:8000/metrics, without ${...}",
-        ),
-        (
-            target(url="http://x/a b"),
-            "targets[0].url: must be an http:// or https:// address such as http://127.0.0.1:8000/metrics, without ${...}",
-        ),
+        (target(url="http://x:99999/"), ADDRESS),
+        (target(url="http:///metrics"), ADDRESS),
+        (target(url="http://x/a b"), ADDRESS),
         (target(max_page_bytes=10), "targets[0].max_page_bytes: must be at least 1024"),
         (target(max_page_bytes="16M"), "targets[0].max_page_bytes: must be a valid integer"),
-        (
-            target(gpus=[]),
-            "targets[0].gpus: must be auto or a list of GPUs, by UUID or index (`nvidia-smi -L` lists both)",
-        ),
-        (
-            target(gpus=[True]),
-            "targets[0].gpus: must be auto or a list of GPUs, by UUID or index (`nvidia-smi -L` lists both)",
-        ),
-        (
-            target(gpus=["GPU 1"]),
-            "targets[0].gpus: must be auto or a list of GPUs, by UUID or index (`nvidia-smi -L` lists both)",
-        ),
+        (target(gpus=[]), GPUS),
+        (target(gpus=[True]), GPUS),
+        (target(gpus=["GPU 1"]), GPUS),
         (target(gpus=[1, 1]), "targets[0].gpus: GPU 1 already belongs to targets[0]; one GPU has one replica"),
         (target(gpus=[0], pid_file="x"), "targets[0].pid_file: has no use beside a list of gpus; it is for gpus: auto"),
         (
@@ -199,62 +182,46 @@ LISTEN = "must be HOST:PORT such as 127.0.0.1:19095, [::1]:19095 or :19095, with
             ({"web": {"listen": listen}}, f"web.listen: {LISTEN}")
             for listen in ("19095", ":0", ":65536", "a:b:1", "::1:80", "x\0:1")
         ),
-        (
-            {"web": {"tls": {"cert_file": "x"}}},
-            "web.tls: is not a key",
-        ),
+        ({"web": {"tls": {"cert_file": "x"}}}, "web.tls: is not a key"),
         (
             {**target(), "thresholds": {"cpu-smal": {}}},
             "thresholds.cpu-smal: is not a tier of targets or plan; did you mean cpu-small?",
         ),
-        (
-            {**target(), "thresholds": {"cpu-small": {"KvEviction": {"colour": 1}}}},
-            "thresholds.cpu-small.KvEviction.colour: is not a threshold of KvEviction; known: warning, critical, minimum_requests",
-        ),
-        (
-            {**target(), "thresholds": {"cpu-small": {"KvEviction": {"warning": 0.3}}}},
-            "thresholds.cpu-small.KvEviction: warning (0.3) must not be above critical (0.2)",
-        ),
-        (
-            {**target(), "thresholds": {"cpu-small": {"Guardrails": {"high": 0.7}}}},
-            "thresholds.cpu-small.Guardrails: low (0.8) must not be above high (0.7)",
-        ),
-        (
-            {**target(), "thresholds": {"cpu-small": {"SpeculationAcceptanceLow": {"below": 0.4}}}},
-            "thresholds.cpu-small.SpeculationAcceptanceLow: critical_below (0.5) must not be above below (0.4)",
-        ),
-        (
-            {**target(), "thresholds": {"cpu-small": {"TtftDivergence": {"factor": 0}}}},
-            "thresholds.cpu-small.TtftDivergence.factor: must be above 0",
-        ),
-        (
-            {**target(), "thresholds": {"cpu-small": {"QueueAlwaysEmpty": {"fullest_hours": 5}}}},
-            "thresholds.cpu-small.QueueAlwaysEmpty.fullest_hours: is a share: must be at most 1, not 5",
-        ),
-        (
-            {**target(), "thresholds": {"cpu-small": {"TtftSloBurn": {"page_fast_burn": math.inf}}}},
-            "thresholds.cpu-small.TtftSloBurn.page_fast_burn: must be a finite number",
-        ),
-        (
-            {**target(), "thresholds": {"cpu-small": {"KvEviction": {"warning": -1}}}},
-            "thresholds.cpu-small.KvEviction.warning: must be at least 0",
-        ),
-        (
-            {**target(), "thresholds": {"cpu-small": {"KvEviction": {"warning": "5 %"}}}},
-            "thresholds.cpu-small.KvEviction.warning: must be a valid number",
-        ),
     ],
 )
-def test_a_mistake_is_named_in_plain_words(data: object, expected: str) -> None:
+def test_mistake_is_named_in_plain_words(data: object, expected: str) -> None:
     assert expected in problems(data)
 
 
-def test_a_pool_that_the_plan_does_not_have_is_a_mistake() -> None:
+@pytest.mark.parametrize(
+    ("rule", "values", "expected"),
+    [
+        (
+            "KvEviction",
+            {"colour": 1},
+            ".colour: is not a threshold of KvEviction; known: warning, critical, minimum_requests",
+        ),
+        ("KvEviction", {"warning": 0.3}, ": warning (0.3) must not be above critical (0.2)"),
+        ("Guardrails", {"high": 0.7}, ": low (0.8) must not be above high (0.7)"),
+        ("SpeculationAcceptanceLow", {"below": 0.4}, ": critical_below (0.5) must not be above below (0.4)"),
+        ("TtftDivergence", {"factor": 0}, ".factor: must be above 0"),
+        ("QueueAlwaysEmpty", {"fullest_hours": 5}, ".fullest_hours: is a share: must be at most 1, not 5"),
+        ("TtftSloBurn", {"page_fast_burn": math.inf}, ".page_fast_burn: must be a finite number"),
+        ("KvEviction", {"warning": -1}, ".warning: must be at least 0"),
+        ("KvEviction", {"warning": "5 %"}, ".warning: must be a valid number"),
+    ],
+)
+def test_wrong_threshold_names_its_rule(rule: str, values: dict[str, Any], expected: str) -> None:
+    data = {**target(), "thresholds": {"cpu-small": {rule: values}}}
+    assert f"thresholds.cpu-small.{rule}{expected}" in problems(data)
+
+
+def test_pool_outside_the_plan_is_a_mistake() -> None:
     found = problems(target(pool="decode"), plan=CPU_SMALL)
     assert found == ("targets[0].pool: must be mixed, as the plan says of tier cpu-small, not decode",)
 
 
-def test_a_target_and_an_interval_are_enough_and_the_rest_has_defaults() -> None:
+def test_defaults_need_a_target_and_an_interval() -> None:
     plain = config(scrape_interval="5s")
     assert plain.role == "standalone"
     assert plain.scrape_interval_seconds == 5.0
@@ -274,7 +241,7 @@ def test_a_target_and_an_interval_are_enough_and_the_rest_has_defaults() -> None
     )
 
 
-def test_every_key_of_a_target_reaches_the_collector() -> None:
+def test_every_target_key_is_taken() -> None:
     keys = {
         "url": "https://[::1]/metrics",
         "tier": "t",
@@ -316,11 +283,11 @@ def test_every_key_of_a_target_reaches_the_collector() -> None:
     ("url", "name"),
     [("http://a/", "a:80"), ("https://a/", "a:443"), ("https://[::1]:8000/", "[::1]:8000"), ("http://A.b:1/", "a.b:1")],
 )
-def test_a_replica_without_a_name_is_called_by_its_host_and_port(url: str, name: str) -> None:
+def test_unnamed_replica_is_its_address(url: str, name: str) -> None:
     assert parse_config(target(url=url)).targets[0].name == name
 
 
-def test_the_role_node_keeps_no_history_unless_it_is_told_where() -> None:
+def test_node_keeps_no_history_by_default() -> None:
     assert config(role="node").history_path is None
     assert config(role="node", data_dir="/d").data_dir == "/d"
     assert parse_config({}, role="node").data_dir is None
@@ -336,11 +303,11 @@ def test_the_role_node_keeps_no_history_unless_it_is_told_where() -> None:
         ("host-a:65535", ("host-a", 65535)),
     ],
 )
-def test_an_address_to_listen_on_has_a_host_and_a_port(listen: str, address: tuple[str, int]) -> None:
+def test_listen_address_is_host_and_port(listen: str, address: tuple[str, int]) -> None:
     assert config(web={"listen": listen}).web.address == address
 
 
-def test_relative_files_stand_in_the_folder_of_the_configuration(tmp_path: Path) -> None:
+def test_relative_files_stand_beside_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "plans").mkdir()
     shutil.copy(TESTS / "plans" / "cpu-small.yaml", tmp_path / "plans" / "p.yaml")
     text = "plan: plans/p.yaml\ndata_dir: data\ntargets: [{url: 'http://a/', tier: cpu-small, bearer_token_file: '${D}/t'}]\n"
@@ -378,14 +345,14 @@ def test_json_is_read_as_well(tmp_path: Path) -> None:
         ("[" * 5000 + "]" * 5000, ": is nested too deeply"),
     ],
 )
-def test_what_is_not_yaml_is_told(tmp_path: Path, text: str, expected: str) -> None:
+def test_file_that_is_no_yaml_is_told(tmp_path: Path, text: str, expected: str) -> None:
     path = written(tmp_path, text)
     (problem,) = file_problems(path)
     assert problem.startswith(f"{path}: ")
     assert problem.endswith(expected)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
     assert file_problems(tmp_path / "no.yaml") == (f"{tmp_path}/no.yaml: there is no such file",)
     assert file_problems(tmp_path) == (f"{tmp_path}: cannot be read: Is a directory",)
     path = tmp_path / "bytes.yaml"
@@ -397,7 +364,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert file_problems(named) == (f"{tmp_path}/gone.yaml: there is no such file",)
 
 
-def test_problems_of_a_plan_have_its_file_and_their_paths(tmp_path: Path) -> None:
+def test_problems_of_a_plan_name_its_file(tmp_path: Path) -> None:
     path = written(tmp_path, "schema: 1\ntiers:\n  'my tier':\n    model: m\n  b: {model: 3}\n", "plan.yaml")
     with pytest.raises(ConfigError) as caught:
         load_plan(path)
@@ -405,7 +372,7 @@ def test_problems_of_a_plan_have_its_file_and_their_paths(tmp_path: Path) -> Non
     assert f'{path}: tiers["my tier"].engine: is missing' in caught.value.problems
 
 
-def test_a_part_that_is_used_twice_by_reference_is_no_key_given_twice(tmp_path: Path) -> None:
+def test_aliased_part_is_no_repeated_key(tmp_path: Path) -> None:
     text = "a: &a {x: [1, 2]}\nb: *a\nc: &c\n  <<: *a\n  y: 1\nd: {<<: *c, x: 3}\n"
     whole = {"x": [1, 2], "y": 1}
     assert read_document(written(tmp_path, text)) == {
@@ -416,13 +383,13 @@ def test_a_part_that_is_used_twice_by_reference_is_no_key_given_twice(tmp_path: 
     }
 
 
-def test_a_few_bytes_that_say_billions_of_values_are_refused(tmp_path: Path) -> None:
+def test_billions_of_values_are_refused(tmp_path: Path) -> None:
     rows = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12)]
     with pytest.raises(ConfigError, match=r"says more than 200000 values once its aliases \(\*name\) are written out"):
         read_document(written(tmp_path, "\n".join(["l0: &l0 [x]", *rows])))
 
 
-def test_the_first_configuration_found_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_configuration_found_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert find("other.yaml") == Path("other.yaml")
     with pytest.raises(
@@ -457,10 +424,7 @@ OPEN = "0.0.0.0:19095 is open to other machines without"
         (SOUND + "web: {listen: '[::1]:1'}", ()),
         (SOUND + "web: {listen: '127.0.0.5:1'}", ()),
         (SOUND + "web: {listen: '0.0.0.0:19095'}", (f": web.listen: {OPEN} TLS and authentication",)),
-        (
-            SOUND + "web: {listen: '0.0.0.0:19095', config_file: web.yml}",
-            (f": web.listen: {OPEN} authentication",),
-        ),
+        (SOUND + "web: {listen: '0.0.0.0:19095', config_file: web.yml}", (f": web.listen: {OPEN} authentication",)),
         (
             SOUND + "web: {listen: ':19095', bearer_token_file: t}",
             (": web.listen: :19095 is open to other machines without TLS",),
@@ -476,9 +440,7 @@ OPEN = "0.0.0.0:19095 is open to other machines without"
         ),
     ],
 )
-def test_what_weakens_a_configuration_is_a_warning_with_its_place(
-    tmp_path: Path, text: str, expected: tuple[str, ...]
-) -> None:
+def test_weakness_is_a_warning_with_its_place(tmp_path: Path, text: str, expected: tuple[str, ...]) -> None:
     (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: c, key_file: k}")
     found = warnings(tmp_path, text)
     assert [one.partition("; set tls_server_config")[0] for one in found] == list(expected)
@@ -517,9 +479,7 @@ NOTHING = (
         ),
     ],
 )
-def test_what_is_watched_as_something_else_is_a_mistake_and_no_reason_to_stop(
-    tmp_path: Path, text: str, expected: list[str]
-) -> None:
+def test_wrong_tier_is_a_mistake_and_runs(tmp_path: Path, text: str, expected: list[str]) -> None:
     shutil.copy(TESTS / "plans" / "guide-h100.yaml", tmp_path / "plan.yaml")
     path = written(tmp_path, f"plan: plan.yaml\n{text}")
     loaded = load(path)
@@ -527,7 +487,7 @@ def test_what_is_watched_as_something_else_is_a_mistake_and_no_reason_to_stop(
     assert loaded.grave == loaded.mistakes
 
 
-def test_the_mistakes_of_the_plan_stand_beside_those_of_the_configuration(tmp_path: Path) -> None:
+def test_mistakes_of_the_plan_are_grave_too(tmp_path: Path) -> None:
     plan = (TESTS / "plans" / "guide-h100.yaml").read_text(encoding="utf-8")
     (tmp_path / "plan.yaml").write_text(
         plan.replace("ttft_p99_seconds: 2.0", "ttft_p99_seconds: 2000.0"), encoding="utf-8"
@@ -573,9 +533,7 @@ NASTY = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(place=st.sampled_from(places(FULL)), value=NASTY)
-def test_whatever_stands_anywhere_is_either_used_or_refused_with_its_path(
-    place: tuple[str | int, ...], value: object
-) -> None:
+def test_any_value_is_used_or_refused(place: tuple[str | int, ...], value: object) -> None:
     holder: Any = {"root": copy.deepcopy(FULL)}
     *way, last = ("root", *place)
     part: Any = holder

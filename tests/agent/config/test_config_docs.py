@@ -21,14 +21,14 @@ def example() -> Any:
     )
 
 
-def test_the_pages_example_is_a_good_configuration() -> None:
+def test_documented_example_is_sound() -> None:
     plan = parse_plan(yaml.safe_load((ROOT / "tests/plans/guide-h100.yaml").read_text(encoding="utf-8")))
     parsed = parse_config(example(), environment={"CREDENTIALS_DIRECTORY": "/run"}, plan=plan)
     assert len(parsed.targets) == len(example()["targets"])
     assert list(jsonschema.Draft202012Validator(config_schema()).iter_errors(example())) == []
 
 
-def test_every_key_has_a_row_that_says_what_it_means() -> None:
+def test_every_key_has_its_row() -> None:
     schema = config_schema()
     rows = [line for line in configuration_page(schema).splitlines() if line.startswith("| `")]
     assert all(len(re.split(r"(?<!\\) \| ", row.strip("| "))[-1]) > 5 for row in rows)
@@ -48,6 +48,6 @@ def test_every_key_has_a_row_that_says_what_it_means() -> None:
         {"web": {"tls": {"cert_file": "x"}}},
     ],
 )
-def test_the_schema_refuses_the_mistakes_a_schema_can_see(change: dict[str, Any]) -> None:
+def test_schema_refuses_visible_mistakes(change: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(config_schema()).validate({**example(), **change})

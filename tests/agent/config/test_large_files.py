@@ -69,7 +69,7 @@ def as_yaml(data: object) -> tuple[str, str]:
     ],
     ids=["keys", "keys of targets", "rules", "tiers"],
 )
-def test_no_more_suggestions_are_looked_for_than_are_told(
+def test_suggestions_are_limited_to_those_told(
     data: dict[str, Any], write: Callable[[object], tuple[str, str]], tmp_path: Path, suggestions: list[int]
 ) -> None:
     name, text = write(data)
@@ -84,7 +84,7 @@ def test_no_more_suggestions_are_looked_for_than_are_told(
     assert max(map(len, problems)) < 2_000
 
 
-def test_a_plan_of_many_wrong_tiers_is_told_as_far_as_anybody_reads(tmp_path: Path, suggestions: list[int]) -> None:
+def test_many_wrong_tiers_are_told_in_part(tmp_path: Path, suggestions: list[int]) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({"schema": 1, "tiers": {f"t{n}": {f"enginee{n}": "vllm"} for n in range(MANY)}}))
     with pytest.raises(ConfigError) as refused:
@@ -93,14 +93,14 @@ def test_a_plan_of_many_wrong_tiers_is_told_as_far_as_anybody_reads(tmp_path: Pa
     assert len(suggestions) <= MOST_PROBLEMS
 
 
-def test_repeated_names_are_found_without_comparing_each_with_each() -> None:
+def test_repeated_names_are_found_fast() -> None:
     keys = [Counting(f"key{n}") for n in range(MANY)]
     assert list(sections.repeats([*keys, keys[1]])) == [(MANY, 1)]
     # Beside each repeated key, only keys of one place in the table are compared.
     assert Counting.compared < 20 * MANY
 
 
-def test_the_pools_of_all_tiers_are_sorted_out_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pools_are_sorted_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "sizewatch.json"
     path.write_text(json.dumps({"targets": [{**TARGET, "tier": f"t{n}"} for n in range(200)]}))
     loaded, read = load(path), [0]
@@ -118,14 +118,14 @@ def test_the_pools_of_all_tiers_are_sorted_out_in_one_pass(tmp_path: Path, monke
     assert build_tier_context("t0", None, True, None, {"127.0.0.1:1": "mixed"}) == build_tier_contexts(loaded)["t0"]
 
 
-def test_what_no_configmap_can_hold_is_refused_with_the_limit(tmp_path: Path) -> None:
+def test_oversized_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "sizewatch.yaml"
     path.write_text("# " + "x" * files.MAX_BYTES)
     with pytest.raises(ConfigError, match=r"sizewatch.yaml: is larger than 1048576 bytes: is this the right file\?"):
         load(path)
 
 
-def test_problems_are_capped_once_and_no_more_is_computed_than_is_told() -> None:
+def test_problems_are_capped_once() -> None:
     made: list[int] = []
 
     def endless() -> Any:
@@ -140,7 +140,7 @@ def test_problems_are_capped_once_and_no_more_is_computed_than_is_told() -> None
     assert cap_problems(["a"]) == ("a",)
 
 
-def test_every_problem_of_a_configuration_of_the_limit_is_still_told(tmp_path: Path) -> None:
+def test_problems_at_the_limit_are_told(tmp_path: Path) -> None:
     path = tmp_path / "sizewatch.json"
     path.write_text(json.dumps({f"targetz{n}": n for n in range(MOST_PROBLEMS)}))
     with pytest.raises(ConfigError) as refused:

@@ -25,7 +25,7 @@ def allowed(rule: Rule) -> list[tuple[str, float]]:
 
 
 @pytest.mark.parametrize("rule", tier_minutes.LIVE, ids=lambda rule: rule.name)
-def test_a_live_rule_answers_by_any_threshold_that_a_configuration_may_have(rule: Rule) -> None:
+def test_live_rules_accept_any_threshold(rule: Rule) -> None:
     lengths = {"prompt_tokens_per_request": judging_samples.seen({0.4: 90, 0.08: 90})}
     made = judging_samples.each(12, lambda n: judging_samples.minute(n, rps=7.0, slow=60, histograms=lengths))
     tried = allowed(rule)
@@ -35,7 +35,7 @@ def test_a_live_rule_answers_by_any_threshold_that_a_configuration_may_have(rule
 
 
 @pytest.mark.parametrize("rule", long_rules.LONG, ids=lambda rule: rule.name)
-def test_a_rule_over_days_answers_by_any_threshold_that_a_configuration_may_have(rule: Rule) -> None:
+def test_daily_rules_accept_any_threshold(rule: Rule) -> None:
     made = days_samples.hours(336, lambda n: days_samples.hour(n, used=0.3 if n % 3 else 0.97))
     for name, value in allowed(rule):
         assert days_samples.answered(rule.name, limited(rule, name, value), made).rule == rule.name

@@ -20,20 +20,20 @@ def problems(report: Any, **keys: Any) -> tuple[str, ...]:
     return bad.value.problems
 
 
-def test_without_a_word_a_report_is_written_on_monday_morning_beside_the_history() -> None:
+def test_report_is_written_monday_by_default() -> None:
     config = parse_config({"data_dir": "/var/lib/x"})
     keys = config.report
     assert (keys.weekday, keys.at, keys.zone, keys.since_seconds) == ("monday", "07:00", None, 604_800.0)
     assert (config.report_folder, keys.keep, keys.deliver) == (Path("/var/lib/x/reports"), 26, ())
 
 
-def test_it_can_be_switched_off_and_put_elsewhere() -> None:
+def test_report_can_be_off_or_elsewhere() -> None:
     assert parse_config({"report": {"enabled": False}}).report_folder is None
     config = parse_config({"report": {"directory": "there"}}, folder=Path("/etc/sizewatch"))
     assert config.report_folder == Path("/etc/sizewatch/there")
 
 
-def test_a_node_writes_none_and_says_so_to_whoever_asks_for_one() -> None:
+def test_node_writes_no_report() -> None:
     assert parse_config({"role": "node", "data_dir": "/d"}).report_folder is None
     (problem,) = problems({"keep": 3}, role="node")
     assert problem.startswith("report: is given, but role node writes none")
@@ -67,5 +67,5 @@ def test_a_node_writes_none_and_says_so_to_whoever_asks_for_one() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_by_its_place_and_no_address_is_repeated(report: Any, said: str) -> None:
+def test_wrong_report_key_repeats_no_address(report: Any, said: str) -> None:
     assert any(problem.startswith(said) for problem in problems(report))

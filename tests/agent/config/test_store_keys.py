@@ -12,6 +12,7 @@ from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
 
 URL = "http://127.0.0.1:9090"
+FLEET: dict[str, Any] = {"role": "fleet", "store": {"url": "http://x"}}
 
 
 def store_of(store: dict[str, Any], folder: Path = Path("/etc")) -> StoreConfig:
@@ -35,7 +36,7 @@ def test_an_address_is_enough() -> None:
     assert store_of({"url": URL}) == StoreConfig(url=URL)
 
 
-def test_every_key_reaches_the_client(tmp_path: Path) -> None:
+def test_every_store_key_is_taken(tmp_path: Path) -> None:
     store = {
         "url": "https://mimir.example/prometheus",
         "timeout": "5s",
@@ -94,14 +95,14 @@ def test_every_key_reaches_the_client(tmp_path: Path) -> None:
         ({"timeout": "0s"}, "store.timeout: must be from"),
     ],
 )
-def test_mistakes_are_named_without_what_may_be_secret(store: dict[str, Any], said: str) -> None:
+def test_store_mistakes_hide_secrets(store: dict[str, Any], said: str) -> None:
     found = problems(**store)
     assert len(found) == 1
     assert said in found[0]
     assert "c4n4ry" not in found[0]
 
 
-def test_what_weakens_a_store_is_said() -> None:
+def test_weak_store_is_said() -> None:
     assert weak() == ()
     assert weak(bearer_token_file="t") == ()
     assert weak(url=URL, bearer_token_file="t") == ()
@@ -110,7 +111,7 @@ def test_what_weakens_a_store_is_said() -> None:
     assert "use ca_file" in weak(tls={"insecure_skip_verify": True})[0]
 
 
-def test_pods_of_one_name_in_two_namespaces_are_warned_of() -> None:
+def test_pods_in_two_namespaces_are_warned_of() -> None:
     for selector, count in (('job="vllm"', 1), ('job="vllm",namespace=~"a|b"', 1), ('job="vllm",namespace="a"', 0)):
         tier = {"from": "engines", "selector": selector, "replica_label": "pod"}
         store = {"role": "fleet", "store": {"url": URL}, "tiers": {"t": tier}}
@@ -122,28 +123,19 @@ def test_pods_of_one_name_in_two_namespaces_are_warned_of() -> None:
     ("keys", "said"),
     [
         ({"role": "fleet"}, "store: is missing"),
-        (
-            {"role": "fleet", "store": {"url": "http://x"}, "targets": [{"url": "http://y", "tier": "t"}]},
-            "targets: role fleet",
-        ),
+        ({**FLEET, "targets": [{"url": "http://y", "tier": "t"}]}, "targets: role fleet"),
         ({"role": "node", "fleet": {"cycle": "60s"}}, "fleet: is for role fleet"),
         ({"role": "standalone", "tier_verdicts": False}, "tier_verdicts: may be false in role node only"),
+        ({**FLEET, "tiers": {"t": {"from": "engines"}}}, "tiers.t.selector: is missing"),
+        ({**FLEET, "tiers": {"t": {"selector": 'job="a"} or up{x="'}}}, "tiers.t.selector: must be label matchers"),
         (
-            {"role": "fleet", "store": {"url": "http://x"}, "tiers": {"t": {"from": "engines"}}},
-            "tiers.t.selector: is missing",
-        ),
-        (
-            {"role": "fleet", "store": {"url": "http://x"}, "tiers": {"t": {"selector": 'job="a"} or up{x="'}}},
-            "tiers.t.selector: must be label matchers",
-        ),
-        (
-            {"role": "fleet", "store": {"url": "http://x"}, "tiers": {"t": {"engine": "vlm"}}},
+            {**FLEET, "tiers": {"t": {"engine": "vlm"}}},
             "tiers.t.engine: is not an engine whose pages can be read; did you mean vllm?",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_a_fleet_configuration_gets_wrong_is_told_with_its_place(keys: dict[str, Any], said: str) -> None:
+def test_fleet_mistakes_are_told_with_their_place(keys: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(keys, environment={})
     assert [text for text in caught.value.problems if text.startswith(said)], caught.value.problems

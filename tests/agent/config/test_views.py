@@ -20,24 +20,24 @@ def loaded(folder: Path, planned: bool = True, **keys: Any) -> LoadedConfig:
     return LoadedConfig(path=folder, config=parse_config(keys, folder=folder, plan=plan), plan=plan, warnings=())
 
 
-def test_every_tier_of_plan_and_targets_has_a_view_and_an_unplanned_one_has_no_curve(tmp_path: Path) -> None:
+def test_every_tier_has_a_view(tmp_path: Path) -> None:
     contexts = build_tier_contexts(loaded(tmp_path, targets=[TARGET, {**TARGET, "tier": "new", "replica": "n"}]))
     assert list(contexts) == ["cpu-small", "new"]
     assert contexts["cpu-small"].curve is not None
     assert (contexts["new"].plan, contexts["new"].curve) == (None, None)
 
 
-def test_a_planned_tier_without_targets_has_a_view_too(tmp_path: Path) -> None:
+def test_planned_tier_without_targets_has_one(tmp_path: Path) -> None:
     assert list(build_tier_contexts(loaded(tmp_path))) == ["cpu-small"]
 
 
-def test_thresholds_of_the_configuration_are_in_the_view_of_their_tier(tmp_path: Path) -> None:
+def test_thresholds_are_in_their_view(tmp_path: Path) -> None:
     limits = {"TargetDown": {"misses": 5.0}}
     contexts = build_tier_contexts(loaded(tmp_path, targets=[TARGET], thresholds={"cpu-small": limits}))
     assert contexts["cpu-small"].limits == limits
 
 
-def test_the_pool_of_each_target_is_in_the_view_of_its_tier(tmp_path: Path) -> None:
+def test_pools_are_in_their_view(tmp_path: Path) -> None:
     several = [TARGET, {**TARGET, "replica": "b", "url": "http://127.0.0.1:8001/metrics"}]
     other = {**TARGET, "tier": "new", "replica": "n", "pool": "prefill"}
     contexts = build_tier_contexts(loaded(tmp_path, targets=[*several, other]))
@@ -45,7 +45,7 @@ def test_the_pool_of_each_target_is_in_the_view_of_its_tier(tmp_path: Path) -> N
     assert contexts["new"].pools == {"n": "prefill"}
 
 
-def test_versions_are_those_of_the_planned_tiers_alone(tmp_path: Path) -> None:
+def test_versions_are_of_planned_tiers(tmp_path: Path) -> None:
     found = plan_versions(loaded(tmp_path, targets=[{**TARGET, "tier": "new"}]))
     assert found == {"cpu-small": plan_version(PLAN.tiers["cpu-small"])}
     assert plan_versions(loaded(tmp_path, planned=False)) == {}

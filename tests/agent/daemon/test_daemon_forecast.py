@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import yaml
-from daemon_runs import ask, configuration, further, health, metric, running, write
+from daemon_runs import ask, configuration, health, metric, running, write
 from engine_server import engines
 from forecast_samples import keep
 from paths import TESTS
@@ -21,8 +19,6 @@ from waiting import wait_for
 
 from agent.daemon import jobs
 from agent.daemon.daemon import Daemon
-from agent.history.store import HistoryStore
-from rules.evaluator.timeline import TimelineKind
 
 TIER = "cpu-small"
 ON = {"forecast": {"zone": "Europe/Berlin"}}
@@ -84,30 +80,6 @@ def test_a_forecast_is_shown_exported_and_judged(tmp_path: Path) -> None:
         projection = daemon.loop.state.projections[TIER]
         assert projection.horizon_seconds == 140.0
         assert len(projection.points) < 8
-
-
-def test_killed_worker_costs_one_forecast(tmp_path: Path) -> None:
-    with forecasting(tmp_path) as daemon:
-        daemon.assembly.forecast(time.time())
-        before = told(daemon)
-        os.kill(pid(daemon), signal.SIGKILL)
-        daemon.assembly.forecast(time.time())
-        after = told(daemon)
-        assert after["recommended_replicas"] == before["recommended_replicas"]
-        assert after["trouble"] == "the forecasting process died: killed by SIGKILL"
-        assert "No new forecast of cpu-small: the forecasting process died" in ask(daemon).decode()
-        assert metric(daemon, "sizewatch_forecast_failures_total") == 1
-        daemon.assembly.forecast(time.time())
-        assert told(daemon)["trouble"] == ""
-        further(daemon, 2)
-        assert daemon.counts.cycle_errors == 0
-    with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
-        kept = [(one.tier, one.text) for one in reader.events(0.0) if one.kind == TimelineKind.FORECAST]
-    assert [tier for tier, _ in kept] == [TIER, TIER]
-    assert [text.partition(";")[0] for _, text in kept] == [
-        "the forecasting process died: killed by SIGKILL",
-        "forecasting works again",
-    ]
 
 
 def test_reload_continues_or_ends_forecasting(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from agent.daemon import daemon as daemon_module
 from agent.daemon import factory
 from agent.daemon.daemon import Daemon
 from agent.daemon.factory import assemble
-from agent.kubernetes import discovery, node_pods
+from agent.kubernetes import node_pods
 from agent.kubernetes.api import KubernetesApiError
 from rules.telemetry.snapshots import GpuReadout
 
@@ -158,39 +158,6 @@ def test_pods_of_one_name_stay_apart(tmp_path: Path, kube: Kube) -> None:
             kube.delete("vllm-0", "dev")
             copy.act = answers_500
             assert wait_for(lambda: set(replicas(daemon)) == {"prod/vllm-0"})
-
-
-def test_pod_without_gpu_is_excluded(tmp_path: Path, kube: Kube, caplog: pytest.LogCaptureFixture) -> None:
-    reason = "requests no GPU, and discovery.kubernetes.tiers does not name its namespace"
-    with engines(2) as (real, other):
-        kube.put(serves("vllm-0", real, namespace="prod"))
-        kube.put(serves("stranger", other, namespace="dev", gpus=0, made=1_600_000_000.0))
-        with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
-            assert set(replicas(daemon)) == {"prod/vllm-0"}
-            assert health(daemon)["discovery"]["left_out"] == [f"dev/stranger: {reason}"]
-            assert f"Pod dev/stranger: {reason}" in ask(daemon).decode()
-            assert other.asked == []
-            looks_around(daemon)
-            logged = [record.getMessage() for record in caplog.records if "left out pods" in record.getMessage()]
-            assert logged == [f'left out pods number=1 first="dev/stranger: {reason}"']
-            tiers = [{"tier": "cpu-small", "namespaces": ["prod", "dev"]}]
-            write(tmp_path, cluster(tmp_path, kube, kubernetes={"tiers": tiers}))
-            daemon.ask_reload()
-            assert wait_for(lambda: up(daemon) == {"prod/vllm-0", "dev/stranger"})
-
-
-def test_pod_limit_keeps_the_real_engine(tmp_path: Path, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "MOST_TARGETS", 3)
-    with engines(1) as (engine,):
-        kube.put(serves("vllm-0", engine, namespace="prod"))
-        for n in range(600):
-            kube.put(serves(f"p{n:04}", engine, namespace="aaa", gpus=n % 2, made=1_800_000_000.0))
-        kube.put(serves("vllm-1", engine, namespace="zzz", made=1_750_000_000.0))
-        with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
-            assert set(replicas(daemon)) == {"prod/vllm-0", "zzz/vllm-1", "aaa/p0001"}
-            found = health(daemon)["discovery"]
-            assert len(found["left_out"]) == 599
-            assert "aaa/p0003: is one too many: at most 3 pods of a node are watched" in found["left_out"]
 
 
 def test_starting_pod_is_timed_and_not_down(tmp_path: Path, kube: Kube) -> None:

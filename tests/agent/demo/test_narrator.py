@@ -4,38 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import making
 import pytest
 
 from agent.cli.terminal import highlight
 from agent.demo.runner import DemoConsole
 from rules.confidence import Certainty
 from rules.evaluator.observation import StepResult
-from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.finding import Finding, Transition
-from rules.verdicts.verdict import Status, Subject, Verdict
+from rules.verdicts.verdict import Status, Subject
 
 T = 1_800_000_000.0
 SENTENCE = "KV cache 97% full and 5 requests waiting. First suspect: prompts are longer than planned"
 
 
 def finding(rule: str = "KvCacheCascade", stage: int = 1) -> Finding:
-    worst = Verdict(
-        t=T + 45.0,
-        rule=rule,
-        subject=Subject(tier="cascade", replica="cascade-0"),
-        status=Status.WARNING,
-        certainty=Certainty.LIKELY,
-        observed=Missing(gap=Gap.NOT_IN_PLAN),
-        expected=Missing(gap=Gap.NOT_IN_PLAN),
-        unit="ratio",
-        sentence=SENTENCE,
-        stage=stage,
-        actions=("Shed or reroute load now",),
-    )
-    change = Transition(t=worst.t, status=worst.status, stage=stage, certainty=worst.certainty)
-    return Finding(
-        rule=rule, subject=worst.subject, started_at=T + 45.0, ended_at=None, worst=worst, transitions=(change,)
-    )
+    parts = {"subject": Subject(tier="cascade", replica="cascade-0"), "certainty": Certainty.LIKELY, "stage": stage}
+    actions = ("Shed or reroute load now",)
+    return making.finding(making.verdict(rule, t=T + 45.0, sentence=SENTENCE, actions=actions, **parts))
 
 
 def worse(before: Finding) -> Finding:

@@ -26,14 +26,14 @@ def posts(url: str) -> dict[str, Any]:
 
 
 @pytest.mark.server
-def test_a_real_alertmanager_is_named_with_its_version(tmp_path: Path) -> None:
+def test_alertmanager_is_named_with_its_version(tmp_path: Path) -> None:
     with alertmanager(tmp_path / "am") as real:
         (one,) = found(tmp_path, **posts(real.url))
     assert one.level is CheckLevel.OK
     assert one.text.startswith(f"{real.url}: Alertmanager 0.")
 
 
-def test_one_that_is_away_or_something_else_fails(tmp_path: Path) -> None:
+def test_missing_or_other_alertmanager_fails(tmp_path: Path) -> None:
     (away,) = found(tmp_path, **posts(f"http://127.0.0.1:{free_port()}"))
     assert (away.level, "refused" in away.text) == (CheckLevel.FAIL, True)
     with engines() as served:
@@ -45,7 +45,7 @@ def test_one_that_is_away_or_something_else_fails(tmp_path: Path) -> None:
             assert "alerting.alertmanagers" in other.advice
 
 
-def test_the_webhooks_token_is_looked_at(tmp_path: Path) -> None:
+def test_webhook_token_is_looked_at(tmp_path: Path) -> None:
     keys = {"receiver": {"bearer_token_file": "token"}}
     (missing,) = found(tmp_path, **keys)
     assert missing.level is CheckLevel.FAIL
@@ -55,5 +55,5 @@ def test_the_webhooks_token_is_looked_at(tmp_path: Path) -> None:
     assert (fine.level, fine.text) == (CheckLevel.OK, "alerts of others are taken at /webhook/alertmanager")
 
 
-def test_where_prometheus_alerts_there_is_nothing_to_say(tmp_path: Path) -> None:
+def test_nothing_is_said_of_prometheus_alerts(tmp_path: Path) -> None:
     assert found(tmp_path) == []

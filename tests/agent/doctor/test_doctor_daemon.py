@@ -29,7 +29,7 @@ def findings(folder: Path, status: object, **keys: Any) -> list[CheckResult]:
     return [one for one in found if one.check == "daemon" or (one is web and web.level is CheckLevel.FAIL)]
 
 
-def test_a_daemon_that_uses_another_plan_than_that_on_disk_is_named(tmp_path: Path) -> None:
+def test_daemon_with_another_plan_is_named(tmp_path: Path) -> None:
     on_disk = plan_versions(loaded(tmp_path))["cpu-small"]
 
     def status(version: str | None) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def test_a_daemon_that_uses_another_plan_than_that_on_disk_is_named(tmp_path: Pa
     assert findings(tmp_path, status(on_disk))[0].level is CheckLevel.OK
 
 
-def test_a_daemon_of_another_version_or_with_an_older_configuration_is_named(tmp_path: Path) -> None:
+def test_older_daemon_is_named(tmp_path: Path) -> None:
     status = {"version": "0.0.1", "agent": {"config_trouble": "line 3: \x1b[2Jnot a key"}}
     version, trouble = findings(tmp_path, status)
     assert (version.level, version.text) == (CheckLevel.WARN, f"is sizewatch 0.0.1, {VERSION} is installed here")
@@ -52,12 +52,12 @@ def test_a_daemon_of_another_version_or_with_an_older_configuration_is_named(tmp
 
 
 @pytest.mark.parametrize("status", [[], 5, {"tiers": 5}, {"agent": "x"}, {"version": {}}])
-def test_a_status_of_another_form_is_that_of_no_sizewatch(tmp_path: Path, status: object) -> None:
+def test_odd_status_is_of_no_sizewatch(tmp_path: Path, status: object) -> None:
     (web,) = findings(tmp_path, status)
     assert web.text.endswith("and no sizewatch answers there")
 
 
-def test_a_real_daemon_is_known_and_its_plan_is_compared(tmp_path: Path) -> None:
+def test_real_daemon_is_known(tmp_path: Path) -> None:
     shutil.copy(PLAN, tmp_path / "plan.yaml")
     with engines() as served:
         web = {"listen": f"127.0.0.1:{free_port()}"}
@@ -74,7 +74,7 @@ def test_a_real_daemon_is_known_and_its_plan_is_compared(tmp_path: Path) -> None
     assert (line.level, "cpu-small: plan version in use " in line.text) == (CheckLevel.WARN, True)
 
 
-def test_no_token_is_sent_and_a_daemon_that_wants_it_is_still_known(tmp_path: Path) -> None:
+def test_token_is_never_sent_to_a_daemon(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("canary-of-sixteen-letters\n")
     (tmp_path / "token").chmod(0o600)
     leaf = trustme.CA().issue_cert("watch.example")

@@ -23,7 +23,7 @@ import pytest
 from history_samples import booking
 from paths import ROOT
 from test_run import PAGE, about, loaded, serving, target
-from waiting import CEILING_SECONDS, free_port
+from waiting import CEILING_SECONDS
 
 from agent.config.peer import Peer
 from agent.config.weaknesses import mistakes, weaknesses
@@ -35,7 +35,6 @@ from agent.http_client.page import PageFetcher
 
 CANARY = "canary-7f3a91c2d4e5b6a7"
 AS_ROOT = os.geteuid() == 0
-GONE = f"127.0.0.1:{free_port()}"
 
 Keys = dict[str, Any]
 Fault = Callable[[Path], AbstractContextManager[Keys]]
@@ -226,7 +225,7 @@ def findings(folder: Path, keys: Keys) -> tuple[CheckResult, ...]:
 
 
 @pytest.mark.parametrize(("fault", "check", "level", "text", "advice"), FAULTS)
-def test_what_was_found_to_go_wrong_has_a_line_that_names_the_place_and_what_to_do(
+def test_fault_has_a_line_with_its_remedy(
     fault: Fault, check: str, level: CheckLevel, text: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.kubernetes.node_pods.LIST_SECONDS", 0.2)
@@ -242,7 +241,7 @@ def test_what_was_found_to_go_wrong_has_a_line_that_names_the_place_and_what_to_
     assert CANARY not in format_text(found)
 
 
-def test_a_history_that_is_well_has_one_line_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_sound_history_has_one_line(tmp_path: Path) -> None:
     with nothing(tmp_path) as keys:
         before = content(tmp_path)
         found = findings(tmp_path, keys)
@@ -251,7 +250,7 @@ def test_a_history_that_is_well_has_one_line_and_nothing_is_left_beside_it(tmp_p
         assert [one.name for one in (tmp_path / "d").iterdir()] == ["history.db"]
 
 
-def test_the_log_of_a_daemon_that_was_killed_is_read_too(tmp_path: Path) -> None:
+def test_log_of_a_killed_daemon_is_read(tmp_path: Path) -> None:
     """What stands in the log alone is of the history: a look at the file by itself would miss it."""
     path = history(tmp_path)
     code = (
@@ -264,7 +263,7 @@ def test_the_log_of_a_daemon_that_was_killed_is_read_too(tmp_path: Path) -> None
     assert "is of format 99" in line.text
 
 
-def test_a_log_that_cannot_be_read_for_want_of_room_is_a_full_disk_and_not_a_broken_one(tmp_path: Path) -> None:
+def test_log_without_room_is_a_full_disk(tmp_path: Path) -> None:
     with mounted(tmp_path, "size=1m"):
         path = tmp_path / "d" / "history.db"
         code = (
@@ -279,7 +278,7 @@ def test_a_log_that_cannot_be_read_for_want_of_room_is_a_full_disk_and_not_a_bro
     assert line.text == f"{path}: disk I/O error (SQLITE_IOERR_SHMSIZE)"
 
 
-def test_an_engine_is_not_asked_with_a_token_that_is_a_pipe_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_token_that_is_a_pipe_stays_unread(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "token")
     with serving() as port:
         options = Peer(url=f"http://127.0.0.1:{port}/metrics", bearer_token_file=str(tmp_path / "token"))
@@ -287,13 +286,13 @@ def test_an_engine_is_not_asked_with_a_token_that_is_a_pipe_and_nobody_waits_for
             PageFetcher(options).fetch()
 
 
-def test_the_page_of_the_doctor_has_a_row_for_every_check() -> None:
+def test_doctor_page_has_a_row_a_check() -> None:
     page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)`", page.partition("## Grave mistakes")[0], re.MULTILINE)
     assert sorted(rows) == sorted({check.line for check in CHECKS})
 
 
-def test_results_begin_with_the_line_of_their_check(tmp_path: Path) -> None:
+def test_results_begin_with_their_check(tmp_path: Path) -> None:
     with nothing(tmp_path) as keys, serving() as port:
         lines = {one.check.partition(" ")[0] for one in findings(tmp_path, {**keys, "targets": [target(port)]})}
     assert lines <= {check.line for check in CHECKS}

@@ -16,7 +16,7 @@ def loaded(**keys: object) -> LoadedConfig:
     return LoadedConfig(path=Path("sizewatch.yaml"), config=config, plan=None, warnings=())
 
 
-def test_forecasts_are_on_off_or_none_without_a_history() -> None:
+def test_forecasts_are_on_off_or_none() -> None:
     texts = [
         (line.level, line.text)
         for keys in ({}, {"forecast": {"enabled": False}}, {"role": "node"})
@@ -29,7 +29,7 @@ def test_forecasts_are_on_off_or_none_without_a_history() -> None:
     ]
 
 
-def test_the_report_has_its_schedule_and_destinations_and_no_address(tmp_path: Path) -> None:
+def test_report_line_has_no_address(tmp_path: Path) -> None:
     addresses = {"chat": f"json://u:{CANARY}@127.0.0.1:1/{CANARY}"}
     (line,) = check_report(configured(tmp_path, addresses))
     assert line.level is CheckLevel.OK
@@ -38,6 +38,6 @@ def test_the_report_has_its_schedule_and_destinations_and_no_address(tmp_path: P
     assert CANARY not in format_text([line])
 
 
-def test_a_report_that_is_off_has_a_line(tmp_path: Path) -> None:
+def test_report_switched_off_has_a_line(tmp_path: Path) -> None:
     (line,) = check_report(configured(tmp_path, report={"enabled": False}))
     assert (line.level, line.text) == (CheckLevel.OK, "off (report.enabled: false)")

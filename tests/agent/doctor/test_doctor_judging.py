@@ -76,7 +76,7 @@ def with_fact(name: str, value: str) -> bytes:
     return PAGE.replace(before, f'{name}="{value}"'.encode())
 
 
-def test_a_target_that_runs_as_planned_is_told_in_one_line() -> None:
+def test_target_as_planned_is_one_line() -> None:
     parts = {"gpu": {"product": H100, "per_replica": 2}, "precision": {"kv": "bf16"}}
     (found,) = planned(with_gpus(tier(**parts), ("0", "1"), 2, gpu(0), gpu(1)))
     assert found.level is CheckLevel.OK
@@ -93,7 +93,7 @@ def test_a_target_that_runs_as_planned_is_told_in_one_line() -> None:
         ),
     ],
 )
-def test_another_model_or_engine_than_planned_fails(parts: Mapping[str, Any], text: str) -> None:
+def test_another_model_or_engine_fails(parts: Mapping[str, Any], text: str) -> None:
     (found,) = planned(page(tier=tier(**parts)))
     assert (found.level, found.text) == (CheckLevel.FAIL, text)
 
@@ -101,21 +101,21 @@ def test_another_model_or_engine_than_planned_fails(parts: Mapping[str, Any], te
 @pytest.mark.parametrize(
     ("name", "engine"), [("33-doctor-model/llamacpp.prom", "llamacpp"), ("33-doctor-model/tgi.prom", "tgi")]
 )
-def test_a_model_that_the_page_does_not_tell_is_not_told_as_planned(name: str, engine: str) -> None:
+def test_untold_model_is_not_told_as_planned(name: str, engine: str) -> None:
     body = (TESTS / "cases" / name).read_bytes()
     (found,) = planned(page(body, tier=tier(engine=engine, model="acme/giant-405b")))
     text = f"as planned: engine {engine}; the page tells no model, acme/giant-405b is the plan's alone"
     assert (found.level, found.text) == (CheckLevel.OK, text)
 
 
-def test_a_page_without_a_model_still_shows_another_engine() -> None:
+def test_untold_model_still_shows_another_engine() -> None:
     body = (TESTS / "cases" / "33-doctor-model" / "tgi.prom").read_bytes()
     (found,) = planned(page(body, tier=tier(model="acme/giant-405b")))
     assert found.level is CheckLevel.FAIL
 
 
 @pytest.mark.parametrize("model", ["small-llama", "Small-Llama", "org/small-llama", "/models/small-llama/"])
-def test_a_model_is_the_same_with_or_without_what_stands_before_its_name(model: str) -> None:
+def test_model_is_the_same_without_its_prefix(model: str) -> None:
     (found,) = planned(page(tier=tier(model=model)))
     assert found.level is CheckLevel.OK
 
@@ -133,7 +133,7 @@ def test_a_model_is_the_same_with_or_without_what_stands_before_its_name(model: 
         ("half", "fp16", CheckLevel.OK),
     ],
 )
-def test_the_kv_cache_must_have_the_format_that_was_planned(runs: str, plan: str, level: CheckLevel) -> None:
+def test_kv_cache_needs_the_planned_format(runs: str, plan: str, level: CheckLevel) -> None:
     (found,) = planned(page(with_fact("cache_dtype", runs), tier=tier(precision={"kv": plan})))
     assert found.level is level
     if level is not CheckLevel.OK:
@@ -157,7 +157,7 @@ def test_the_kv_cache_must_have_the_format_that_was_planned(runs: str, plan: str
         ((), 0, "", CheckLevel.WARN, "which of the GPUs"),
     ],
 )
-def test_a_replica_owns_as_many_gpus_as_planned(
+def test_replica_owns_as_many_gpus_as_planned(
     configured: tuple[str, ...], owned: int, missing: str, level: CheckLevel, text: str
 ) -> None:
     plan = tier(gpu={"product": H100, "per_replica": 2})
@@ -166,7 +166,7 @@ def test_a_replica_owns_as_many_gpus_as_planned(
     assert found.text.startswith(text)
 
 
-def test_another_product_than_planned_fails_however_it_is_spelt() -> None:
+def test_another_product_fails() -> None:
     plan = tier(gpu={"product": "H100 80GB HBM3", "per_replica": 1})
     (same,) = planned(with_gpus(plan, ("0",), 1, gpu(0)))
     assert same.level is CheckLevel.OK
@@ -174,7 +174,7 @@ def test_another_product_than_planned_fails_however_it_is_spelt() -> None:
     assert found.text == "runs on NVIDIA A100-SXM4-80GB, the plan was measured on H100 80GB HBM3"
 
 
-def test_where_no_gpu_is_read_none_is_missed() -> None:
+def test_unread_gpu_is_not_missed() -> None:
     (found,) = planned(page(tier=tier(gpu={"product": H100, "per_replica": 4})))
     assert found.level is CheckLevel.OK
 
@@ -183,7 +183,7 @@ def names(body: bytes, **target: Any) -> list[CheckResult]:
     return list(check_signals(page(body, target=target)))
 
 
-def test_rules_that_a_page_cannot_feed_are_named() -> None:
+def test_rules_without_data_are_named() -> None:
     old = (TESTS / "pages" / "vllm-0.8.5.prom").read_bytes()
     engine, mute, *_ = names(old, engine_version="0.8.5")
     assert engine.text.startswith("vLLM v1 (0.8.5 by the configuration, before 0.9.2 by its names): ")
@@ -194,13 +194,13 @@ def test_rules_that_a_page_cannot_feed_are_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["vllm-0.33.0.prom", "vllm-0.33.0.openmetrics.txt"])
-def test_a_page_of_the_newest_known_release_feeds_most_rules(name: str) -> None:
+def test_newest_release_feeds_most_rules(name: str) -> None:
     found, mute, *_ = names((TESTS / "pages" / name).read_bytes())
     assert found.text.startswith("vLLM v1 (after 0.29.0 by its names): 34 of 42 signals")
     assert mute.text == "AvailabilityBurn will say not_exposed", "no reason error on this page, and no HTTP answers"
 
 
-def test_a_family_that_is_broken_on_the_page_is_named() -> None:
+def test_broken_family_is_named() -> None:
     broken = PAGE.replace(b'vllm:num_requests_running{engine="0",model_name="small-llama"} ', b"#", 1)
     assert broken != PAGE
     broken += b'vllm:num_requests_running{engine="0",model_name="small-llama"} -1\n'
@@ -210,7 +210,7 @@ def test_a_family_that_is_broken_on_the_page_is_named() -> None:
     ]
 
 
-def test_a_page_that_took_long_is_warned_of() -> None:
+def test_slow_page_is_a_warning() -> None:
     _, slow = check_page(page(seconds=6.0))
     assert (slow.level, slow.text) == (CheckLevel.WARN, "53.7 kB in 6000 ms nears its timeout of 10 s")
 
@@ -229,15 +229,13 @@ NO_NVML = "NVML: the NVIDIA driver is not loaded (nvmlInit); no GPU is read, nex
         ({"gpus": {"source": "nvml"}}, None, CheckLevel.FAIL),
     ],
 )
-def test_missing_gpus_weigh_as_much_as_they_were_asked_for(
-    keys: dict[str, Any], plan: Plan | None, level: CheckLevel
-) -> None:
+def test_missing_gpus_weigh_as_they_were_asked(keys: dict[str, Any], plan: Plan | None, level: CheckLevel) -> None:
     (found,) = check_gpus(((), (NO_NVML,)), loaded(plan, **keys))
     assert found.level is level
     assert found.text.startswith(NO_NVML)
 
 
-def test_every_gpu_has_a_line_with_what_it_does_not_give() -> None:
+def test_every_gpu_has_a_line() -> None:
     blind = gpu(1, gaps={"gpu_energy_joules": "not supported", "pids": "not permitted"}, pids=())
     found = list(check_gpus(((gpu(0), blind), ()), loaded()))
     assert [(finding.check, finding.level, finding.text) for finding in found] == [
@@ -247,13 +245,13 @@ def test_every_gpu_has_a_line_with_what_it_does_not_give() -> None:
     ]
 
 
-def test_a_gpu_that_is_lost_is_a_warning_while_others_are_read() -> None:
+def test_lost_gpu_is_a_warning() -> None:
     lost, *rest = check_gpus(((gpu(0),), ("GPU 1: it is lost; tried again next turn",)), loaded())
     assert (lost.level, lost.text) == (CheckLevel.WARN, "GPU 1: it is lost; tried again next turn")
     assert [finding.level for finding in rest] == [CheckLevel.OK, CheckLevel.OK]
 
 
-def test_more_tokens_found_than_looked_up_fail_with_their_numbers() -> None:
+def test_impossible_token_counts_fail() -> None:
     hits = b'vllm:prefix_cache_hits_total{engine="0",model_name="small-llama"} '
     assert hits + b"0.0" in PAGE
     found = names(PAGE.replace(hits + b"0.0", hits + b"471978.0"))
@@ -266,7 +264,7 @@ def test_more_tokens_found_than_looked_up_fail_with_their_numbers() -> None:
 
 
 @pytest.mark.parametrize(("c_max", "level"), [(109, CheckLevel.OK), (110, CheckLevel.WARN)])
-def test_a_kv_cache_too_small_for_the_planned_requests_is_a_warning(c_max: int, level: CheckLevel) -> None:
+def test_kv_cache_too_small_is_a_warning(c_max: int, level: CheckLevel) -> None:
     # The engine's cache has 1,024 blocks of 32 tokens: 32,768.
     load = {"workload": {"prompt_tokens": {"p95": 300}}, "operating_point": {"c_max": c_max, "usable_rps": 5}}
     (found,) = planned(page(tier=tier(**load)))

@@ -23,20 +23,17 @@ def said(url: str, tiers: dict[str, Any] | None = None) -> list[CheckResult]:
 
 
 @pytest.mark.server
-def test_a_store_that_answers_is_one_good_line(tmp_path: Path) -> None:
+def test_store_that_answers_is_one_line(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as there:
         (found,) = said(there.url)
     assert found.level is CheckLevel.OK
     assert found.text.startswith(f"{there.url}: answered in ")
-
-
-def test_without_a_store_nothing_is_said() -> None:
     loaded = LoadedConfig(path=Path("sizewatch.yaml"), config=parse_config({}), plan=None, warnings=())
     assert list(check_store(loaded, time.time())) == []
 
 
 @pytest.mark.server
-def test_each_tier_is_counted_in_the_store_and_one_of_which_nothing_is_told_says_what_to_do(tmp_path: Path) -> None:
+def test_every_tier_is_counted_in_the_store(tmp_path: Path) -> None:
     tiers = {
         "mine": {"from": "engines", "selector": 'job="mine"'},
         "lost": {"from": "engines", "selector": 'job="lost"'},
@@ -74,7 +71,7 @@ def test_each_tier_is_counted_in_the_store_and_one_of_which_nothing_is_told_says
         (lambda handler: give(handler, vector(warnings=["no store"])), "with a warning"),
     ],
 )
-def test_one_that_does_not_is_a_failing_line_with_what_to_do(act: Callable[[Handler], None], words: str) -> None:
+def test_failing_store_has_advice(act: Callable[[Handler], None], words: str) -> None:
     with serving() as server:
         server.act = act
         (found,) = said(server.url)

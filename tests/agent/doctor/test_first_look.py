@@ -80,13 +80,13 @@ def test_only_full_cache_is_certain_in_seconds() -> None:
     assert {verdict.rule for verdict in verdicts if verdict.certainty == "certain"} == {"KvCacheNearCeiling"}
 
 
-def test_cache_at_the_brim_that_no_user_feels_is_only_a_warning() -> None:
+def test_unfelt_full_cache_is_a_warning() -> None:
     found = [(v.rule, v.status) for each in looks("kv_brim_healthy") for v in each.verdicts]
     assert {status for _, status in found} == {"warning"}
     assert {rule for rule, _ in found} <= {"KvCacheNearCeiling", "KvEviction"}
 
 
-def test_engine_that_makes_no_step_is_certainly_stopped() -> None:
+def test_engine_without_steps_is_certainly_stopped() -> None:
     first, _ = pair(recorded("overload"), 0.6)
     verdict = next(v for v in look([first, replace(first, t=first.t + 15)]).verdicts if v.rule == "EngineStalled")
     assert (verdict.certainty, verdict.status, verdict.subject.replica) == ("certain", "critical", "a")
@@ -181,7 +181,7 @@ def test_query_of_an_address_is_not_printed(capsys: pytest.CaptureFixture[str]) 
         assert "s3cret" not in out + err
 
 
-def test_queue_of_an_engine_that_counts_no_finished_request() -> None:
+def test_queue_without_finished_requests_is_told() -> None:
     queues = [v for each in looks("llamacpp") for v in each.verdicts if v.rule == "TtftSloBurn"]
     assert {verdict.unit for verdict in queues} == {"requests"}
     assert "how long they wait is not exposed" in queues[0].sentence
@@ -195,7 +195,7 @@ def test_every_page_gets_an_answer(page: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the pages of others are not here")
-def test_pages_of_others_get_an_answer_or_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pages_of_others_get_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     for page in sorted((SHARED / "pages").rglob("*.prom")):
         code, out, err = doctor(capsys, str(page))
         assert (code in (0, 1) and "one page seen" in out) or (code == 2 and str(page.name) in err), page

@@ -51,7 +51,7 @@ def findings(tmp_path: Path, kube: Kube, **more: Any) -> list[CheckResult]:
     ]
 
 
-def test_pods_are_checked_as_targets_are_and_the_others_are_named(tmp_path: Path, kube: Kube) -> None:
+def test_pods_are_checked_as_targets(tmp_path: Path, kube: Kube) -> None:
     with engines(1) as (engine,):
         kube.put(pod("a", annotations={**ON, "sizewatch.io/port": str(engine.port)}))
         kube.put(pod("b", annotations={**ON, "sizewatch.io/pool": "left"}))
@@ -65,9 +65,7 @@ def test_pods_are_checked_as_targets_are_and_the_others_are_named(tmp_path: Path
     assert all(one.advice for one in told if one.level != "ok")
 
 
-def test_a_node_without_an_engine_and_an_api_that_refuses_are_told_with_advice(
-    tmp_path: Path, kube: Kube, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_node_and_refusing_api_have_advice(tmp_path: Path, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no pod of this node is taken for an engine" in findings(tmp_path, kube)[1].text
     kube.refuse = 403
     (only,) = findings(tmp_path, kube)
@@ -80,7 +78,7 @@ def test_a_node_without_an_engine_and_an_api_that_refuses_are_told_with_advice(
     assert "left out: llm/c: has no address yet" in texts[1]
 
 
-def test_open_tiers_are_warned_of_and_named_namespaces_are_not(tmp_path: Path, kube: Kube) -> None:
+def test_open_tiers_are_warned_of(tmp_path: Path, kube: Kube) -> None:
     with engines(1) as (engine,):
         for namespace in ("dev", "prod"):
             kube.put(pod("vllm-0", namespace=namespace, annotations={**ON, "sizewatch.io/port": str(engine.port)}))

@@ -6,7 +6,6 @@ import http.server
 import os
 import shutil
 import ssl
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import trustme
 from engine_server import engines
+from loopback import LoopbackServer, Quiet, served
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
 from paths import TESTS
 from waiting import free_port
@@ -37,27 +37,18 @@ PAGE = (TESTS / "pages" / "steady_after_load.prom").read_bytes()
 METRICS = "text/plain; version=0.0.4"
 
 
-class Server(http.server.ThreadingHTTPServer):
+class Server(LoopbackServer):
     """Answers every GET with the same page, and tells its own time."""
 
-    daemon_threads = True
-
-    heard: list[str]
-
-    def __init__(self, body: bytes, *, status: int, content_type: str, ahead_seconds: float, name: str) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.name = name
+    def __init__(
+        self, body: bytes, status: int, content_type: str, ahead_seconds: float, name: str, heard: list[str]
+    ) -> None:
+        super().__init__(Handler)
+        self.name, self.heard = name, heard
         self.body, self.status, self.content_type, self.ahead_seconds = body, status, content_type, ahead_seconds
 
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that refuses the certificate hangs up; that is what is tested."""
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(Quiet, http.server.BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
@@ -74,9 +65,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def date_time_string(self, timestamp: float | None = None) -> str:
         return super().date_time_string(round(time.time() + self.server.ahead_seconds))
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
-
 
 @contextlib.contextmanager
 def serving(
@@ -90,20 +78,13 @@ def serving(
     server: str = "engine",
 ) -> Iterator[int]:
     """`heard` gets the head of each request, `server` is the header of each response."""
-    made = Server(body, status=status, content_type=content_type, ahead_seconds=ahead_seconds, name=server)
-    with made:
-        made.heard = heard if heard is not None else []
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            certificate.configure_cert(context)
-            made.socket = context.wrap_socket(made.socket, server_side=True)
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield made.port
-        finally:
-            made.shutdown()
-            thread.join()
+    made = Server(body, status, content_type, ahead_seconds, server, [] if heard is None else heard)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        certificate.configure_cert(context)
+        made.socket = context.wrap_socket(made.socket, server_side=True)
+    with served(made):
+        yield made.port
 
 
 def loaded(folder: Path, *targets: Mapping[str, Any], **keys: Any) -> LoadedConfig:
@@ -130,7 +111,7 @@ def only(findings: tuple[CheckResult, ...], check: str) -> CheckResult:
     return found
 
 
-def test_a_sound_installation_has_no_failing_line(tmp_path: Path) -> None:
+def test_sound_installation_has_no_failing_line(tmp_path: Path) -> None:
     with serving() as port:
         found = run_checks(loaded(tmp_path, target(port)))
     assert exit_code(found) == 0
@@ -155,7 +136,7 @@ def test_a_sound_installation_has_no_failing_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_page_of_two_workers_is_two_replicas_and_a_routers_page_none(tmp_path: Path) -> None:
+def test_two_workers_are_two_replicas(tmp_path: Path) -> None:
     with engines(2) as (sidecar, router):
         sidecar.pages = ((TESTS / "cases" / "04-sidecar-two-workers" / "page.prom").read_bytes(),)
         router.pages = ((TESTS / "cases" / "01-router" / "page.prom").read_bytes(),)
@@ -170,7 +151,7 @@ def test_a_page_of_two_workers_is_two_replicas_and_a_routers_page_none(tmp_path:
     assert refused.text.startswith("not_one_engine: a router's page")
 
 
-def test_a_target_by_its_address_alone_is_checked_without_configuration_and_plan() -> None:
+def test_address_alone_is_checked() -> None:
     with serving() as port:
         peer = Peer(url=f"http://127.0.0.1:{port}/metrics")
         (page,) = read_targets([Target(tier="", replica=f"127.0.0.1:{port}", pool="mixed", peer=peer)], time.time)
@@ -199,9 +180,7 @@ HTML, JSON = "text/html", "application/json"
         ({"body": b"x 1\ny\n"}, "syntax: "),
     ],
 )
-def test_a_target_that_gives_no_page_fails_with_the_reason_and_what_to_do(
-    tmp_path: Path, result: dict[str, Any], text: str
-) -> None:
+def test_target_without_a_page_fails(tmp_path: Path, result: dict[str, Any], text: str) -> None:
     with serving(**result) as port:
         found = run_checks(loaded(tmp_path, target(port)))
         failing = only(found, "target cpu-small/r")
@@ -212,7 +191,7 @@ def test_a_target_that_gives_no_page_fails_with_the_reason_and_what_to_do(
     assert about(found, "engine cpu-small/r") == []
 
 
-def test_a_closed_port_and_an_unknown_host_are_told_apart(tmp_path: Path) -> None:
+def test_closed_port_is_no_unknown_host(tmp_path: Path) -> None:
     port = free_port()
     elsewhere = {"url": "http://nowhere.invalid/metrics", "tier": "cpu-small", "replica": "gone"}
     found = run_checks(loaded(tmp_path, target(port), elsewhere))
@@ -222,7 +201,7 @@ def test_a_closed_port_and_an_unknown_host_are_told_apart(tmp_path: Path) -> Non
     assert "refused" not in unknown.text
 
 
-def test_a_self_signed_certificate_is_refused_until_its_ca_is_named(tmp_path: Path) -> None:
+def test_self_signed_certificate_needs_its_ca(tmp_path: Path) -> None:
     ca = trustme.CA()
     ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     with serving(certificate=ca.issue_cert("127.0.0.1")) as port:
@@ -235,7 +214,7 @@ def test_a_self_signed_certificate_is_refused_until_its_ca_is_named(tmp_path: Pa
     assert only(trusted, "clock cpu-small/r").text == "agrees to within a few seconds"
 
 
-def test_a_slow_and_a_fat_page_are_warned_of_before_they_fail(tmp_path: Path) -> None:
+def test_page_near_its_limit_is_a_warning(tmp_path: Path) -> None:
     with serving() as port:
         found = run_checks(loaded(tmp_path, target(port, max_page_bytes=60_000)))
     warning = about(found, "target cpu-small/r")[1]
@@ -244,7 +223,7 @@ def test_a_slow_and_a_fat_page_are_warned_of_before_they_fail(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("ahead", "side"), [(3600.0, "3600 s ahead of"), (-3600.0, "3600 s behind")])
-def test_a_clock_that_differs_is_named_with_its_side(tmp_path: Path, ahead: float, side: str) -> None:
+def test_differing_clock_is_named_with_its_side(tmp_path: Path, ahead: float, side: str) -> None:
     with serving(ahead_seconds=ahead) as port:
         found = run_checks(loaded(tmp_path, target(port)))
     warning = only(found, "clock cpu-small/r")
@@ -256,7 +235,7 @@ def test_a_clock_that_differs_is_named_with_its_side(tmp_path: Path, ahead: floa
     )
 
 
-def test_gpus_are_read_and_counted_through_nvml(tmp_path: Path, nvml: StandIn) -> None:
+def test_gpus_are_read_through_nvml(tmp_path: Path, nvml: StandIn) -> None:
     first, _ = nvml.add_gpu(), nvml.add_gpu()
     nvml.set({"1.samples": None, "1.util": None})
     found = run_checks(loaded(tmp_path, gpus={"source": "nvml"}))
@@ -266,7 +245,7 @@ def test_gpus_are_read_and_counted_through_nvml(tmp_path: Path, nvml: StandIn) -
     assert nvml.opened() == 0
 
 
-def test_the_gpus_of_a_target_are_compared_with_its_plan(tmp_path: Path, nvml: StandIn) -> None:
+def test_gpus_are_compared_with_the_plan(tmp_path: Path, nvml: StandIn) -> None:
     nvml.add_gpu()
     nvml.add_gpu()
     slo = {"ttft_p99_seconds": 2}
@@ -283,40 +262,36 @@ def test_the_gpus_of_a_target_are_compared_with_its_plan(tmp_path: Path, nvml: S
         assert planned("L40S").text == "runs on NVIDIA H100 80GB HBM3, the plan was measured on L40S"
 
 
-def test_gpus_are_read_through_a_dcgm_exporter(tmp_path: Path) -> None:
-    labels = b'{gpu="0",UUID="GPU-a",modelName="NVIDIA L40S"}'
-    page = b"# TYPE DCGM_FI_DEV_GPU_TEMP gauge\nDCGM_FI_DEV_GPU_TEMP" + labels + b" 41\n"
-    with serving(page) as port:
-        dcgm = {"source": "dcgm", "dcgm": {"url": f"http://127.0.0.1:{port}/metrics"}}
-        found = run_checks(loaded(tmp_path, gpus=dcgm))
-        gone = dict(dcgm, dcgm={"url": f"http://127.0.0.1:{free_port()}/metrics"})
-        lost = run_checks(loaded(tmp_path, gpus=gone))
-    assert only(found, "gpus").text == "1 read through dcgm"
-    assert only(found, "gpu 0").text.startswith("NVIDIA L40S, GPU-a, 0 processes seen; not given: ")
-    failing = only(lost, "gpus")
-    assert failing.level is CheckLevel.FAIL
-    assert failing.text.startswith("dcgm-exporter: connect: ")
+DCGM_PAGE = b"""# TYPE DCGM_FI_DEV_GPU_TEMP gauge
+DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a",modelName="NVIDIA L40S"} 41
+"""
+AMD_PAGE = (TESTS / "gpu_exporter_pages" / "made-amd-1.5-mi300x.prom").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("source", "page", "title", "first"),
+    ("source", "page", "title", "count", "first"),
     [
-        ("amd", "made-amd-1.5-mi300x.prom", "AMD device-metrics-exporter", "AMD Instinct MI300X OAM, 692501000010, 2 "),
+        ("dcgm", DCGM_PAGE, "dcgm-exporter", "1", "NVIDIA L40S, GPU-a, 0 processes seen; not given: "),
+        ("amd", AMD_PAGE, "AMD device-metrics-exporter", "2", "AMD Instinct MI300X OAM, 692501000010, 2 "),
     ],
 )
-def test_gpus_are_read_through_every_exporter(tmp_path: Path, source: str, page: str, title: str, first: str) -> None:
-    with serving((TESTS / "gpu_exporter_pages" / page).read_bytes()) as port:
-        keys = {"source": source, source: {"url": f"http://127.0.0.1:{port}/metrics"}}
-        found = run_checks(loaded(tmp_path, gpus=keys))
-        gone = {"source": source, source: {"url": f"http://127.0.0.1:{free_port()}/metrics"}}
-        lost = run_checks(loaded(tmp_path, gpus=gone))
-    assert only(found, "gpus").text.endswith(f" read through {source}")
+def test_gpus_are_read_through_exporters(
+    tmp_path: Path, source: str, page: bytes, title: str, count: str, first: str
+) -> None:
+    def read(port: int) -> tuple[CheckResult, ...]:
+        gpus = {"source": source, source: {"url": f"http://127.0.0.1:{port}/metrics"}}
+        return run_checks(loaded(tmp_path, gpus=gpus))
+
+    with serving(page) as port:
+        found = read(port)
+    lost = only(read(free_port()), "gpus")
+    assert only(found, "gpus").text == f"{count} read through {source}"
     assert about(found, "gpu 0")[0].text.startswith(first)
-    assert only(lost, "gpus").level is CheckLevel.FAIL
-    assert only(lost, "gpus").text.startswith(f"{title}: connect: ")
+    assert lost.level is CheckLevel.FAIL
+    assert lost.text.startswith(f"{title}: connect: ")
 
 
-def test_mig_instances_are_named_by_what_they_are_called(tmp_path: Path) -> None:
+def test_mig_instances_are_named(tmp_path: Path) -> None:
     with serving((TESTS / "gpu_exporter_pages" / "made-dcgm-mig.prom").read_bytes()) as port:
         keys = {"source": "dcgm", "dcgm": {"url": f"http://127.0.0.1:{port}/metrics"}}
         found = run_checks(loaded(tmp_path, target(port, gpus=["GPU-5f3c/1"]), gpus=keys))
@@ -324,7 +299,7 @@ def test_mig_instances_are_named_by_what_they_are_called(tmp_path: Path) -> None
     assert only(found, "gpu GPU-5f3c/1").text.startswith("NVIDIA H100 80GB HBM3 MIG 3g.40gb, GPU-5f3c/1, ")
 
 
-def test_a_configuration_that_cannot_be_used_fails_line_by_line(tmp_path: Path) -> None:
+def test_wrong_configuration_fails_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / "sizewatch.yaml"
     shutil.copy(TESTS / "configs" / "ten-mistakes.yaml", path)
     shutil.copy(TESTS / "plans" / "cpu-small.yaml", tmp_path / "plan.yaml")
@@ -335,7 +310,7 @@ def test_a_configuration_that_cannot_be_used_fails_line_by_line(tmp_path: Path) 
     assert [finding.text for finding in about(found, "config")] == list(caught.value.problems)
 
 
-def test_warnings_of_the_configuration_and_a_missing_plan_are_lines_of_their_own(tmp_path: Path) -> None:
+def test_warnings_have_their_own_lines(tmp_path: Path) -> None:
     path = tmp_path / "sizewatch.yaml"
     port = free_port()
     path.write_text(f"web: {{listen: '0.0.0.0:{port}'}}\ngpus: {{source: none}}\n", encoding="utf-8")
@@ -347,7 +322,7 @@ def test_warnings_of_the_configuration_and_a_missing_plan_are_lines_of_their_own
     assert exit_code(found) == 0
 
 
-def test_the_folder_of_the_history_is_tried(tmp_path: Path) -> None:
+def test_data_folder_is_tried(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
 
     def folder(name: str) -> CheckResult:
@@ -376,20 +351,20 @@ def web(folder: Path, listen: str, **keys: Any) -> list[CheckResult]:
     return about(run_checks(loaded(folder, web={"listen": listen, **keys})), "web")
 
 
-def test_a_port_that_is_taken_by_another_program_fails(tmp_path: Path) -> None:
+def test_taken_port_fails(tmp_path: Path) -> None:
     with serving(b'{"version": "0.1.0"}') as port:
         (taken,) = web(tmp_path, f"127.0.0.1:{port}")
     assert taken.level is CheckLevel.FAIL
     assert f"ss -ltnp 'sport = :{port}'" in taken.advice
 
 
-def test_an_address_of_another_machine_cannot_be_listened_on(tmp_path: Path) -> None:
+def test_foreign_address_fails(tmp_path: Path) -> None:
     (wrong,) = web(tmp_path, "192.0.2.1:19095")
     assert wrong.level is CheckLevel.FAIL
     assert wrong.text.startswith(f"192.0.2.1:19095: {os.strerror(errno.EADDRNOTAVAIL)}")
 
 
-def test_files_of_the_web_server_are_tried(tmp_path: Path) -> None:
+def test_web_files_are_tried(tmp_path: Path) -> None:
     ca, other = trustme.CA(), trustme.CA()
     leaf = ca.issue_cert("localhost")
     leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
@@ -403,7 +378,7 @@ def test_files_of_the_web_server_are_tried(tmp_path: Path) -> None:
     assert token.text == f"web.bearer_token_file: {tmp_path}/no-token cannot be read: No such file or directory"
 
 
-def test_the_text_has_a_line_a_finding_its_advice_and_a_last_line_for_the_whole() -> None:
+def test_text_has_a_line_a_finding() -> None:
     good = CheckResult(check="web", level=CheckLevel.OK, text="free")
     bad = CheckResult(check="data_dir", level=CheckLevel.FAIL, text="full", advice="free space")
     assert format_text((good, bad)) == (

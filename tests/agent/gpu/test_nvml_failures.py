@@ -23,7 +23,7 @@ FIRST_GPU = "GPU 0 (GPU-00000000-0000-4000-8000-000000000000, NVIDIA H100 80GB H
 
 
 @pytest.mark.parametrize("code", [GPU_IS_LOST, RESET_REQUIRED, UNKNOWN])
-def test_a_gpu_lost_half_way_costs_itself_this_turn_and_is_back_in_the_next(machine, code):
+def test_gpu_lost_half_way_costs_itself(machine, code):
     first, second = machine.standin.add_gpu(), machine.standin.add_gpu()
     assert [gpu.gpu for gpu in machine.turn()] == [first, second]
     machine.standin.set({"0.error.nvmlDeviceGetMemoryInfo_v2": code})
@@ -38,7 +38,7 @@ def test_a_gpu_lost_half_way_costs_itself_this_turn_and_is_back_in_the_next(mach
     assert "nvmlDeviceGetHandleByUUID" in machine.standin.calls()
 
 
-def test_a_gpu_that_vanishes_is_named_every_turn_until_it_is_back_and_its_sums_go_on(machine):
+def test_vanished_gpu_is_named_and_sums_continue(machine):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"0.energy_mj": 50_000})
@@ -58,7 +58,7 @@ def test_a_gpu_that_vanishes_is_named_every_turn_until_it_is_back_and_its_sums_g
     assert machine.only().counters["gpu_energy_joules"] == pytest.approx(before + 1_500.0)
 
 
-def test_a_gpu_that_cannot_be_opened_does_not_hide_the_others(machine):
+def test_unopened_gpu_does_not_hide_others(machine):
     machine.standin.add_gpu()
     second = machine.standin.add_gpu()
     machine.standin.set({"0.error.nvmlDeviceGetUUID": UNKNOWN})
@@ -68,7 +68,7 @@ def test_a_gpu_that_cannot_be_opened_does_not_hide_the_others(machine):
     assert [gpu.index for gpu in machine.turn()] == [0, 1]
 
 
-def test_a_driver_that_goes_away_half_way_keeps_what_was_read_and_is_opened_again(machine):
+def test_lost_driver_keeps_what_was_read(machine):
     first, second = machine.standin.add_gpu(), machine.standin.add_gpu()
     machine.turn()
     machine.standin.set({"0.energy_mj": 8_000_000, "1.error.nvmlDeviceGetTemperatureV": DRIVER_NOT_LOADED})
@@ -88,7 +88,7 @@ def test_a_driver_that_goes_away_half_way_keeps_what_was_read_and_is_opened_agai
 
 
 @pytest.mark.parametrize("code", [DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND])
-def test_without_a_driver_there_is_one_problem_and_opening_backs_off(machine, code):
+def test_opening_without_a_driver_backs_off(machine, code):
     machine.standin.add_gpu()
     machine.standin.set({"error.nvmlInitWithFlags": code})
     opened_at = []
@@ -108,7 +108,7 @@ def test_without_a_driver_there_is_one_problem_and_opening_backs_off(machine, co
     assert machine.problems[0].endswith("no GPU is read, next try after 10 s"), "it begins anew"
 
 
-def test_a_driver_without_a_gpu_is_said_and_tried_again(machine):
+def test_driver_without_a_gpu_is_said(machine):
     assert machine.turn() == ()
     assert machine.problems == ("NVML: the driver runs but shows no GPU; no GPU is read, next try after 10 s",)
     assert machine.turn() == ()
@@ -119,7 +119,7 @@ def test_a_driver_without_a_gpu_is_said_and_tried_again(machine):
     machine.only()
 
 
-def test_opening_that_fails_half_way_leaves_the_library_closed(machine):
+def test_failed_opening_leaves_the_library_closed(machine):
     machine.standin.add_gpu()
     machine.standin.set({"error.nvmlDeviceGetCount_v2": UNKNOWN})
     assert machine.turn() == ()
@@ -127,13 +127,13 @@ def test_opening_that_fails_half_way_leaves_the_library_closed(machine):
     assert "nvmlDeviceGetCount" in machine.problems[0]
 
 
-def test_a_driver_that_does_not_tell_its_version_is_read_all_the_same(machine):
+def test_driver_without_a_version_is_read(machine):
     machine.standin.add_gpu(celsius=None)
     machine.standin.set({"driver": None})
     assert "driver of unknown version" in machine.only().gaps["gpu_temperature_celsius"]
 
 
-def test_a_hanging_call_costs_its_turns_and_no_threads_and_then_all_goes_on(nvml):
+def test_hanging_call_costs_turns_and_no_threads(nvml):
     nvml.add_gpu()
     reader = NvmlReader(deadline_seconds=0.2)
     # A busy machine may take longer than that for the first one, which opens the library.
@@ -158,7 +158,7 @@ def wait_for_readouts(reader: NvmlReader) -> tuple[GpuReadout, ...]:
     return readouts
 
 
-def test_closing_gives_the_library_back_ends_the_thread_and_may_be_done_twice(nvml):
+def test_closing_ends_library_and_thread(nvml):
     nvml.add_gpu()
     before = set(threading.enumerate())
     reader = NvmlReader()
@@ -170,7 +170,7 @@ def test_closing_gives_the_library_back_ends_the_thread_and_may_be_done_twice(nv
     assert wait_for(lambda: set(threading.enumerate()) <= before)
 
 
-def test_a_defect_in_a_cycle_that_came_late_is_raised_by_the_next(nvml, monkeypatch):
+def test_late_defect_is_raised_by_the_next(nvml, monkeypatch):
     nvml.add_gpu()
     reader = NvmlReader(deadline_seconds=0.05)
     release = threading.Event()
@@ -188,7 +188,7 @@ def test_a_defect_in_a_cycle_that_came_late_is_raised_by_the_next(nvml, monkeypa
         reader.read(15.0)
 
 
-def test_closing_does_not_wait_for_a_hanging_library(nvml):
+def test_closing_does_not_wait_for_hanging_calls(nvml):
     nvml.add_gpu()
     reader = NvmlReader(deadline_seconds=0.1)
     nvml.set({"hang.nvmlDeviceGetCount_v2": 1})
@@ -200,7 +200,7 @@ def test_closing_does_not_wait_for_a_hanging_library(nvml):
     nvml.set({"hang.nvmlDeviceGetCount_v2": None})
 
 
-def test_samples_of_an_unknown_type_cost_the_turn_and_are_reported(machine):
+def test_samples_of_unknown_type_are_reported(machine):
     machine.standin.add_gpu(sample_type=77)
     assert machine.turn() == ()
     assert machine.problems == (
@@ -211,7 +211,7 @@ def test_samples_of_an_unknown_type_cost_the_turn_and_are_reported(machine):
 # ---- the binding ----
 
 
-def test_the_sets_of_codes_hold_the_errors_of_the_binding_that_they_mean():
+def test_code_sets_hold_errors_of_the_binding():
     def values(*names: str) -> set[int]:
         return {getattr(pynvml, f"NVML_ERROR_{name}") for name in names}
 
@@ -224,20 +224,20 @@ def test_the_sets_of_codes_hold_the_errors_of_the_binding_that_they_mean():
     assert not LIBRARY_LOST & (UNSUPPORTED | NO_DATA)
 
 
-def test_a_code_that_nobody_knows_costs_the_gpu_its_turn_and_is_named(machine):
+def test_unknown_code_costs_the_turn(machine):
     machine.standin.add_gpu()
     machine.standin.set({"error.nvmlDeviceGetTotalEnergyConsumption": 4711})
     assert machine.turn() == ()
     assert "(nvmlDeviceGetTotalEnergyConsumption)" in machine.problems[0]
 
 
-def test_a_function_that_the_binding_lacks_is_a_gap():
+def test_function_without_a_binding_is_a_gap():
     with pytest.raises(NvmlError) as refused:
         ask("nvmlDeviceGetNothingOfTheKind")
     assert refused.value.is_unsupported
 
 
-def test_a_text_that_cannot_be_decoded_is_refused_and_not_raised(machine):
+def test_undecodable_text_is_refused(machine):
     machine.standin.add_gpu()
     state = machine.standin.state_file
     state.write_bytes(state.read_bytes().replace(b"NVIDIA H100", b"NVIDIA \xff100"))
@@ -266,7 +266,7 @@ def read_in_a_new_process(**environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_machine_without_the_library_gives_no_readout_and_one_problem():
+def test_missing_library_is_one_problem():
     if (
         subprocess.run([sys.executable, "-c", LOAD], env={**os.environ, "LD_LIBRARY_PATH": ""}, check=False).returncode
         == 0
@@ -278,7 +278,7 @@ def test_a_machine_without_the_library_gives_no_readout_and_one_problem():
     assert problems.count("no GPU is read") == 1
 
 
-def test_the_library_is_found_through_the_loaders_path_as_in_production(tmp_path, nvml):
+def test_library_is_found_on_the_loader_path(tmp_path, nvml):
     state = tmp_path / "state"
     state.write_text("driver=580\ncount=1\n0.uuid=GPU-a\n0.name=NVIDIA L4\n0.celsius=40\n", encoding="ascii")
     readouts, problems = read_in_a_new_process(

@@ -17,12 +17,12 @@ def faults(gpu):
     return gpu.counters.get("gpu_fault_events"), parts
 
 
-def test_without_faults_the_count_is_zero_from_the_first_turn(machine):
+def test_fault_count_starts_at_zero(machine):
     machine.standin.add_gpu()
     assert faults(machine.only()) == (0, {})
 
 
-def test_each_fault_is_counted_once_also_when_the_same_code_comes_again(machine, caplog):
+def test_each_fault_is_counted_once(machine, caplog):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"events": "1:0:79:-,2:0:79:-,3:0:31:-"})
@@ -34,7 +34,7 @@ def test_each_fault_is_counted_once_also_when_the_same_code_comes_again(machine,
     assert faults(machine.only()) == (4, {"xid-31": 1, "xid-79": 3})
 
 
-def test_a_fault_belongs_to_the_gpu_that_had_it(machine):
+def test_fault_belongs_to_its_gpu(machine):
     machine.standin.add_gpu()
     machine.standin.add_gpu()
     machine.turn()
@@ -43,7 +43,7 @@ def test_a_fault_belongs_to_the_gpu_that_had_it(machine):
     assert (faults(first), faults(second)) == ((0, {}), (1, {"xid-63": 1}))
 
 
-def test_a_storm_of_faults_is_taken_in_parts_and_loses_none(machine):
+def test_storm_of_faults_loses_none(machine):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"events": ",".join(f"{number}:0:13:-" for number in range(1, MOST_EVENTS + 51))})
@@ -53,7 +53,7 @@ def test_a_storm_of_faults_is_taken_in_parts_and_loses_none(machine):
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
 @pytest.mark.parametrize("call", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2"])
-def test_faults_that_cannot_be_seen_are_a_gap_and_no_zero(machine, call, code):
+def test_hidden_faults_are_a_gap(machine, call, code):
     machine.standin.add_gpu()
     machine.standin.set({f"error.{call}": code})
     machine.turn()
@@ -64,7 +64,7 @@ def test_faults_that_cannot_be_seen_are_a_gap_and_no_zero(machine, call, code):
         assert gpu.gaps[name] == f"{words} by NVIDIA H100 80GB HBM3 (driver 580.95.05)"
 
 
-def test_one_gpu_that_does_not_report_does_not_hide_the_others_faults(machine):
+def test_silent_gpu_does_not_hide_others(machine):
     machine.standin.add_gpu()
     machine.standin.add_gpu()
     machine.standin.set({"0.error.nvmlDeviceRegisterEvents": NOT_SUPPORTED})
@@ -77,7 +77,7 @@ def test_one_gpu_that_does_not_report_does_not_hide_the_others_faults(machine):
     assert "nvmlDeviceRegisterEvents" not in machine.standin.calls()
 
 
-def test_waiting_that_fails_is_told_and_the_gpus_are_registered_again(machine):
+def test_failed_waiting_registers_gpus_again(machine):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"error.nvmlEventSetWait_v2": GPU_IS_LOST})
@@ -90,7 +90,7 @@ def test_waiting_that_fails_is_told_and_the_gpus_are_registered_again(machine):
     assert machine.standin.lent() == 3
 
 
-def test_the_last_fault_of_a_gpu_that_is_lost_is_counted_when_it_is_back(machine):
+def test_last_fault_of_a_lost_gpu_counts(machine):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"events": "1:0:79:-", "0.gone": 1})
@@ -99,7 +99,7 @@ def test_the_last_fault_of_a_gpu_that_is_lost_is_counted_when_it_is_back(machine
     assert faults(machine.only()) == (1, {"xid-79": 1})
 
 
-def test_a_gpu_that_is_back_is_registered_again_and_reports_once(machine):
+def test_returned_gpu_reports_once(machine):
     machine.standin.add_gpu()
     machine.standin.add_gpu()
     machine.turn()
@@ -117,7 +117,7 @@ def test_a_gpu_that_is_back_is_registered_again_and_reports_once(machine):
     assert "nvmlDeviceRegisterEvents" not in machine.standin.calls()
 
 
-def test_counts_go_on_when_the_driver_was_away(machine):
+def test_counts_continue_after_the_driver(machine):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"events": "1:0:31:-"})
@@ -130,7 +130,7 @@ def test_counts_go_on_when_the_driver_was_away(machine):
     assert faults(machine.only()) == (2, {"xid-31": 2})
 
 
-def test_a_driver_that_goes_away_while_faults_are_collected_is_opened_again(machine):
+def test_driver_lost_while_collecting_is_opened_again(machine):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"error.nvmlEventSetWait_v2": DRIVER_NOT_LOADED})

@@ -18,7 +18,7 @@ def throttled(gpu):
 # ---- throttling ----
 
 
-def test_power_and_heat_are_the_increase_of_the_drivers_nanoseconds(machine):
+def test_throttling_is_the_increase_of_driver_totals(machine):
     machine.standin.add_gpu()
     assert throttled(machine.only()) == (0.0, 0.0, 0.0, 0.0)
     machine.standin.set({"0.field.74": 3_000_000_000 + 4_500_000_000, "0.field.75": 250_000_000})
@@ -26,67 +26,62 @@ def test_power_and_heat_are_the_increase_of_the_drivers_nanoseconds(machine):
     assert throttled(machine.only()) == pytest.approx((4.5, 0.25, 0.0, 30.0))
 
 
-def test_the_boards_brakes_are_polled_and_stand_for_the_time_since_the_poll_before(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"0.reasons": POWER_BRAKE})
-    gpu = machine.only()
-    assert throttled(gpu) == pytest.approx((0.0, 0.0, 15.0, 15.0))
-    assert "gpu_throttled_hardware_seconds" in gpu.sampled
-    assert "gpu_throttled_power_seconds" not in gpu.sampled
+NO_TOTALS = {"field.74": None, "field.75": None}
+EVERY = frozenset({"power", "thermal", "hardware"})
+BOARD, TO_THERMAL = frozenset({"hardware"}), frozenset({"thermal", "hardware"})
+FIELDS, BITS = "nvmlDeviceGetFieldValues", "nvmlDeviceGetCurrentClocksEventReasons"
 
 
 @pytest.mark.parametrize(
-    ("reasons", "expected"),
+    ("gpu", "lacking", "changes", "seconds", "polled"),
     [
-        (IDLE | APPLICATION_CLOCKS | SYNC_BOOST | DISPLAY | RELIABILITY, (0.0, 0.0, 0.0)),
-        (POWER_CAP, (15.0, 0.0, 0.0)),
-        (SW_THERMAL, (0.0, 15.0, 0.0)),
-        (HW_SLOWDOWN, (0.0, 0.0, 15.0)),
-        (BOARD_LIMIT, (0.0, 0.0, 15.0)),
-        (HW_SLOWDOWN | HW_THERMAL, (0.0, 15.0, 0.0)),
-        (HW_SLOWDOWN | HW_THERMAL | POWER_BRAKE, (0.0, 15.0, 15.0)),
-        (POWER_CAP | SW_THERMAL, (15.0, 15.0, 0.0)),
+        ({}, None, {"reasons": POWER_BRAKE}, (0.0, 0.0, 15.0), BOARD),
+        (NO_TOTALS, None, {"reasons": IDLE | APPLICATION_CLOCKS | SYNC_BOOST | DISPLAY}, (0.0, 0.0, 0.0), EVERY),
+        (NO_TOTALS, None, {"reasons": RELIABILITY}, (0.0, 0.0, 0.0), EVERY),
+        (NO_TOTALS, None, {"reasons": POWER_CAP}, (15.0, 0.0, 0.0), EVERY),
+        (NO_TOTALS, None, {"reasons": SW_THERMAL}, (0.0, 15.0, 0.0), EVERY),
+        (NO_TOTALS, None, {"reasons": HW_SLOWDOWN}, (0.0, 0.0, 15.0), EVERY),
+        (NO_TOTALS, None, {"reasons": BOARD_LIMIT}, (0.0, 0.0, 15.0), EVERY),
+        (NO_TOTALS, None, {"reasons": HW_SLOWDOWN | HW_THERMAL}, (0.0, 15.0, 0.0), EVERY),
+        (NO_TOTALS, None, {"reasons": HW_SLOWDOWN | HW_THERMAL | POWER_BRAKE}, (0.0, 15.0, 15.0), EVERY),
+        (NO_TOTALS, None, {"reasons": POWER_CAP | SW_THERMAL}, (15.0, 15.0, 0.0), EVERY),
+        # An older driver answers by policy in place of the field, and names its bits otherwise.
+        (
+            {"violation.0": 0, "violation.1": 10},
+            FIELDS,
+            {"violation.0": 2_000_000_000, "violation.1": 1_000_000_010},
+            (2.0, 1.0, 0.0),
+            BOARD,
+        ),
+        # A refused policy does not silence the other.
+        (
+            {"violation.0": 0},
+            FIELDS,
+            {"violation.0": 2_000_000_000, "reasons": SW_THERMAL},
+            (2.0, 15.0, 0.0),
+            TO_THERMAL,
+        ),
+        ({"reasons": POWER_BRAKE}, BITS, {}, (0.0, 0.0, 15.0), BOARD),
+        # The totals move in tenths of a second: no cause lasts longer than the turn.
+        ({}, None, {"field.74": 3_000_000_000 + 15_100_000_000}, (15.0, 0.0, 0.0), BOARD),
+        # A field that the driver does not know is polled, a field of another type is read by its type.
+        ({"field.75.return": 2, "reasons": SW_THERMAL}, None, {}, (0.0, 15.0, 0.0), TO_THERMAL),
+        ({"field.74.type": 0, "field.74": 0}, None, {"field.74": 2_500_000_000}, (2.5, 0.0, 0.0), BOARD),
     ],
 )
-def test_without_totals_every_cause_is_polled_and_marked(machine, reasons, expected):
-    machine.standin.add_gpu(**{"field.74": None, "field.75": None})
+def test_every_cause_has_its_seconds(machine, gpu, lacking, changes, seconds, polled):
+    machine.standin.add_gpu(**gpu)
+    if lacking is not None:
+        machine.standin.set({f"error.{lacking}": FUNCTION_NOT_FOUND})
     machine.only()
-    machine.standin.set({"0.reasons": reasons})
-    gpu = machine.only()
-    assert throttled(gpu) == pytest.approx((*expected, 15.0))
-    assert {f"gpu_throttled_{name}_seconds" for name in ("power", "thermal", "hardware")} <= gpu.sampled
-    assert not [name for name in gpu.gaps if name.startswith("gpu_throttled")]
+    machine.standin.set({f"0.{name}": value for name, value in changes.items()})
+    found = machine.only()
+    assert throttled(found) == pytest.approx((*seconds, 15.0))
+    assert {name for name in EVERY if f"gpu_throttled_{name}_seconds" in found.sampled} == polled
+    assert not [name for name in found.gaps if name.startswith("gpu_throttled")]
 
 
-def test_an_older_driver_answers_by_policy_instead_of_field(machine):
-    machine.standin.add_gpu(**{"violation.0": 0, "violation.1": 10})
-    machine.standin.set({"error.nvmlDeviceGetFieldValues": FUNCTION_NOT_FOUND})
-    machine.only()
-    machine.standin.set({"0.violation.0": 2_000_000_000, "0.violation.1": 1_000_000_010})
-    gpu = machine.only()
-    assert throttled(gpu) == pytest.approx((2.0, 1.0, 0.0, 15.0))
-    assert gpu.sampled.isdisjoint({"gpu_throttled_power_seconds", "gpu_throttled_thermal_seconds"})
-
-
-def test_one_policy_that_is_refused_does_not_silence_the_other(machine):
-    machine.standin.add_gpu(**{"violation.0": 0})
-    machine.standin.set({"error.nvmlDeviceGetFieldValues": FUNCTION_NOT_FOUND})
-    machine.only()
-    machine.standin.set({"0.violation.0": 2_000_000_000, "0.reasons": SW_THERMAL})
-    gpu = machine.only()
-    assert throttled(gpu) == pytest.approx((2.0, 15.0, 0.0, 15.0))
-    assert "gpu_throttled_power_seconds" not in gpu.sampled
-
-
-def test_an_older_driver_has_its_bits_under_the_older_name(machine):
-    machine.standin.add_gpu(reasons=POWER_BRAKE)
-    machine.standin.set({"error.nvmlDeviceGetCurrentClocksEventReasons": FUNCTION_NOT_FOUND})
-    machine.only()
-    assert throttled(machine.only())[2] == 15.0
-
-
-def test_without_bits_only_the_boards_brakes_are_a_gap(machine):
+def test_boards_without_bits_are_a_gap(machine):
     machine.standin.add_gpu(reasons=None)
     machine.only()
     machine.standin.set({"0.field.74": 4_000_000_000})
@@ -95,7 +90,7 @@ def test_without_bits_only_the_boards_brakes_are_a_gap(machine):
     assert gpu.gaps["gpu_throttled_hardware_seconds"] == "not supported by NVIDIA H100 80GB HBM3 (driver 580.95.05)"
 
 
-def test_a_total_that_fell_covers_nothing_of_its_turn(machine):
+def test_fallen_total_covers_nothing(machine):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"0.field.74": 1_000_000})
@@ -104,15 +99,7 @@ def test_a_total_that_fell_covers_nothing_of_its_turn(machine):
     assert throttled(machine.only()) == pytest.approx((1.0, 0.0, 0.0, 15.0))
 
 
-def test_no_cause_holds_the_clocks_down_for_longer_than_the_turn_took(machine):
-    """The driver's totals move in tenths of a second."""
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"0.field.74": 3_000_000_000 + 15_100_000_000})
-    assert throttled(machine.only())[0] == 15.0
-
-
-def test_time_without_the_gpu_is_covered_by_nothing(machine):
+def test_time_without_the_gpu_is_uncovered(machine):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"0.gone": 1})
@@ -123,25 +110,10 @@ def test_time_without_the_gpu_is_covered_by_nothing(machine):
     assert throttled(machine.only()) == pytest.approx((1.0, 0.0, 0.0, 15.0))
 
 
-def test_a_field_that_says_the_gpu_is_gone_costs_it_the_turn(machine):
+def test_field_of_lost_gpu_costs_the_turn(machine):
     machine.standin.add_gpu(**{"field.74.return": GPU_IS_LOST})
     assert machine.turn() == ()
     assert "GPU is lost" in machine.problems[0]
-
-
-def test_a_field_that_the_driver_does_not_know_is_no_defect_of_ours(machine):
-    machine.standin.add_gpu(**{"field.75.return": 2, "reasons": SW_THERMAL})
-    machine.only()
-    gpu = machine.only()
-    assert throttled(gpu)[1] == 15.0  # polled
-    assert "gpu_throttled_thermal_seconds" in gpu.sampled
-
-
-def test_a_field_of_another_type_is_read_by_its_type(machine):
-    machine.standin.add_gpu(**{"field.74.type": 0, "field.74": 0})
-    machine.only()
-    machine.standin.set({"0.field.74": 2_500_000_000})
-    assert throttled(machine.only())[0] == pytest.approx(2.5)
 
 
 # ---- memory errors ----
@@ -152,21 +124,21 @@ def errors(gpu):
     return gpu.counters.get("gpu_ecc_correctable_errors"), gpu.counters.get("gpu_ecc_uncorrectable_errors")
 
 
-def test_memory_errors_count_from_where_the_reader_began_not_from_the_gpus_birth(machine):
+def test_memory_errors_count_from_the_first_turn(machine):
     machine.standin.add_gpu()  # 12 corrected in its life
     assert errors(machine.only()) == (0, 0)
     machine.standin.set({"0.field.5": 15, "0.field.6": 1})
     assert errors(machine.only(60.0)) == (3, 1)
 
 
-def test_memory_errors_are_asked_for_once_a_minute_and_told_every_turn(machine):
+def test_memory_errors_are_asked_once_a_minute(machine):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"0.field.5": 13})
     assert [errors(machine.only())[0] for _ in range(4)] == [0, 0, 0, 1]
 
 
-def test_an_error_that_happened_while_the_gpu_was_away_is_counted(machine):
+def test_error_while_away_is_counted(machine):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"0.gone": 1})
@@ -175,14 +147,14 @@ def test_an_error_that_happened_while_the_gpu_was_away_is_counted(machine):
     assert errors(machine.only()) == (0, 2)
 
 
-def test_totals_that_were_cleared_by_hand_go_on_from_zero(machine):
+def test_cleared_totals_start_from_zero(machine):
     machine.standin.add_gpu()
     machine.only()
     machine.standin.set({"0.field.5": 4})
     assert errors(machine.only(60.0)) == (4, 0)
 
 
-def test_ecc_switched_off_is_said_and_is_no_zero(machine):
+def test_ecc_switched_off_is_no_zero(machine):
     machine.standin.add_gpu(**{"field.1": 0, "field.5": None, "field.6": None})
     gpu = machine.only()
     assert errors(gpu) == (None, None)
@@ -197,7 +169,7 @@ def test_a_gpu_without_ecc_says_so(machine):
     assert gpu.gaps["gpu_ecc_uncorrectable_errors"] == "not supported by NVIDIA GeForce RTX 4090 (driver 580.95.05)"
 
 
-def test_ecc_that_is_switched_on_later_is_counted_from_then(machine):
+def test_ecc_switched_on_later_is_counted(machine):
     machine.standin.add_gpu(**{"field.1": 0})
     machine.only()
     machine.standin.set({"0.field.1": 1})
@@ -208,7 +180,7 @@ def test_ecc_that_is_switched_on_later_is_counted_from_then(machine):
     assert not [name for name in gpu.gaps if name.startswith("gpu_ecc")]
 
 
-def test_totals_by_the_older_call_are_not_taken_for_an_increase(machine):
+def test_older_call_is_no_increase(machine):
     machine.standin.add_gpu(**{"ecc.0.1": 500, "ecc.1.1": 0, "ecc.0.0": 7, "ecc.1.0": 7})
     machine.only()
     machine.standin.set({"error.nvmlDeviceGetFieldValues": NOT_SUPPORTED})
@@ -217,7 +189,7 @@ def test_totals_by_the_older_call_are_not_taken_for_an_increase(machine):
     assert errors(machine.only(60.0)) == (1, 0)
 
 
-def test_one_total_that_the_older_call_refuses_does_not_silence_the_other(machine):
+def test_refused_total_does_not_silence_the_other(machine):
     machine.standin.add_gpu(**{"ecc.0.1": 500})
     machine.standin.set({"error.nvmlDeviceGetFieldValues": NOT_SUPPORTED})
     machine.only()

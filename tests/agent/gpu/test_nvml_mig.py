@@ -35,7 +35,7 @@ def read(machine, seconds=15.0):
     return readouts
 
 
-def test_the_instances_are_the_gpus_and_the_whole_gpu_is_none(halves):
+def test_instances_replace_the_whole_gpu(halves):
     first, second = read(halves)
     assert [gpu.gpu for gpu in (first, second)] == [halves.first, halves.second]
     assert (first.product, first.index, first.pids) == ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", None, (5151,))
@@ -48,7 +48,7 @@ def test_the_instances_are_the_gpus_and_the_whole_gpu_is_none(halves):
     assert second.gauges["gpu_memory_used_bytes"] == 12_000_000_000.0
 
 
-def test_activity_is_each_instances_own(halves):
+def test_every_instance_has_its_own_activity(halves):
     read(halves)
     halves.standin.set(activity_of(1, 115, 1350, 1200, 600, 300) | activity_of(5, 115, 150, 0, 0, 75))
     first, second = read(halves)
@@ -56,7 +56,7 @@ def test_activity_is_each_instances_own(halves):
     assert [second.gauges[name] for name in RATIOS] == pytest.approx([0.1, 0.0, 0.0, 0.05])
 
 
-def test_what_only_the_whole_gpu_has_is_a_gap_and_never_its_value_repeated(halves):
+def test_whole_gpu_values_are_gaps(halves):
     halves.standin.set({"0.power_mw": 600_000, "0.energy_mj": 9_000_000})
     read(halves)
     first, _ = read(halves)
@@ -79,7 +79,7 @@ def test_what_only_the_whole_gpu_has_is_a_gap_and_never_its_value_repeated(halve
     assert {*first.gaps, *first.gauges} <= set(GPU_NAMES)
 
 
-def test_before_hopper_an_instance_has_its_memory_and_no_activity(halves):
+def test_instance_before_hopper_has_memory_alone(halves):
     halves.standin.set({"0.gpm": 0})
     read(halves)
     first, _ = read(halves)
@@ -88,7 +88,7 @@ def test_before_hopper_an_instance_has_its_memory_and_no_activity(halves):
     assert first.gauges["gpu_memory_used_bytes"] == 40_000_000_000.0
 
 
-def test_a_turn_of_two_instances_costs_what_it_says(halves):
+def test_two_instances_cost_known_calls(halves):
     read(halves)
     read(halves)
     halves.standin.calls()
@@ -103,7 +103,7 @@ def test_a_turn_of_two_instances_costs_what_it_says(halves):
     assert sorted(halves.standin.calls()) == sorted([*one, *one, "nvmlEventSetWait_v2"])
 
 
-def test_a_gpu_with_mig_beside_one_without_are_read_each_in_its_way(halves):
+def test_gpus_with_and_without_mig_are_read(halves):
     whole = halves.standin.add_gpu()
     readouts = read(halves)
     assert [gpu.gpu for gpu in readouts] == [halves.first, halves.second, whole]
@@ -114,7 +114,7 @@ def test_a_gpu_with_mig_beside_one_without_are_read_each_in_its_way(halves):
 # ---- faults ----
 
 
-def test_a_fault_counts_for_the_instance_it_names_and_for_all_where_it_names_none(halves):
+def test_fault_counts_for_the_named_instance(halves):
     read(halves)
     halves.standin.set({"events": "1:0:31:5,2:0:79:-,3:0:13:6"})
     first, second = read(halves)
@@ -126,7 +126,7 @@ def test_a_fault_counts_for_the_instance_it_names_and_for_all_where_it_names_non
     }
 
 
-def test_faults_that_may_not_be_seen_are_a_gap_of_every_instance(halves):
+def test_hidden_faults_are_gaps_of_instances(halves):
     halves.standin.set({"0.error.nvmlDeviceRegisterEvents": NO_PERMISSION})
     for gpu in read(halves):
         assert gpu.counters == {}
@@ -136,7 +136,7 @@ def test_faults_that_may_not_be_seen_are_a_gap_of_every_instance(halves):
 # ---- instances come and go ----
 
 
-def test_mig_switched_on_while_running_replaces_the_gpu_by_its_instances_within_a_minute(machine):
+def test_mig_switched_on_is_seen_within_minutes(machine):
     whole = machine.standin.add_gpu()
     assert [gpu.gpu for gpu in read(machine)] == [whole]
     instance = machine.standin.add_instance(0, 0)
@@ -151,7 +151,7 @@ def test_mig_switched_on_while_running_replaces_the_gpu_by_its_instances_within_
     assert "tensor_active" not in {*back.gauges, *back.gaps}
 
 
-def test_a_new_instance_is_read_within_a_minute_and_the_others_go_on(halves):
+def test_new_instance_is_read_within_a_minute(halves):
     read(halves)
     third = halves.standin.add_instance(0, 1, gi=3)
     halves.standin.set(activity_of(3, 100, 0, 0, 0, 0) | {"events": "1:0:31:1"})
@@ -161,7 +161,7 @@ def test_a_new_instance_is_read_within_a_minute_and_the_others_go_on(halves):
     assert [gpu.counters["gpu_fault_events"] for gpu in readouts] == [1, 0, 0]
 
 
-def test_an_instance_that_is_gone_is_told_once_and_gives_back_what_was_lent(halves):
+def test_lost_instance_is_told_once(halves):
     read(halves)
     read(halves)
     assert halves.standin.lent() == 5
@@ -176,7 +176,7 @@ def test_an_instance_that_is_gone_is_told_once_and_gives_back_what_was_lent(halv
     assert halves.standin.lent() == 3
 
 
-def test_an_instance_that_takes_over_a_number_begins_with_nothing(halves):
+def test_reused_number_starts_with_nothing(halves):
     halves.standin.set({"events": "1:0:31:1"})
     read(halves)
     assert read(halves)[0].counters["gpu_fault_events"] == 1
@@ -188,7 +188,7 @@ def test_an_instance_that_takes_over_a_number_begins_with_nothing(halves):
     assert halves.standin.lent() == 4, "the new one's first sample, the other's two, and the event set"
 
 
-def test_the_same_uuid_in_another_gpu_instance_begins_with_nothing(halves):
+def test_reused_uuid_starts_with_nothing(halves):
     halves.standin.set({"events": "1:0:31:1"})
     read(halves)
     halves.standin.set({"0.mig.0.gi": 2} | activity_of(2, 500, 0, 0, 0, 0))
@@ -206,12 +206,12 @@ def test_mig_without_an_instance_is_said(machine):
     assert len(read(machine, 60.0)) == 1
 
 
-def test_an_empty_place_that_is_answered_by_invalid_argument_is_an_empty_place(halves):
+def test_invalid_argument_is_an_empty_place(halves):
     halves.standin.set({"0.mig.places": 12})
     assert len(read(halves)) == 2
 
 
-def test_a_gpu_that_is_lost_takes_its_instances_along_and_they_come_back_with_it(halves):
+def test_lost_gpu_takes_its_instances_along(halves):
     read(halves)
     halves.standin.set({"events": "1:0:31:5", "0.gone": 1})
     assert halves.turn() == ()
@@ -223,7 +223,7 @@ def test_a_gpu_that_is_lost_takes_its_instances_along_and_they_come_back_with_it
     assert "tensor_active" not in {*first.gauges, *first.gaps}
 
 
-def test_a_driver_that_goes_away_while_an_instance_is_read_is_opened_again(halves):
+def test_driver_lost_in_an_instance_reopens(halves):
     read(halves)
     halves.standin.set({"0.mig.2.error.nvmlDeviceGetMemoryInfo_v2": DRIVER_NOT_LOADED})
     assert halves.turn() == ()
@@ -233,14 +233,14 @@ def test_a_driver_that_goes_away_while_an_instance_is_read_is_opened_again(halve
     assert len(read(halves)) == 2
 
 
-def test_a_driver_that_names_no_instance_still_says_that_it_is_one(machine):
+def test_unnamed_instance_is_still_one(machine):
     machine.standin.add_gpu()
     machine.standin.add_instance(0, 0, name=None)
     machine.standin.set(activity_of(1, 100, 0, 0, 0, 0))
     assert read(machine)[0].product == "NVIDIA H100 80GB HBM3 MIG"
 
 
-def test_everything_is_given_back_when_the_reader_is_closed(halves):
+def test_closing_gives_everything_back(halves):
     read(halves)
     read(halves)
     halves.reader.close()

@@ -24,7 +24,7 @@ def second_turn(machine):
     return machine.only()
 
 
-def test_a_gpu_that_supports_everything_says_everything_and_only_the_boards_brakes_are_polled(machine):
+def test_full_gpu_gives_every_value(machine):
     uuid = machine.standin.add_gpu()
     gpu = second_turn(machine)
     assert (gpu.gpu, gpu.index, gpu.product) == (uuid, 0, "NVIDIA H100 80GB HBM3")
@@ -61,7 +61,7 @@ def test_a_gpu_that_supports_everything_says_everything_and_only_the_boards_brak
     assert {*gpu.counters, *gpu.gauges} <= set(GPU_NAMES)
 
 
-def test_utilisation_and_power_come_from_the_drivers_sums_not_from_its_polls(machine):
+def test_sums_come_from_the_driver(machine):
     machine.standin.add_gpu(util=99, power_mw=999_000)
     machine.only()
     machine.standin.set({"0.samples": "1000000:50,1500000:80,2500000:20,3000000:100", "0.energy_mj": 11_000_000})
@@ -75,7 +75,7 @@ def test_utilisation_and_power_come_from_the_drivers_sums_not_from_its_polls(mac
     assert gpu.sampled == POLLED
 
 
-def test_a_sample_is_counted_once_though_the_buffer_still_holds_it(machine):
+def test_sample_is_counted_once(machine):
     machine.standin.add_gpu(samples="1000000:50")
     machine.only()
     machine.standin.set({"0.samples": "1000000:50,2000000:100"})
@@ -84,7 +84,7 @@ def test_a_sample_is_counted_once_though_the_buffer_still_holds_it(machine):
     assert machine.only().counters["gpu_busy_seconds"] == pytest.approx(2.0)
 
 
-def test_a_driver_that_gives_old_samples_again_does_not_count_them_again(machine):
+def test_repeated_samples_are_not_counted_again(machine):
     machine.standin.add_gpu(samples="1000000:50", samples_again=1, util=0)
     machine.only()
     machine.standin.set({"0.samples": "1000000:50,2000000:100"})
@@ -94,7 +94,7 @@ def test_a_driver_that_gives_old_samples_again_does_not_count_them_again(machine
     assert gpu.sampled == POLLED | {"gpu_busy_seconds", "gpu_busy_covered_seconds"}
 
 
-def test_samples_given_as_doubles_are_read_as_doubles(machine):
+def test_samples_are_read_as_doubles(machine):
     machine.standin.add_gpu(sample_type=0)
     machine.only()
     machine.standin.set({"0.samples": "1000000:50,2000000:62.5"})
@@ -118,7 +118,7 @@ OF_A_TURN = [
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_a_turn_asks_only_what_changes_and_one_thing_of_the_whole_machine(machine, gpus):
+def test_turn_asks_only_what_changes(machine, gpus):
     for _ in range(gpus):
         machine.standin.add_gpu()
     machine.turn()
@@ -129,7 +129,7 @@ def test_a_turn_asks_only_what_changes_and_one_thing_of_the_whole_machine(machin
     assert sorted(machine.standin.calls()) == sorted([*(OF_A_TURN * gpus), "nvmlEventSetWait_v2"])
 
 
-def test_a_changed_power_limit_is_seen(machine):
+def test_changed_power_limit_is_seen(machine):
     machine.standin.add_gpu()
     assert machine.only().gauges["gpu_power_limit_watts"] == 700.0
     machine.standin.set({"0.limit_mw": 350_000})
@@ -139,7 +139,7 @@ def test_a_changed_power_limit_is_seen(machine):
 # ---- what is not there ----
 
 
-def test_what_a_product_does_not_support_is_a_gap_with_words_and_never_a_zero(machine):
+def test_unsupported_values_are_gaps(machine):
     uuid = machine.standin.add_gpu(**{**dict.fromkeys(H100), "name": "Tesla T4"})
     machine.standin.set({"driver": "460.106", "error.nvmlEventSetCreate": NOT_SUPPORTED})
     gpu = machine.only()
@@ -171,7 +171,7 @@ def test_what_a_product_does_not_support_is_a_gap_with_words_and_never_a_zero(ma
     )
 
 
-def test_a_gpu_without_utilisation_keeps_the_rest(machine):
+def test_gpu_without_utilisation_keeps_the_rest(machine):
     machine.standin.add_gpu(util=None)
     machine.standin.set({"error.nvmlDeviceGetSamples": NOT_SUPPORTED})
     gpu = second_turn(machine)
@@ -181,7 +181,7 @@ def test_a_gpu_without_utilisation_keeps_the_rest(machine):
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND])
-def test_without_driver_sums_polls_fill_the_same_counters_and_are_marked(machine, code):
+def test_polls_fill_counters_without_driver_sums(machine, code):
     machine.standin.add_gpu(util=64, power_mw=400_000)
     machine.standin.set({"error.nvmlDeviceGetSamples": code, "error.nvmlDeviceGetTotalEnergyConsumption": code})
     machine.only()
@@ -198,7 +198,7 @@ def test_without_driver_sums_polls_fill_the_same_counters_and_are_marked(machine
     assert gpu.gaps == {}
 
 
-def test_polls_do_not_cover_the_time_without_the_gpu(machine):
+def test_polls_do_not_cover_an_absence(machine):
     machine.standin.add_gpu(samples=None, energy_mj=None)
     machine.only()
     machine.standin.set({"0.gone": 1})
@@ -209,14 +209,14 @@ def test_polls_do_not_cover_the_time_without_the_gpu(machine):
     assert (counters["gpu_busy_covered_seconds"], counters["gpu_energy_covered_seconds"]) == (15.0, 15.0)
 
 
-def test_samples_that_come_with_a_driver_take_the_place_of_polls(machine):
+def test_samples_replace_polls(machine):
     machine.standin.add_gpu(samples=None)
     assert machine.only().sampled > POLLED
     machine.standin.set({"0.samples": "1000000:50"})
     assert machine.only().sampled == POLLED
 
 
-def test_memory_falls_back_on_version_1_without_changing_what_used_means(machine):
+def test_memory_falls_back_on_version_1(machine):
     machine.standin.add_gpu()
     machine.standin.set({"error.nvmlDeviceGetMemoryInfo_v2": FUNCTION_NOT_FOUND})
     gpu = second_turn(machine)
@@ -232,14 +232,14 @@ def test_temperature_falls_back_on_the_older_call(machine):
     assert machine.only().gauges["gpu_temperature_celsius"] == 61.0
 
 
-def test_processes_we_may_not_see_are_a_gap(machine):
+def test_hidden_processes_are_a_gap(machine):
     machine.standin.add_gpu()
     machine.standin.set({"error.nvmlDeviceGetComputeRunningProcesses_v3": NO_PERMISSION})
     gpu = second_turn(machine)
     assert (gpu.pids, set(gpu.gaps)) == ((), {"pids"})
 
 
-def test_an_idle_gpu_whose_sample_buffer_runs_dry_is_polled_and_marked(machine):
+def test_dry_sample_buffer_is_polled(machine):
     machine.standin.add_gpu(util=0, samples="1000000:50")
     machine.only()
     gpu = machine.only()  # the buffer still holds nothing newer
@@ -252,14 +252,14 @@ def test_an_idle_gpu_whose_sample_buffer_runs_dry_is_polled_and_marked(machine):
     assert gpu.sampled == POLLED
 
 
-def test_a_turn_too_soon_for_the_next_sample_is_not_polled(machine):
+def test_turn_too_soon_is_not_polled(machine):
     machine.standin.add_gpu()
     machine.only()
     gpu = machine.only(1.0)
     assert (gpu.counters["gpu_busy_covered_seconds"], gpu.sampled) == (0.0, POLLED)
 
 
-def test_a_driver_clock_set_back_does_not_silence_the_samples(machine):
+def test_clock_set_back_does_not_silence_samples(machine):
     machine.standin.add_gpu(samples="900000000:50")
     machine.only()
     machine.standin.set({"0.samples": "1000000:50,2000000:50"})
@@ -270,7 +270,7 @@ def test_a_driver_clock_set_back_does_not_silence_the_samples(machine):
     assert gpu.counters["gpu_busy_seconds"] == pytest.approx(0.64 * 15 + 1.0)  # a poll in between, one sample
 
 
-def test_a_poll_above_100_percent_is_a_gap(machine):
+def test_poll_above_100_percent_is_a_gap(machine):
     machine.standin.add_gpu(samples=None, util=4_294_967_295)
     gpu = machine.only()
     assert gpu.gaps["gpu_busy_seconds"] == "4294967295 % busy was given by NVIDIA H100 80GB HBM3 (driver 580.95.05)"

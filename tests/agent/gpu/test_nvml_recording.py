@@ -16,7 +16,6 @@ from nvml_recording import Recorder, cycles, memory_versions
 
 UNKNOWN = 999
 
-BEGIN = {"0.energy_mj": 5_000_000}
 LATER = (
     {"0.samples": "1000000:50,2000000:80", "0.energy_mj": 11_000_000, "0.gpm.clock": 115, "0.gpm.5": 3_600},
     {"0.samples": "1000000:50,2000000:80,3000000:20", "0.reasons": 0x80, "0.gpm.clock": 130, "0.gpm.5": 5_100},
@@ -59,7 +58,7 @@ def numbers(readout):
     return said | {name: pytest.approx(dict(said[name])) for name in ("counters", "gauges")}
 
 
-def test_a_recorded_machine_says_when_played_what_it_said_itself(machine, tmp_path):
+def test_recording_replays_its_machine(machine, tmp_path):
     machine.standin.add_gpu(free=4_000_000_000, **{"ecc.0.1": 12, "violation.0": 7})
     said = record(machine, tmp_path / "recording", LATER, SECONDS)
     played = play(machine.standin, tmp_path / "recording")
@@ -72,7 +71,7 @@ def test_a_recorded_machine_says_when_played_what_it_said_itself(machine, tmp_pa
     assert played[2][0].gauges["tensor_active"] == pytest.approx(1.0)
 
 
-def test_instances_and_refusals_are_recorded_too(machine, tmp_path):
+def test_instances_and_refusals_are_recorded(machine, tmp_path):
     machine.standin.add_gpu()
     machine.standin.add_instance(0, 2, gi=5)
     machine.standin.add_gpu(name="Tesla T4", gpm=None, mig=None, reasons=None)
@@ -88,7 +87,7 @@ def test_instances_and_refusals_are_recorded_too(machine, tmp_path):
         assert asdict(again) | {"t": 0} == numbers(mine) | {"t": 0}
 
 
-def test_both_versions_of_memory_stand_side_by_side(machine):
+def test_memory_versions_stand_side_by_side(machine):
     uuid = machine.standin.add_gpu()
     machine.turn()
     recorder = Recorder(machine.clock)
@@ -107,7 +106,7 @@ def measure(*options, **environment):
     )
 
 
-def test_the_benchmark_prints_times_readouts_and_memory_and_writes_a_recording(nvml, tmp_path):
+def test_benchmark_prints_and_records(nvml, tmp_path):
     uuid = nvml.add_gpu()
     recording = tmp_path / "recording"
     library = {"LD_LIBRARY_PATH": str(nvml.folder_of_library), "NVML_STANDIN_STATE": str(nvml.state_file)}
@@ -121,7 +120,7 @@ def test_the_benchmark_prints_times_readouts_and_memory_and_writes_a_recording(n
     assert [state["0.uuid"] for _, state in cycles(recording)] == [uuid] * 3
 
 
-def test_the_benchmark_says_when_there_is_no_nvml_or_no_gpu(nvml):
+def test_benchmark_needs_nvml_and_a_gpu(nvml):
     library = {"LD_LIBRARY_PATH": str(nvml.folder_of_library)}
     done = measure(**library, NVML_STANDIN_STATE=str(nvml.state_file))
     assert (done.returncode, done.stdout) == (1, "")

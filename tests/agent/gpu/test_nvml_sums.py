@@ -5,7 +5,7 @@ import pytest
 from agent.gpu.nvml_sums import BusySum, CountSum, EnergySum, ThrottleSum
 
 
-def test_each_sample_stands_for_the_time_since_the_one_before_it():
+def test_sample_stands_for_time_before_it():
     busy = BusySum(last_sample=1_000_000)
     busy.add_samples([(1_200_000, 1.0), (1_700_000, 0.5), (2_700_000, 0.0)], at=10.0)
     # 0.2 s x 1.0 + 0.5 s x 0.5 + 1.0 s x 0.0
@@ -13,7 +13,7 @@ def test_each_sample_stands_for_the_time_since_the_one_before_it():
     assert busy.last_sample == 2_700_000
 
 
-def test_the_first_sample_ever_only_starts_the_count():
+def test_first_sample_only_starts_the_count():
     busy = BusySum()
     busy.add_samples([(5_000_000, 1.0)], at=0.0)
     assert (busy.total, busy.covered_seconds) == (0.0, 0.0)
@@ -21,20 +21,20 @@ def test_the_first_sample_ever_only_starts_the_count():
     assert (busy.total, busy.covered_seconds) == pytest.approx((0.25, 1.0))
 
 
-def test_after_an_overflow_of_the_buffer_only_the_part_it_still_holds_is_covered():
+def test_overflow_covers_what_the_buffer_holds():
     busy = BusySum(last_sample=1_000_000)
     # 15 s later the buffer begins at 6 s: what happened between 1 s and 6 s is known to nobody.
     busy.add_samples([(6_000_000, 1.0), (6_500_000, 1.0), (7_500_000, 0.5)], at=15.0)
     assert (busy.total, busy.covered_seconds) == pytest.approx((1.0, 1.5))
 
 
-def test_a_sample_that_is_no_ratio_covers_nothing():
+def test_impossible_ratio_covers_nothing():
     busy = BusySum(last_sample=0)
     busy.add_samples([(1_000_000, 42_949_672.95), (2_000_000, 0.5)], at=2.0)
     assert (busy.total, busy.covered_seconds) == pytest.approx((0.5, 1.0))
 
 
-def test_samples_in_any_order_and_twice_give_the_same_sum():
+def test_order_of_samples_changes_nothing():
     ordered, jumbled = BusySum(last_sample=0), BusySum(last_sample=0)
     ordered.add_samples([(500_000, 1.0), (1_000_000, 0.0)], at=1.0)
     jumbled.add_samples([(1_000_000, 0.0), (500_000, 1.0), (1_000_000, 0.0)], at=1.0)
@@ -42,7 +42,7 @@ def test_samples_in_any_order_and_twice_give_the_same_sum():
     assert (ordered.total, ordered.covered_seconds) == pytest.approx((0.5, 1.0))
 
 
-def test_a_poll_stands_for_the_time_since_the_last_addition():
+def test_poll_stands_for_time_since_last():
     busy = BusySum()
     busy.add_poll(0.9, at=100.0)
     assert busy.covered_seconds == 0.0
@@ -51,14 +51,14 @@ def test_a_poll_stands_for_the_time_since_the_last_addition():
     assert (busy.total, busy.covered_seconds) == pytest.approx((7.5 + 0.5, 20.0))
 
 
-def test_a_poll_does_not_stand_for_an_outage():
+def test_poll_covers_no_outage():
     busy = BusySum()
     busy.add_poll(1.0, at=0.0)
     busy.add_poll(1.0, at=600.0)
     assert busy.covered_seconds == 0.0
 
 
-def test_samples_that_arrive_after_a_poll_do_not_count_the_polled_time_again():
+def test_samples_after_a_poll_count_once():
     busy = BusySum(last_sample=1_000_000, until=100.0)
     busy.add_poll(0.0, at=115.0)
     # 4 s later; the newest sample (20.0 s) is now, so the poll reached the driver's 16.0 s.
@@ -67,7 +67,7 @@ def test_samples_that_arrive_after_a_poll_do_not_count_the_polled_time_again():
     assert (busy.total, busy.covered_seconds) == pytest.approx((4.0, 15.0 + 4.0))
 
 
-def test_energy_is_the_increase_of_the_drivers_total():
+def test_energy_is_the_increase_of_its_total():
     energy = EnergySum()
     energy.add_total(1_000_000, at=0.0)
     assert (energy.total, energy.covered_seconds) == (0.0, 0.0)
@@ -75,7 +75,7 @@ def test_energy_is_the_increase_of_the_drivers_total():
     assert (energy.total, energy.covered_seconds) == pytest.approx((6_000.0, 15.0))  # 400 W
 
 
-def test_an_energy_total_that_fell_covers_nothing_and_the_next_goes_on_from_it():
+def test_fallen_energy_total_covers_nothing():
     energy = EnergySum()
     energy.add_total(9_000_000, at=0.0)
     energy.add_total(3_000, at=15.0)
@@ -91,7 +91,7 @@ def test_polled_power_adds_watts_times_seconds():
     assert (energy.total, energy.covered_seconds) == pytest.approx((2_000.0, 10.0))
 
 
-def test_a_total_that_comes_after_polls_does_not_count_their_time_again():
+def test_total_after_polls_counts_once():
     energy = EnergySum()
     energy.add_total(1_000_000, at=0.0)
     energy.add_poll(300.0, at=10.0)
@@ -99,7 +99,7 @@ def test_a_total_that_comes_after_polls_does_not_count_their_time_again():
     assert (energy.total, energy.covered_seconds) == pytest.approx((3_000.0, 10.0))
 
 
-def test_throttling_is_covered_where_every_cause_is_known():
+def test_throttling_needs_every_cause():
     held = ThrottleSum()
     held.add({"power": 5_000_000_000}, {"board": True}, at=0.0)
     assert (held.seconds, held.covered_seconds) == ({"power": 0.0, "board": 0.0}, 0.0)
@@ -109,7 +109,7 @@ def test_throttling_is_covered_where_every_cause_is_known():
     assert held.covered_seconds == 30.0
 
 
-def test_throttling_that_is_known_by_other_means_than_before_begins_anew():
+def test_other_means_of_throttling_start_again():
     held = ThrottleSum()
     held.add({"power": 1_000_000_000}, {"board": True}, at=0.0)
     held.add({}, {"power": True, "board": True}, at=10.0)
@@ -118,7 +118,7 @@ def test_throttling_that_is_known_by_other_means_than_before_begins_anew():
     assert (held.seconds, held.covered_seconds) == ({"power": 5.0, "board": 0.0}, 5.0)
 
 
-def test_a_cause_that_is_not_known_for_a_while_keeps_its_seconds_and_stops_the_cover():
+def test_unknown_cause_stops_the_cover():
     held = ThrottleSum()
     held.add({}, {"power": True, "board": True}, at=0.0)
     held.add({}, {"power": True, "board": True}, at=10.0)
@@ -128,14 +128,14 @@ def test_a_cause_that_is_not_known_for_a_while_keeps_its_seconds_and_stops_the_c
     assert (held.seconds, held.covered_seconds) == ({"power": 10.0, "board": 10.0}, 10.0)
 
 
-def test_polled_throttling_does_not_stand_for_an_outage():
+def test_polled_throttling_covers_no_outage():
     held = ThrottleSum()
     held.add({}, {"board": True}, at=0.0)
     held.add({}, {"board": True}, at=600.0)
     assert (held.seconds["board"], held.covered_seconds) == (0.0, 0.0)
 
 
-def test_a_count_is_the_increase_whatever_the_total_was():
+def test_count_is_the_increase():
     errors = CountSum()
     errors.add_total(500, "a")
     errors.add_total(503, "a")

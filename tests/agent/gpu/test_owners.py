@@ -30,19 +30,19 @@ def gpus_by_replica(targets: list[Target]) -> dict[tuple[str, str], tuple[str, .
     return {key: owned.gpus for key, owned in assign_gpus(targets, HALVES).items()}
 
 
-def test_two_replicas_share_a_gpu_by_its_instances() -> None:
+def test_two_replicas_share_a_gpu() -> None:
     found = gpus_by_replica([target("r", FIRST), target("s", SECOND)])
     assert found == {("t", "r"): (FIRST,), ("t", "s"): (SECOND,)}
 
 
-def test_auto_finds_the_instance_that_the_engines_process_runs_on(tmp_path: Path) -> None:
+def test_auto_finds_the_instance_of_a_process(tmp_path: Path) -> None:
     pid_file = tmp_path / "engine.pid"
     pid_file.write_text(f"{os.getpid()}\n", encoding="ascii")
     both = [target("r", "auto", pid_file=pid_file), target("s", SECOND)]
     assert gpus_by_replica(both) == {("t", "r"): (FIRST,), ("t", "s"): (SECOND,)}
 
 
-def test_an_index_names_no_instance_and_the_words_say_what_does() -> None:
+def test_index_names_no_instance() -> None:
     (found,) = assign_gpus([target("r", "0")], HALVES).values()
     assert found.gpus == ()
     assert found.missing == (

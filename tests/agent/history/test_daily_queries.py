@@ -80,7 +80,7 @@ def status(result: RuleResult) -> Status:
     return result.status
 
 
-def test_a_week_in_the_trap_is_found_in_the_history_and_a_week_at_forty_one_percent_is_none(tmp_path: Path) -> None:
+def test_week_in_the_trap_is_found(tmp_path: Path) -> None:
     for used, found in ((0.2, Status.WARNING), (0.39, Status.WARNING), (0.41, Status.OK)):
         path = tmp_path / f"{used}.db"
         booked(path, used)
@@ -90,14 +90,14 @@ def test_a_week_in_the_trap_is_found_in_the_history_and_a_week_at_forty_one_perc
         assert f"Fleet utilisation is {used:.1%} over 7.0 days" in trap.sentence
 
 
-def test_six_and_a_half_days_in_the_history_are_no_trap_yet(path: Path) -> None:
+def test_short_week_is_no_trap_yet(path: Path) -> None:
     booked(path, 0.2, 156, first=12)
     trap = asked(path)["UtilizationTrap"]
     assert isinstance(trap, Unknown)
     assert trap.text == "156 of 168 hours seen: the history did not reach back so far"
 
 
-def test_hours_under_another_plan_count_only_where_the_curve_does_not(path: Path) -> None:
+def test_hours_under_another_plan_count_partly(path: Path) -> None:
     booked(path, 0.2, 100, version="before")
     booked(path, 0.2, 68, first=100)
     results = asked(path)
@@ -107,7 +107,7 @@ def test_hours_under_another_plan_count_only_where_the_curve_does_not(path: Path
     assert status(cache) is Status.WARNING
 
 
-def test_load_bins_and_replicas_of_an_hour_are_one_hour_of_the_tier(path: Path) -> None:
+def test_bins_and_replicas_are_one_hour(path: Path) -> None:
     booked(path, 0.2)
     with HistoryStore.open_reader(path) as reader:
         results = {a.rule: a for a in daily_queries.evaluate_days(reader, VIEW, VERSION, NOW)}
@@ -116,7 +116,7 @@ def test_load_bins_and_replicas_of_an_hour_are_one_hour_of_the_tier(path: Path) 
     assert "of 4.0 replicas" in trap.sentence
 
 
-def test_a_history_that_cannot_be_read_makes_the_rules_over_days_unknown_with_the_reason(path: Path) -> None:
+def test_unreadable_history_makes_daily_rules_unknown(path: Path) -> None:
     booked(path, 0.2, 2)
     keeping = HistoryService(lambda: HistoryStore(path, busy_timeout_seconds=0.05))
     with closing(sqlite3.connect(path)) as other:
@@ -156,9 +156,7 @@ def told(daemon: Daemon) -> dict[str, Any]:
     return dict(found)
 
 
-def test_a_daemon_that_starts_on_a_week_in_the_trap_tells_it_on_every_page_and_keeps_the_episode(
-    tmp_path: Path, path: Path
-) -> None:
+def test_daemon_tells_the_trap_on_every_page(tmp_path: Path, path: Path) -> None:
     booked(path, 0.2)
     with watching(tmp_path) as (daemon, _):
         assert told(daemon)["status"] == "warning"
@@ -179,9 +177,7 @@ def kept(path: Path) -> list[Any]:
         return [one for one in reader.spans(Finding, 0.0) if one.rule == "UtilizationTrap"]
 
 
-def test_a_reload_keeps_what_the_history_said_and_a_new_plan_begins_its_week_without_ending_the_episode(
-    tmp_path: Path, path: Path
-) -> None:
+def test_reload_keeps_what_the_history_said(tmp_path: Path, path: Path) -> None:
     booked(path, 0.2)
     with watching(tmp_path) as (daemon, config):
         daemon.ask_reload()
@@ -217,7 +213,7 @@ def test_upkeep_ends_what_is_over(tmp_path: Path, path: Path) -> None:
         parts.close(NOW)
 
 
-def test_a_node_without_a_history_says_that_it_keeps_none(tmp_path: Path) -> None:
+def test_node_without_a_history_says_so(tmp_path: Path) -> None:
     with engines() as served:
         config = write(tmp_path, configuration(served, role="node"))
         parts = assemble(load(config), clock=lambda: NOW)

@@ -51,7 +51,7 @@ def pragma(path, name):
 # ---- the file ----
 
 
-def test_only_the_owner_may_read_the_file_and_its_log_whatever_the_umask(path):
+def test_only_the_owner_may_read_the_file(path):
     before = os.umask(0)
     try:
         with HistoryStore(path) as store:
@@ -62,13 +62,13 @@ def test_only_the_owner_may_read_the_file_and_its_log_whatever_the_umask(path):
     assert modes == {"history.db": "0o600", "history.db-wal": "0o600", "history.db-shm": "0o600"}
 
 
-def test_the_file_says_whose_it_is_and_every_commit_goes_to_the_disk(store, path):
+def test_file_is_marked_and_synchronous(store, path):
     marks = [pragma(path, name) for name in ("application_id", "user_version", "journal_mode", "auto_vacuum")]
     assert marks == [APPLICATION_ID, VERSION, "wal", 1]
     assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
-def test_what_was_booked_is_there_after_closing_and_opening_again(path):
+def test_booked_minutes_survive_reopening(path):
     with HistoryStore(path) as store:
         store.book([booking(0), booking(1)])
     with HistoryStore(path) as store:
@@ -115,7 +115,7 @@ def grouped(bookings, seconds, replicas):
 
 @settings(max_examples=40, deadline=None)
 @given(turns())
-def test_hours_and_quarters_are_the_sums_of_their_minutes_however_these_came_in(tmp_path_factory, booked):
+def test_sums_equal_their_minutes(tmp_path_factory, booked):
     everything = [one for turn in booked for one in turn]
     with HistoryStore(tmp_path_factory.mktemp("sums") / "history.db") as store:
         for turn in booked:
@@ -133,7 +133,7 @@ def test_hours_and_quarters_are_the_sums_of_their_minutes_however_these_came_in(
             assert rows == grouped(everything, seconds, replicas)
 
 
-def test_a_slice_comes_back_with_its_load_its_bin_and_why_it_is_beyond(store):
+def test_minute_keeps_its_load_and_bin(store):
     inside, outside, unknown = (
         booking(0, bin=3),
         booking(1, bin=None, beyond="61 rps is above 60"),
@@ -150,32 +150,32 @@ def test_a_slice_comes_back_with_its_load_its_bin_and_why_it_is_beyond(store):
     assert [(s.rps, s.in_system) for s in hours] == [(1.0, 8.0)] * 3
 
 
-def test_the_load_of_an_hour_is_that_of_one_replica(store):
+def test_hourly_load_is_of_one_replica(store):
     store.book([booking(minute, replica) for minute in range(60) for replica in ("r0", "r1")])
     (hour,) = store.bins("h100", *EVER)
     assert (hour.rps, hour.in_system, hour.window.covered_seconds) == (1.0, 8.0, 7200.0)
 
 
-def test_the_rest_of_a_minute_that_comes_late_adds_to_its_row(store):
+def test_late_rest_adds_to_its_minute(store):
     store.book([booking(0, finished=60.0)])
     store.book([booking(0, finished=20.0)])
     (minute,) = store.minutes("h100", *EVER)
     assert minute.window.counters["requests_finished"] == 80.0
 
 
-def test_both_parts_of_a_minute_keep_their_own_load_bin(store):
+def test_parts_of_a_minute_keep_their_bin(store):
     store.book([booking(0, bin=1)])
     store.book([booking(0, bin=2)])
     assert [s.bin for s in store.minutes("h100", *EVER)] == [1, 2]
 
 
-def test_the_newest_sentence_on_why_it_is_beyond_stays(store):
+def test_newest_reason_beyond_stays(store):
     store.book([booking(0, bin=None, beyond="first"), booking(1, bin=None, beyond="second")])
     store.book([booking(2, bin=None, beyond="third")])
     assert [s.beyond for s in store.bins("h100", *EVER)] == ["third"]
 
 
-def test_tiers_and_plan_versions_are_kept_apart(store):
+def test_tiers_and_plans_are_kept_apart(store):
     store.book([booking(0, plan="v2"), booking(60, plan="v1"), booking(0, tier="mi300", plan="")])
     assert len(store.bins("h100", *EVER)) == 2
     assert [s.window.start for s in store.bins("h100", *EVER, plan="v2")] == [START]
@@ -185,7 +185,7 @@ def test_tiers_and_plan_versions_are_kept_apart(store):
     assert store.bins("h200", *EVER) == ()
 
 
-def test_rows_are_asked_for_by_when_they_begin_and_come_oldest_first(store):
+def test_rows_come_by_begin_oldest_first(store):
     store.book([booking(minute) for minute in (130, 61, 60, 59, 0)])
     starts = [s.window.start - START for s in store.minutes("h100", START, START + HOUR)]
     assert starts == [0.0, 59 * 60.0]
@@ -202,7 +202,7 @@ def test_booking_nothing_writes_nothing(store, path):
     assert log.stat().st_size == before > 0
 
 
-def test_a_real_engines_minute_takes_less_than_a_kilobyte():
+def test_real_minute_takes_under_a_kilobyte():
     minutes = [
         encode_window(minute)
         for name in ("steady", "diurnal_quiet", "specdecode", "lora")
@@ -250,19 +250,19 @@ BLIND = UnknownSpan(
 )
 
 
-def test_episodes_and_unknown_spans_come_back_as_they_were(store):
+def test_spans_come_back_as_they_were(store):
     store.book(spans=[OPEN, BLIND, OF_REPLICA])
     assert store.spans(Finding, START) == (OF_REPLICA, OPEN)
     assert store.spans(UnknownSpan, START) == (BLIND,)
 
 
-def test_an_episode_of_a_release_without_details_is_still_read():
+def test_episode_without_details_is_still_read():
     stored = json.loads(span_row(OPEN)[-1])
     del stored["worst"]["details"]
     assert decode_span(Finding, json.dumps(stored)) == replace(OPEN, worst=replace(VERDICT, details=()))
 
 
-def test_an_episode_that_ends_takes_the_place_of_the_open_one(store):
+def test_ended_episode_replaces_the_open_one(store):
     store.book(spans=[OPEN, BLIND])
     ended = replace(OPEN, ended_at=START + 300.0, worst=replace(VERDICT, observed=VERDICT.expected))
     store.book(spans=[ended])
@@ -271,7 +271,7 @@ def test_an_episode_that_ends_takes_the_place_of_the_open_one(store):
     assert store.spans(UnknownSpan, START) == (replace(BLIND, ended_at=START + 90.0),)
 
 
-def test_only_episodes_that_lasted_into_the_time_asked_for_are_given(store):
+def test_only_lasting_episodes_are_given(store):
     ended = replace(OPEN, ended_at=START + 300.0)
     elsewhere = replace(OPEN, subject=Subject(tier="mi300"))
     store.book(spans=[ended, elsewhere])
@@ -280,7 +280,7 @@ def test_only_episodes_that_lasted_into_the_time_asked_for_are_given(store):
     assert store.spans(Finding, START, tier="h100") == (ended,)
 
 
-def test_events_come_back_in_the_order_of_time(store):
+def test_events_come_in_order_of_time(store):
     late = TimelineEvent(t=START + 9.5, kind="restart", tier="h100", replica="r0", text="started again")
     early = TimelineEvent(t=START, kind="plan", tier=None, replica=None, text="plan v2")
     store.book(events=[late, early])
@@ -288,7 +288,7 @@ def test_events_come_back_in_the_order_of_time(store):
     assert store.events(START + 1) == (late,)
 
 
-def test_a_kept_value_is_replaced_by_the_next_of_its_name(store):
+def test_kept_value_is_replaced(store):
     assert store.read_value("step13:v1") is None
     store.keep("step13:v1", '{"ok": 1}')
     store.keep("step13:v1", '{"ok": 2}')
@@ -299,7 +299,7 @@ def test_a_kept_value_is_replaced_by_the_next_of_its_name(store):
 # ---- retention ----
 
 
-def test_minutes_go_after_two_days_quarters_after_eight_the_rest_after_thirteen_weeks(store):
+def test_rows_go_after_their_retention(store):
     old = TimelineEvent(t=START, kind="restart", tier="h100", replica="r0", text="")
     store.book([booking(0), booking(60)])
     store.book(events=[old])
@@ -318,7 +318,7 @@ def test_minutes_go_after_two_days_quarters_after_eight_the_rest_after_thirteen_
     assert store.spans(Finding, 0.0) == (OF_REPLICA,)
 
 
-def test_a_clock_that_is_years_ahead_for_an_hour_costs_the_oldest_days_alone(store):
+def test_wrong_clock_costs_the_oldest_days_alone(store):
     store.book([booking(day * 24 * 60 + hour * 60) for day in range(10) for hour in (0, 12)])
     store.book(
         events=(
@@ -338,13 +338,13 @@ def test_a_clock_that_is_years_ahead_for_an_hour_costs_the_oldest_days_alone(sto
     assert (store.bins("h100", *EVER), store.minutes("h100", *EVER), store.events(0.0)) == ((), (), ())
 
 
-def test_plan_versions_are_those_of_the_hours_asked_for(store):
+def test_plan_versions_are_of_the_asked_hours(store):
     store.book([booking(0, plan="v1"), booking(60, plan="v2"), booking(70, plan="v1")])
     asked = [EVER, (START, START + HOUR), (START + HOUR, START + 2 * HOUR), (START + 2 * HOUR, START + 3 * HOUR)]
     assert [store.plan_versions("h100", *span) for span in asked] == [("v1", "v2"), ("v1",), ("v1", "v2"), ()]
 
 
-def test_requests_alone_are_those_of_the_demand(store):
+def test_requests_equal_the_demand(store):
     store.book([booking(minute, finished=minute + 1.0) for minute in range(40)])
     store.book([booking(50, covered=0.0)])
     whole, alone = store.demand("h100", *EVER), store.requests("h100", *EVER)
@@ -354,7 +354,7 @@ def test_requests_alone_are_those_of_the_demand(store):
     assert {d.prompt_tokens for d in alone} == {None}
 
 
-def test_an_hours_rows_stand_apart_by_release_and_precision_and_add_up(store):
+def test_rows_stand_apart_by_release(store):
     before, after = ({"release": f"vllm 0.{minor}.0", "precision": "fp8/bf16"} for minor in (32, 33))
     store.book([replace(booking(0, "r0"), **before), replace(booking(0, "r1"), **before)])
     store.book([replace(booking(1, "r0"), **after), replace(booking(1, "r1"), **before)])
@@ -366,7 +366,7 @@ def test_an_hours_rows_stand_apart_by_release_and_precision_and_add_up(store):
     assert {len(store.minutes("h100", *EVER)), len(store.replica_bins("h100", *EVER))} == {4, 2}
 
 
-def test_a_question_for_rows_reads_them_by_their_key(store):
+def test_rows_are_read_by_their_key(store):
     """A table scan of hundred thousands of rows would pass every other test."""
     lines: list[str] = []
     store._connection.set_trace_callback(lines.append)
@@ -381,7 +381,7 @@ def test_a_question_for_rows_reads_them_by_their_key(store):
         assert any(step.startswith("SEARCH") and "start>" in step for step in steps), steps
 
 
-def test_the_file_stops_growing_once_rows_begin_to_go(path, monkeypatch):
+def test_file_stops_growing_with_retention(path, monkeypatch):
     short = tuple(replace(kind, keep_seconds=2 * DAY) for kind in SUMS)
     monkeypatch.setattr(store_module, "SUMS", short)
     monkeypatch.setattr(store_module, "KEEP_SECONDS", 2 * DAY)
@@ -397,7 +397,7 @@ def test_the_file_stops_growing_once_rows_begin_to_go(path, monkeypatch):
     assert max(sizes[4:]) <= 1.1 * max(sizes[2:4])
 
 
-def test_replicas_that_are_long_gone_leave_no_name_behind(store, path):
+def test_gone_replicas_leave_no_name(store, path):
     def names():
         connection = sqlite3.connect(path)
         found = {name for (name,) in connection.execute("SELECT replica FROM series")}
@@ -413,7 +413,7 @@ def test_replicas_that_are_long_gone_leave_no_name_behind(store, path):
     assert finished(store.bins("h100", *EVER)) == 60.0
 
 
-def test_the_file_gets_smaller_when_much_is_thrown_away(store, path):
+def test_file_shrinks_after_pruning(store, path):
     def size():
         store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return path.stat().st_size

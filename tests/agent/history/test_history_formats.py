@@ -58,9 +58,7 @@ def read_version(path: Path) -> int:
 
 
 @FORMATS
-def test_a_daemon_starts_with_a_new_history_and_the_old_file_is_still_there(
-    tmp_path: Path, make: Callable[[Path], Path], version: int
-) -> None:
+def test_old_file_stays_beside_a_new_history(tmp_path: Path, make: Callable[[Path], Path], version: int) -> None:
     folder = tmp_path / "sizewatch-data"
     folder.mkdir(mode=0o700)
     path = make(folder)
@@ -73,7 +71,7 @@ def test_a_daemon_starts_with_a_new_history_and_the_old_file_is_still_there(
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_lies_in_its_log_alone_goes_with_it(tmp_path: Path) -> None:
+def test_log_goes_with_its_file(tmp_path: Path) -> None:
     path = make_older(tmp_path)
     child = os.fork()
     if child == 0:
@@ -90,7 +88,7 @@ def test_what_lies_in_its_log_alone_goes_with_it(tmp_path: Path) -> None:
         assert connection.execute("SELECT value FROM kept WHERE name = 'late'").fetchall() == [("1",)]
 
 
-def test_one_that_another_process_has_open_is_not_renamed_until_it_is_closed(tmp_path: Path) -> None:
+def test_open_file_is_not_renamed(tmp_path: Path) -> None:
     path = make_older(tmp_path)
     with closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA journal_mode = WAL")
@@ -103,9 +101,7 @@ def test_one_that_another_process_has_open_is_not_renamed_until_it_is_closed(tmp
 
 
 @FORMATS
-def test_a_command_does_not_read_it_and_changes_nothing(
-    tmp_path: Path, make: Callable[[Path], Path], version: int
-) -> None:
+def test_command_does_not_change_an_old_file(tmp_path: Path, make: Callable[[Path], Path], version: int) -> None:
     path = make(tmp_path)
     before = path.read_bytes()
     with pytest.raises(HistoryFormatError) as refused:
@@ -126,7 +122,7 @@ def test_the_doctor_names_the_format(tmp_path: Path, make: Callable[[Path], Path
     assert result.text == refusal(path, version)
 
 
-def test_the_doctor_tells_of_a_history_that_is_ahead_of_the_clock(tmp_path: Path) -> None:
+def test_doctor_tells_of_times_ahead(tmp_path: Path) -> None:
     with HistoryStore(tmp_path / "history.db") as store:
         store.book([booking(89)])
 

@@ -26,7 +26,7 @@ def closed(number: int, kept: bool = True) -> ClosedMinute:
     return ClosedMinute(tier="t", replica="r", slice=load_bins.bin_window(whole, None, "r"), kept=kept)
 
 
-def test_minutes_are_written_at_the_end_of_a_cycle_with_their_plan_and_pool_and_no_others(tmp_path: Path) -> None:
+def test_minutes_are_written_after_the_cycle(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     sink = HistorySink(HistoryService(lambda: HistoryStore(path)), SOURCE, {"t": "v1"})
     sink.accept(StepResult(now=START + 60, minutes=(closed(0), replace(closed(0), tier="unplanned"))))
@@ -41,7 +41,7 @@ def test_minutes_are_written_at_the_end_of_a_cycle_with_their_plan_and_pool_and_
     assert [one.window.start for one in minutes] == [START, START + 60]
 
 
-def test_an_hours_row_has_the_release_and_precision_of_its_minutes(tmp_path: Path) -> None:
+def test_row_has_release_and_precision(tmp_path: Path) -> None:
     store = HistoryStore(tmp_path / "history.db")
     sink = HistorySink(HistoryService(lambda: store), SOURCE, {"t": "v1"})
     minute = replace(closed(0), release="vllm 0.32.0", precision="fp8/bf16")
@@ -54,7 +54,7 @@ def test_an_hours_row_has_the_release_and_precision_of_its_minutes(tmp_path: Pat
     assert rows == [("vllm 0.32.0", "fp8/bf16")]
 
 
-def test_a_history_that_cannot_be_written_is_one_line_and_its_recovery_another(
+def test_failed_write_and_recovery_are_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="agent.history.service")

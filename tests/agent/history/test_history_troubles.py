@@ -63,7 +63,7 @@ def turns_in(reader):
 # ---- other processes ----
 
 
-def test_no_acknowledged_minute_is_lost_and_no_sum_is_wrong_when_the_writer_is_killed_15_times(path):
+def test_killed_writer_loses_no_acknowledged_minute(path):
     with writer("kill", path, 15) as process:
         told = json.loads(process.stdout.read())
     assert told["deaths"] == 15
@@ -81,7 +81,7 @@ def test_no_acknowledged_minute_is_lost_and_no_sum_is_wrong_when_the_writer_is_k
         assert turns_in(store)[0] == there | {20_000}
 
 
-def test_a_reader_sees_whole_turns_while_another_process_writes(path):
+def test_reader_sees_whole_turns(path):
     with writer("write", path, 0, 400) as process:
         process.stdout.readline()
         seen = []
@@ -98,7 +98,7 @@ def test_a_reader_sees_whole_turns_while_another_process_writes(path):
     assert len(set(seen)) > 1
 
 
-def test_a_reader_can_change_nothing(store, path):
+def test_reader_can_change_nothing(store, path):
     store.book([booking(0)])
     with HistoryStore.open_reader(path) as reader:
         assert not hasattr(reader, "book")
@@ -107,7 +107,7 @@ def test_a_reader_can_change_nothing(store, path):
     assert len(store.bins("h100", *EVER)) == 1
 
 
-def test_threads_of_one_process_share_a_store(store):
+def test_threads_share_a_store(store):
     def book(replica):
         for minute in range(30):
             store.book([booking(minute, replica)])
@@ -130,7 +130,7 @@ def trouble_of(call, *arguments):
     return str(raised.value)
 
 
-def test_a_file_locked_beyond_the_timeout_is_a_trouble_and_the_same_minutes_book_later(store, path):
+def test_locked_file_books_later(store, path):
     store.book([booking(0)])
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -148,7 +148,7 @@ def fill(store):
     store._connection.execute(f"PRAGMA max_page_count = {pages}")
 
 
-def test_a_full_disk_keeps_nothing_of_the_turn_and_it_is_booked_once_there_is_room(store):
+def test_full_disk_books_later(store):
     store.book([booking(0)])
     fill(store)
     service = HistoryService(lambda: store)
@@ -165,7 +165,7 @@ def test_a_full_disk_keeps_nothing_of_the_turn_and_it_is_booked_once_there_is_ro
         assert finished(ask("h100", *EVER)) == 121 * 60.0
 
 
-def test_a_file_that_may_not_be_written_is_read_only(store):
+def test_unwritable_file_is_read_only(store):
     store._connection.execute("PRAGMA query_only = ON")
     assert "(SQLITE_READONLY)" in trouble_of(store.book, [booking(0)])
     assert "(SQLITE_READONLY)" in trouble_of(store.keep, "name", "1")
@@ -185,7 +185,7 @@ def test_damaged_pages_are_a_trouble(path):
 
 
 @pytest.mark.parametrize("body", [b"", b"no zlib", encode_window(booking(0).slice.window)[:-9]])
-def test_a_row_that_does_not_unpack_is_damage_and_is_not_written_over(store, body):
+def test_damaged_row_is_not_overwritten(store, body):
     store.book([booking(0)])
     store._connection.execute("UPDATE hours SET body = ?", (body,))
     for call, arguments in ((store.bins, ("h100", *EVER)), (store.book, ([booking(1)],))):
@@ -193,12 +193,12 @@ def test_a_row_that_does_not_unpack_is_damage_and_is_not_written_over(store, bod
     assert finished(store.minutes("h100", *EVER)) == 60.0
 
 
-def test_an_episode_that_cannot_be_read_is_damage(store):
+def test_unreadable_episode_is_damage(store):
     store._connection.execute("INSERT INTO spans VALUES ('episode', 'R', 't', '', 1.0, NULL, '{\"rule\": 1}')")
     assert "is damaged: spans holds" in trouble_of(store.spans, Finding, 0.0)
 
 
-def test_history_that_a_reload_closed_is_no_defect(path):
+def test_history_closed_by_reload_is_no_defect(path):
     service = HistoryService(lambda: HistoryStore(path))
     store = service.store()
     store.close()
@@ -208,7 +208,7 @@ def test_history_that_a_reload_closed_is_no_defect(path):
     assert "is closed" in service.error
 
 
-def test_an_error_in_our_own_sql_is_a_defect_and_no_trouble(store, path):
+def test_error_in_our_sql_is_a_defect(store, path):
     with pytest.raises(sqlite3.OperationalError, match="no such table"), troubles.translate_sqlite_errors(path):
         store._connection.execute("SELECT * FROM nowhere")
 
@@ -222,7 +222,7 @@ def problem_of(call, *arguments):
     return str(raised.value)
 
 
-def test_another_programs_database_is_refused_and_left_alone(path):
+def test_foreign_files_are_refused_and_kept(path) -> None:
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE bookmarks (url TEXT)")
     other.commit()
@@ -230,9 +230,6 @@ def test_another_programs_database_is_refused_and_left_alone(path):
     before = path.read_bytes()
     assert problem_of(HistoryStore, path) == f"{path}: is a SQLite file of another program; give another path"
     assert path.read_bytes() == before
-
-
-def test_a_file_that_is_no_database_is_refused_and_left_alone(path):
     path.write_text("tiers:\n  h100: {}\n" * 100)
     before = path.read_bytes()
     assert (
@@ -242,7 +239,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(path):
     assert path.read_bytes() == before
 
 
-def test_places_where_no_file_can_be_are_named(tmp_path):
+def test_impossible_places_are_named(tmp_path):
     nowhere = tmp_path / "nowhere" / "history.db"
     assert problem_of(HistoryStore, nowhere).startswith(f"{nowhere}: cannot be made (No such file or directory)")
     assert problem_of(HistoryStore.open_reader, nowhere).startswith(
@@ -250,7 +247,7 @@ def test_places_where_no_file_can_be_are_named(tmp_path):
     )
 
 
-def test_a_folder_that_may_not_be_entered_is_said():
+def test_locked_folder_is_said():
     nobody, user = 65_534, os.geteuid()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
@@ -265,7 +262,7 @@ def test_a_folder_that_may_not_be_entered_is_said():
     assert told.startswith(f"{locked / 'history.db'}: may not be read by this user")
 
 
-def test_an_empty_file_becomes_a_history_but_holds_nothing_to_read_before(path):
+def test_empty_file_becomes_a_history(path):
     path.touch()
     assert problem_of(HistoryStore.open_reader, path) == f"{path}: is empty; `sizewatch run` fills it"
     with HistoryStore(path) as store:
@@ -273,14 +270,14 @@ def test_an_empty_file_becomes_a_history_but_holds_nothing_to_read_before(path):
         assert len(store.bins("h100", *EVER)) == 1
 
 
-def test_a_path_with_marks_that_mean_something_in_a_uri_is_a_path(tmp_path):
+def test_path_with_uri_marks_is_a_path(tmp_path):
     path = tmp_path / "a?mode=memory#1%20.db"
     with HistoryStore(path) as store:
         store.book([booking(0)])
     assert path.stat().st_size > 4096
 
 
-def test_a_text_that_is_not_utf8_is_damage_and_not_a_defect(path, store):
+def test_text_that_is_no_utf8_is_damage(path, store):
     store.keep("a", "1")
     connection = sqlite3.connect(path)
     connection.execute("UPDATE kept SET value = CAST(x'78cc0f' AS TEXT)")

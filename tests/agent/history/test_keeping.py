@@ -35,6 +35,11 @@ DAY = 86_400.0
 PLAN = load_plan(TESTS / "plans" / "cpu-small.yaml")
 
 
+@pytest.fixture(name="path")
+def history_path(tmp_path: Path) -> Path:
+    return tmp_path / "history.db"
+
+
 def closed(minute: int, tier: str = "t") -> ClosedMinute:
     return ClosedMinute(tier=tier, replica="r", slice=load_bins.bin_window(window(minute), None, "r"))
 
@@ -67,11 +72,6 @@ def event(t: float) -> TimelineEvent:
     return TimelineEvent(t=t, kind="start", tier=None, replica=None, text="began")
 
 
-@pytest.fixture(name="path")
-def history_path(tmp_path: Path) -> Path:
-    return tmp_path / "history.db"
-
-
 @pytest.fixture(name="keeping")
 def open_keeping(path: Path) -> Iterator[HistoryService]:
     keeping = HistoryService(lambda: HistoryStore(path, busy_timeout_seconds=0.05))
@@ -98,16 +98,14 @@ class Locked:
         self._connection.close()
 
 
-def test_minutes_episodes_and_events_are_in_the_file_after_the_turn(keeping: HistoryService, path: Path) -> None:
+def test_cycle_is_in_the_file(keeping: HistoryService, path: Path) -> None:
     keeping.add_events([event(START)])
     keeping.write_cycle([closed(0), closed(1)], [finding(START + 60)])
     assert kept(path) == (2, 1, ["start"])
     assert (keeping.error, keeping.waiting_minutes) == (None, 0)
 
 
-def test_a_locked_file_is_a_trouble_in_words_and_everything_is_written_once_it_is_free(
-    keeping: HistoryService, path: Path
-) -> None:
+def test_locked_file_is_written_later(keeping: HistoryService, path: Path) -> None:
     lock = Locked(path)
     keeping.add_events([event(START)])
     for minute in range(3):
@@ -121,7 +119,7 @@ def test_a_locked_file_is_a_trouble_in_words_and_everything_is_written_once_it_i
     assert (keeping.error, keeping.waiting_minutes, keeping.dropped_minutes) == (None, 0, 0)
 
 
-def test_minutes_wait_while_the_file_cannot_be_opened(path: Path) -> None:
+def test_minutes_wait_for_the_file(path: Path) -> None:
     errors: list[Exception] = [
         HistoryError(path, "full"),
         HistoryOpenError(path, "another program's"),
@@ -163,7 +161,7 @@ class Failing(HistoryStore):
 
 
 @pytest.mark.parametrize("operation", ["reading", "booking"])
-def test_minutes_that_an_earlier_run_booked_are_not_booked_again_after_a_trouble(operation: str, path: Path) -> None:
+def test_minutes_are_booked_once_after_trouble(operation: str, path: Path) -> None:
     """They come late, behind a newer minute that had to wait."""
     with closing(HistoryService(lambda: HistoryStore(path))) as earlier:
         earlier.write_cycle([closed(minute) for minute in range(3)], now=START + 180)
@@ -181,7 +179,7 @@ def test_minutes_that_an_earlier_run_booked_are_not_booked_again_after_a_trouble
     assert sum(one.requests for one in told) == 5 * window(0).counters["requests_finished"]
 
 
-def test_the_rest_of_a_minute_in_which_the_agent_restarted_is_booked(path: Path) -> None:
+def test_rest_of_a_restarted_minute_is_booked(path: Path) -> None:
     whole = window(0)
     cut = {"expected_seconds": 10.0, "covered_seconds": 10.0}
     first = replace(whole, end=START + 10, **cut)
@@ -195,9 +193,7 @@ def test_the_rest_of_a_minute_in_which_the_agent_restarted_is_booked(path: Path)
     assert minute.window.covered_seconds == 60.0
 
 
-def test_a_turn_with_nothing_to_write_does_not_call_a_file_well_that_it_did_not_try(
-    keeping: HistoryService, path: Path
-) -> None:
+def test_empty_turn_clears_no_error(keeping: HistoryService, path: Path) -> None:
     keeping.error = "full: as upkeep found"
     keeping.write_cycle()
     assert keeping.error == "full: as upkeep found"
@@ -205,7 +201,7 @@ def test_a_turn_with_nothing_to_write_does_not_call_a_file_well_that_it_did_not_
     assert keeping.error is None
 
 
-def test_a_history_that_cannot_be_opened_yet_is_opened_later_and_gets_what_waited(path: Path) -> None:
+def test_unopened_history_is_opened_later(path: Path) -> None:
     tries: list[Callable[[], HistoryStore]] = []
 
     def opened() -> HistoryStore:
@@ -225,13 +221,13 @@ def test_a_history_that_cannot_be_opened_yet_is_opened_later_and_gets_what_waite
     keeping.close()
 
 
-def test_a_file_that_is_no_history_is_a_matter_for_a_person_and_the_folder_is_let_go(tmp_path: Path) -> None:
+def test_file_that_is_no_history_is_refused(tmp_path: Path) -> None:
     (tmp_path / "history.db").write_text("not a database, however long it is read" * 10)
     with pytest.raises(HistoryOpenError, match="is no history"):
         HistoryService(lambda: HistoryStore(tmp_path / "history.db"))
 
 
-def test_the_oldest_minutes_are_lost_and_counted_beyond_the_limit(
+def test_oldest_minutes_are_lost_and_counted(
     keeping: HistoryService, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "MOST_BYTES", 10_000)
@@ -248,7 +244,7 @@ def test_the_oldest_minutes_are_lost_and_counted_beyond_the_limit(
     assert starts == [START + 60.0 * minute for minute in range(100 - waiting, 100)]
 
 
-def test_minutes_that_can_never_be_booked_are_a_defect_once_and_stand_in_nobodys_way(
+def test_impossible_minutes_are_a_defect_once(
     keeping: HistoryService, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = Locked(path)
@@ -262,7 +258,7 @@ def test_minutes_that_can_never_be_booked_are_a_defect_once_and_stand_in_nobodys
     assert kept(path)[0] == 1
 
 
-def test_closing_tells_what_was_lost_and_lets_the_folder_go(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_tells_what_was_lost(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     let_go: list[bool] = []
     keeping = HistoryService(lambda: HistoryStore(path, 0.05), lambda: let_go.append(True))
     lock = Locked(path)
@@ -274,7 +270,7 @@ def test_closing_tells_what_was_lost_and_lets_the_folder_go(path: Path, caplog: 
     assert "lost unwritten history minutes=1" in caplog.text
 
 
-def test_a_daemon_that_starts_anew_finds_what_ended_and_what_did_not(keeping: HistoryService) -> None:
+def test_restarted_daemon_finds_open_and_ended(keeping: HistoryService) -> None:
     keeping.write_cycle([closed(0)], [finding(START + 60)], [finding(None, START + 5)])
     soon = keeping.load_previous_run(START - DAY, START + ALIVE_SECONDS)
     assert [e.started_at for e in soon.findings if e.ended_at is not None] == [START]
@@ -296,9 +292,7 @@ def step13_events(path: Path) -> int:
         return sum(event.kind == "step13" for event in reader.events(0.0))
 
 
-def test_step_13_is_done_once_the_first_seven_days_of_a_plan_version_are_over_and_kept(
-    keeping: HistoryService, path: Path
-) -> None:
+def test_step_13_is_done_after_seven_days(keeping: HistoryService, path: Path) -> None:
     for hour in range(0, int(7 * DAY), 3600):
         assert keep_step13(keeping, START + hour) == {}
     assert step13_events(path) == 0
@@ -310,7 +304,7 @@ def test_step_13_is_done_once_the_first_seven_days_of_a_plan_version_are_over_an
     assert step13_events(path) == 1
 
 
-def test_another_plan_version_gets_a_week_and_an_answer_of_its_own(keeping: HistoryService, path: Path) -> None:
+def test_another_plan_version_gets_its_week(keeping: HistoryService, path: Path) -> None:
     keep_step13(keeping, START)
     first = keep_step13(keeping, START + 8 * DAY)
     assert keep_step13(keeping, START + 9 * DAY, "another") == {}
@@ -320,7 +314,7 @@ def test_another_plan_version_gets_a_week_and_an_answer_of_its_own(keeping: Hist
     assert keep_step13(keeping, START + 17 * DAY) == first, "back on the first plan, its answer is known"
 
 
-def test_step_13_rests_on_the_week_since_the_version_was_first_seen(keeping: HistoryService) -> None:
+def test_step_13_rests_on_its_week(keeping: HistoryService) -> None:
     hours = range(-48, 24 * 7 + 5, 6)
     keep_step13(keeping, START)
     for hour in hours:
@@ -336,7 +330,7 @@ def test_step_13_rests_on_the_week_since_the_version_was_first_seen(keeping: His
     assert math.isclose(tier["highest_rps"], 1.0)
 
 
-def test_upkeep_that_cannot_reach_the_file_says_so_and_knows_nothing_new(keeping: HistoryService, path: Path) -> None:
+def test_unreachable_file_is_said_by_upkeep(keeping: HistoryService, path: Path) -> None:
     lock = Locked(path)
     assert keep_step13(keeping, START) is None
     assert keeping.error is not None

@@ -61,7 +61,7 @@ def capacity(store: HistoryStore, now: float, version: str = "v1") -> Capacity:
     return context.capacity
 
 
-def test_an_overload_bounds_the_capacity_within_minutes(tmp_path: Path) -> None:
+def test_overload_bounds_the_capacity_within_minutes(tmp_path: Path) -> None:
     with HistoryStore(tmp_path / "history.db") as store:
         store.book(minutes(3.0, 30, BEGIN - 1800))
         store.book(minutes(USABLE / 2, 2, BEGIN, queue=50.0))
@@ -72,26 +72,26 @@ def test_an_overload_bounds_the_capacity_within_minutes(tmp_path: Path) -> None:
     assert bounded.low <= bounded.rps <= (bounded.high or 0.0)
 
 
-def test_it_lasts_for_days_and_for_a_new_version_of_the_plan(store: HistoryStore) -> None:
+def test_bound_lasts_for_days_and_plans(store: HistoryStore) -> None:
     for later in (2 * HOUR, DAY, 4 * DAY):
         assert capacity(store, BEGIN + later, "v2").rps == pytest.approx(USABLE / 2, rel=0.01)
     assert capacity(store, BEGIN + 6 * DAY, "v2").rps == pytest.approx(USABLE)
 
 
-def test_a_later_load_lifts_it_and_a_short_queue_does_not_erase_it(store: HistoryStore) -> None:
+def test_later_load_lifts_the_bound(store: HistoryStore) -> None:
     store.book(minutes(1.0, 2, BEGIN + 2 * HOUR, queue=9.0))
     assert capacity(store, BEGIN + 3 * HOUR).rps == pytest.approx(USABLE / 2, rel=0.01)
     store.book(minutes(6.0, 30, BEGIN + 4 * HOUR))
     assert capacity(store, BEGIN + 5 * HOUR).rps == pytest.approx(6.0, rel=0.01)
 
 
-def test_replicas_that_carry_more_count_as_before(store: HistoryStore) -> None:
+def test_replicas_that_carry_more_count(store: HistoryStore) -> None:
     store.book(minutes(5.0, 10, BEGIN, replica="r1"))
     store.book(minutes(0.2, 10, BEGIN, replica="new"))
     assert capacity(store, BEGIN + 660).rps == pytest.approx(USABLE * 0.75, rel=0.01)
 
 
-def test_the_days_before_are_read_once(store: HistoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_days_are_read_once(store: HistoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tier whose days tell nothing is read no oftener than others."""
     days: list[float] = []
     read = daily_queries.read_capacity_days

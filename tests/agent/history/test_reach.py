@@ -47,7 +47,7 @@ def reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[st
     return str(config), longest
 
 
-def test_commands_and_daemon_read_no_further_than_days(reach: tuple[str, dict[str, float]]) -> None:
+def test_nothing_reads_further_than_is_kept(reach: tuple[str, dict[str, float]]) -> None:
     config, longest = reach
     every = ("-c", config)
     with redirect_stdout(io.StringIO()):

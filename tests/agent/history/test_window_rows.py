@@ -54,27 +54,27 @@ def closed(pool: str) -> ClosedMinute:
     return ClosedMinute(tier="t", replica="r", pool=pool, slice=bin_window(made_window(0), None, "r"))
 
 
-def test_a_request_of_two_pools_is_demand_once() -> None:
+def test_request_of_two_pools_is_one_demand() -> None:
     (parts,) = group_demand([closed("prefill"), closed("decode")]).values()
     assert len(parts) == 1
 
 
 @pytest.mark.parametrize(("pool", "series"), [("mixed", ""), ("prefill", "prefill"), ("decode", "decode")])
-def test_hours_keep_the_pools_of_a_tier_apart(pool: str, series: str) -> None:
+def test_hours_keep_pools_apart(pool: str, series: str) -> None:
     assert sum_key(HOURS, closed(pool))[1].replica == series
     assert sum_key(MINUTES, closed(pool))[1].replica == "r"
 
 
-def test_a_time_is_cut_at_full_multiples() -> None:
+def test_time_is_cut_at_full_multiples() -> None:
     assert list(pieces(90.0, 250.0, 100.0)) == [(90.0, 100.0), (100.0, 200.0), (200.0, 250.0)]
 
 
 @given(window)
-def test_any_window_comes_back_as_it_was(made: Window) -> None:
+def test_window_comes_back_as_it_was(made: Window) -> None:
     assert decode_window(encode_window(made)) == made
 
 
-def test_every_minute_of_every_recording_comes_back_and_shares_its_edges() -> None:
+def test_recorded_minutes_come_back_sharing_edges() -> None:
     minutes = [minute for name in recorded.names() for minute in recorded_minutes(name)]
     assert len([minute for minute in minutes if minute.histograms]) > 10
     read = [decode_window(encode_window(minute)) for minute in minutes]
@@ -92,6 +92,6 @@ def test_every_minute_of_every_recording_comes_back_and_shares_its_edges() -> No
         ("{", "Invalid JSON"),
     ],
 )
-def test_another_record_is_refused_with_its_place(record: str, place: str) -> None:
+def test_another_record_is_refused(record: str, place: str) -> None:
     with pytest.raises(ValueError, match=place):
         decode_window(zlib.compress(record.encode()))

@@ -42,7 +42,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untype
     [f"Bearer {TOKEN}", f"bearer  {TOKEN}", "Bearer the-token-that-comes-after-it", basic("ada", "engine: 1843"),
      basic("grace", "bögen"), basic("long", "x" * 72), basic("long", "x" * 80)],
 )  # fmt: skip
-def test_a_known_token_or_password_is_let_in(server: WebServer, authorization: str) -> None:
+def test_known_credentials_are_let_in(server: WebServer, authorization: str) -> None:
     for _ in range(2):
         assert ask(server, "/runbooks/", Authorization=authorization)[0] == 200
 
@@ -54,16 +54,14 @@ def test_a_known_token_or_password_is_let_in(server: WebServer, authorization: s
      basic("nobody", "engine: 1843"), "Basic", "Basic !!!", "Basic " + base64.b64encode(b"ada").decode(),
      basic("ada", "engine: 1843\0"), "Basic " + base64.b64encode(b"\xff:x").decode(), "Basic \xe9"],
 )  # fmt: skip
-def test_anything_else_is_refused_also_after_the_right_one(server: WebServer, authorization: str) -> None:
+def test_other_credentials_are_always_refused(server: WebServer, authorization: str) -> None:
     assert ask(server, "/runbooks/", Authorization=basic("ada", "engine: 1843"))[0] == 200
     status, headers, _ = ask(server, "/runbooks/", Authorization=authorization)
     assert status == 401
     assert headers["www-authenticate"].endswith('Bearer realm="sizewatch"')
 
 
-def test_a_password_is_hashed_once_and_an_unknown_name_as_often_as_a_known_one(
-    server: WebServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_name_is_hashed_as_often(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = []
     matches = credentials._matches
     monkeypatch.setattr(credentials, "_matches", lambda *args: counted.append(args[0]) or matches(*args))
@@ -74,7 +72,7 @@ def test_a_password_is_hashed_once_and_an_unknown_name_as_often_as_a_known_one(
     assert b"1843" not in repr(vars(server.pages.gate)).encode()
 
 
-def test_the_password_of_one_user_is_not_another_users(tmp_path: Path) -> None:
+def test_password_is_of_one_user(tmp_path: Path) -> None:
     with serving(
         config_file=write_web_file(tmp_path, {"ada": hash_password("a"), "bob": hash_password("b")})
     ) as server:
@@ -88,7 +86,7 @@ def test_the_password_of_one_user_is_not_another_users(tmp_path: Path) -> None:
         assert ask(server, "/runbooks/", Authorization=basic("ada", "new"))[0] == 200
 
 
-def test_htpasswd_makes_a_line_that_is_let_in(tmp_path: Path) -> None:
+def test_htpasswd_line_is_let_in(tmp_path: Path) -> None:
     try:
         made = subprocess.run(
             ["htpasswd", "-niBC", "5", "ada"], input="engine", capture_output=True, text=True, check=True
@@ -100,7 +98,7 @@ def test_htpasswd_makes_a_line_that_is_let_in(tmp_path: Path) -> None:
         assert ask(server, "/runbooks/", Authorization=basic("ada", "engine"))[0] == 200
 
 
-def test_a_token_file_that_cannot_be_used_is_named_without_the_secret(tmp_path: Path) -> None:
+def test_unusable_token_file_hides_its_secret(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     unusable = f"{path} must hold tokens of at least 16 ASCII characters without a space, one a line"
     for content, problem in (
@@ -140,7 +138,7 @@ PROBLEMS: tuple[tuple[str, str], ...] = (
 
 
 @pytest.mark.parametrize(("text", "problem"), PROBLEMS, ids=range(len(PROBLEMS)))
-def test_a_problem_of_the_web_configuration_file_is_named_with_its_key(tmp_path: Path, text: str, problem: str) -> None:
+def test_web_file_problem_names_its_key(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "web.yml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -149,7 +147,7 @@ def test_a_problem_of_the_web_configuration_file_is_named_with_its_key(tmp_path:
     assert "secret" not in str(caught.value)
 
 
-def test_files_of_the_web_configuration_file_are_relative_to_its_folder(tmp_path: Path) -> None:
+def test_web_files_are_relative_to_it(tmp_path: Path) -> None:
     tls = read_web_file(write_web_file(tmp_path, cert_file="a/c.pem", key_file="/k.pem")).tls_server_config
     assert tls is not None
     assert (tls.cert_file, tls.key_file) == (str(tmp_path / "a" / "c.pem"), "/k.pem")

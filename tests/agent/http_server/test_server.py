@@ -86,9 +86,7 @@ def plain() -> Iterator[WebServer]:
         ("/readyz", "text/plain; charset=utf-8"),
     ],
 )
-def test_every_route_answers_with_its_type_and_the_security_headers(
-    plain: WebServer, path: str, content_type: str
-) -> None:
+def test_every_route_has_type_and_security_headers(plain: WebServer, path: str, content_type: str) -> None:
     status, headers, body = ask(plain, path)
     assert (status, headers["content-type"]) == (200, content_type)
     assert body
@@ -101,20 +99,26 @@ def test_every_route_answers_with_its_type_and_the_security_headers(
     assert path in PAGES
 
 
-def test_the_page_allows_its_own_style_and_nothing_else(plain: WebServer) -> None:
+def test_page_has_own_style_refresh_and_head(plain: WebServer) -> None:
     policy = ask(plain, "/")[1]["content-security-policy"]
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy
+    assert b'http-equiv="refresh"' in ask(plain, "/")[2]
+    assert b'http-equiv="refresh"' not in ask(plain, "/?paused=1")[2]
+    status, headers, body = ask(plain, "/", method="HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["content-length"]) > 1000
+    assert ask(plain, "/metrics", method="HEAD")[::2] == (200, b"")
 
 
-def test_the_json_and_the_metrics_are_those_of_the_status(plain: WebServer) -> None:
+def test_json_and_metrics_are_the_status(plain: WebServer) -> None:
     assert json.loads(ask(plain, "/api/status")[2])["now"] == NOW
     page = ask(plain, "/metrics")[2]
     assert page == b"".join(exposition.render_parts(STATUS, "")[0])
     assert "sizewatch_target_up" in {family.name for family in text_string_to_metric_families(page.decode())}
 
 
-def test_openmetrics_and_gzip_are_sent_to_a_client_that_accepts_them(plain: WebServer) -> None:
+def test_openmetrics_and_gzip_are_sent_when_accepted(plain: WebServer) -> None:
     _, headers, body = ask(
         plain, "/metrics", Accept="application/openmetrics-text;version=1.0.0", Accept_Encoding="gzip"
     )
@@ -124,14 +128,7 @@ def test_openmetrics_and_gzip_are_sent_to_a_client_that_accepts_them(plain: WebS
     assert gzip.decompress(body) == b"".join(exposition.render_parts(STATUS, "application/openmetrics-text")[0])
 
 
-def test_head_returns_the_headers_without_the_page(plain: WebServer) -> None:
-    status, headers, body = ask(plain, "/", method="HEAD")
-    assert (status, body) == (200, b"")
-    assert int(headers["content-length"]) > 1000
-    assert ask(plain, "/metrics", method="HEAD")[::2] == (200, b"")
-
-
-def test_metrics_that_fail_while_they_are_sent_are_no_whole_page(
+def test_broken_metrics_are_no_whole_page(
     plain: WebServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(status: AgentStatus, accept: str) -> tuple[Iterator[bytes], str]:
@@ -145,12 +142,7 @@ def test_metrics_that_fail_while_they_are_sent_are_no_whole_page(
     assert json.loads(ask(plain, "/api/status")[2])["agent"]["web_errors"] == 1
 
 
-def test_the_refresh_of_the_page_can_be_paused(plain: WebServer) -> None:
-    assert b'http-equiv="refresh"' in ask(plain, "/")[2]
-    assert b'http-equiv="refresh"' not in ask(plain, "/?paused=1")[2]
-
-
-def test_no_answer_names_the_software_that_serves(plain: WebServer) -> None:
+def test_answers_hide_the_serving_software(plain: WebServer) -> None:
     for request in (b"GET / HTTP/1.0\r\n\r\n", b"GET /no HTTP/1.0\r\n\r\n", b"nonsense\r\n\r\n"):
         head = raw(plain, request).partition(b"\r\n\r\n")[0].lower()
         assert head.startswith(b"http/1.1 ")
@@ -158,17 +150,17 @@ def test_no_answer_names_the_software_that_serves(plain: WebServer) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_whatever_is_not_get_or_head_is_refused(plain: WebServer, method: str) -> None:
+def test_other_methods_are_refused(plain: WebServer, method: str) -> None:
     status, headers, _ = ask(plain, "/metrics", method=method)
     assert (status, set(headers["allow"].split(", "))) == (405, {"GET", "HEAD"})
 
 
-def test_what_does_not_exist_is_not_found(plain: WebServer) -> None:
+def test_unknown_path_is_not_found(plain: WebServer) -> None:
     for path in ("/nothing", "/metrics/", "/../etc/passwd", "/%2e%2e/", "/static/app.js", "//metrics"):
         assert ask(plain, path)[0] == 404
 
 
-def test_a_strangers_name_that_leads_to_this_machine_reads_nothing() -> None:
+def test_foreign_host_name_reads_nothing() -> None:
     with serving(hosts=("monitor.internal",)) as server:
         for host in ("evil.example", "localhost.evil.example:19095", "127.0.0.1.evil.example", "[", "localhost@evil"):
             assert ask(server, "/metrics", Host=host)[0] == 421, host
@@ -179,7 +171,7 @@ def test_a_strangers_name_that_leads_to_this_machine_reads_nothing() -> None:
         assert ask(server, "/metrics", Host="monitor.example")[0] == 200
 
 
-def test_it_listens_on_loopback_unless_configured_otherwise() -> None:
+def test_loopback_is_the_default() -> None:
     assert Web().address == ("127.0.0.1", 19095)
     for listen in ("127.0.0.1:0", ":0"):
         with serving(listen=listen) as server:
@@ -188,7 +180,7 @@ def test_it_listens_on_loopback_unless_configured_otherwise() -> None:
 
 
 @pytest.mark.parametrize("key", ["listen", "probe_listen"])
-def test_an_address_in_use_is_an_error_that_names_the_key(plain: WebServer, key: str) -> None:
+def test_address_in_use_names_its_key(plain: WebServer, key: str) -> None:
     keys = {"listen": f"127.0.0.1:{free_port()}", key: f"127.0.0.1:{plain.port}"}
     second = WebServer(Web.model_construct(**keys), lambda: STATUS, lambda: WELL)
     try:
@@ -199,14 +191,14 @@ def test_an_address_in_use_is_an_error_that_names_the_key(plain: WebServer, key:
     assert ask(plain, "/healthz")[0] == 200
 
 
-def test_after_the_stop_the_port_is_closed() -> None:
+def test_stop_closes_the_port() -> None:
     with serving() as server:
         port = server.port
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=CEILING_SECONDS)
 
 
-def test_before_the_first_cycle_it_is_healthy_and_not_ready() -> None:
+def test_agent_is_unready_before_a_cycle() -> None:
     with serving(lambda: None, lambda: None) as server:
         assert ask(server, "/healthz")[0] == 200
         for path in ("/readyz", "/metrics", "/api/status"):
@@ -216,21 +208,21 @@ def test_before_the_first_cycle_it_is_healthy_and_not_ready() -> None:
         assert b"first cycle" in body
 
 
-def test_a_loop_whose_cycles_have_stopped_is_ill() -> None:
+def test_stopped_loop_is_ill() -> None:
     text = b"no cycle has succeeded for 301 s, the agent's log says why\n"
     with serving(seconds_since_cycle=lambda: 301.0) as server:
         for path in PROBES:
             assert ask(server, path)[::2] == (503, text)
 
 
-def test_no_first_cycle_in_time_is_ill(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_first_cycle_is_ill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "STUCK_SECONDS", 0.0)
     with serving(lambda: None, lambda: None) as server:
         status, _, body = ask(server, "/healthz")
         assert (status, body[:27]) == (503, b"no cycle has succeeded for ")
 
 
-def test_a_page_that_fails_is_logged_and_counted_and_shows_no_traceback(caplog: Any) -> None:
+def test_failing_page_shows_no_traceback(caplog: Any) -> None:
     results: list[AgentStatus | Exception] = [RuntimeError("secret detail"), STATUS]
 
     def source() -> AgentStatus:
@@ -247,7 +239,7 @@ def test_a_page_that_fails_is_logged_and_counted_and_shows_no_traceback(caplog: 
         assert json.loads(ask(server, "/api/status")[2])["agent"]["web_errors"] == 1
 
 
-def test_a_loop_that_hangs_is_503_on_every_page_and_the_probes_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_loop_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.http_server.pages.BUSY_SECONDS", 0.05)
     goes_on, calls = threading.Event(), []
 
@@ -297,7 +289,7 @@ def authority() -> trustme.CA:
     return trustme.CA()
 
 
-def test_over_tls_everything_is_served_with_the_given_certificate(authority: trustme.CA, tmp_path: Path) -> None:
+def test_tls_serves_every_page(authority: trustme.CA, tmp_path: Path) -> None:
     issue(authority, tmp_path)
     file = write_web_file(tmp_path, cert_file="server.pem", key_file="server.key")
     with serving(config_file=file) as server:
@@ -310,7 +302,7 @@ def test_over_tls_everything_is_served_with_the_given_certificate(authority: tru
         assert ask(server, "/", tls=trusting(authority), Host="monitor.example")[0] == 200
 
 
-def test_the_oldest_tls_can_be_raised(authority: trustme.CA, tmp_path: Path) -> None:
+def test_oldest_tls_can_be_raised(authority: trustme.CA, tmp_path: Path) -> None:
     issue(authority, tmp_path)
     files = {"cert_file": "server.pem", "key_file": "server.key"}
     client = trusting(authority)
@@ -329,9 +321,7 @@ def test_the_oldest_tls_can_be_raised(authority: trustme.CA, tmp_path: Path) -> 
         assert ask(server, "/healthz", tls=trusting(authority))[0] == 200
 
 
-def test_a_renewed_certificate_is_served_after_a_reload_and_a_broken_one_is_not(
-    authority: trustme.CA, tmp_path: Path
-) -> None:
+def test_renewed_certificate_needs_a_reload(authority: trustme.CA, tmp_path: Path) -> None:
     _, key = issue(authority, tmp_path)
     file = write_web_file(tmp_path, cert_file="server.pem", key_file="server.key")
     with serving(config_file=file) as server:
@@ -349,9 +339,7 @@ def test_a_renewed_certificate_is_served_after_a_reload_and_a_broken_one_is_not(
             server.reload()
 
 
-def test_clients_without_a_certificate_of_the_ca_read_nothing_and_probes_have_a_port(
-    authority: trustme.CA, tmp_path: Path
-) -> None:
+def test_client_without_a_certificate_reads_nothing(authority: trustme.CA, tmp_path: Path) -> None:
     issue(authority, tmp_path)
     readers, others = trustme.CA(), trustme.CA()
     readers.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -379,7 +367,7 @@ def test_clients_without_a_certificate_of_the_ca_read_nothing_and_probes_have_a_
             ask(server, "/metrics", tls=trusting(authority, readers))
 
 
-def test_a_certificate_that_cannot_be_used_stops_the_start(authority: trustme.CA, tmp_path: Path) -> None:
+def test_unusable_certificate_stops_the_start(authority: trustme.CA, tmp_path: Path) -> None:
     issue(authority, tmp_path)
     issue(authority, tmp_path, "other")
     for files, reason in (
@@ -390,7 +378,7 @@ def test_a_certificate_that_cannot_be_used_stops_the_start(authority: trustme.CA
             WebServer(Web.model_construct(config_file=write_web_file(tmp_path, **files)), lambda: STATUS, lambda: WELL)
 
 
-def test_credentials_are_needed_everywhere_but_on_the_probes(tmp_path: Path) -> None:
+def test_credentials_are_needed_beyond_probes(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     with serving(bearer_token_file=str(tmp_path / "token")) as server:
         for path in (*PAGES, "/reports/", "/runbooks/", "/nothing"):
@@ -406,7 +394,7 @@ def test_credentials_are_needed_everywhere_but_on_the_probes(tmp_path: Path) -> 
         assert json.loads(page)["agent"]["web_refusals"] == 8
 
 
-def test_a_token_is_replaced_without_a_restart_and_a_broken_file_changes_nothing(tmp_path: Path) -> None:
+def test_token_is_replaced_without_a_restart(tmp_path: Path) -> None:
     file, fresh = tmp_path / "token", "another-token-of-enough-length"
     file.write_text(TOKEN)
     with serving(bearer_token_file=str(file)) as server:

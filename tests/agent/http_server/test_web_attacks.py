@@ -78,7 +78,7 @@ def test_half_open_connections_delay_nobody() -> None:
             assert ask(web, path)[0] == 200
 
 
-def test_half_requests_end_after_their_time_however_slowly_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_requests_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
     with serving() as web:
         for data in HALF_REQUESTS:
@@ -99,14 +99,14 @@ def test_half_requests_end_after_their_time_however_slowly_they_come(monkeypatch
             assert read_all(client).endswith(b"ok\n")
 
 
-def test_of_too_many_connections_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MOST_CONNECTIONS", 8)
     with serving() as web, connected(web, 20) as clients:
         assert [client.recv(1) for client in clients[:12]] == [b""] * 12
         assert ask(web, "/metrics")[0] == 200
 
 
-def test_a_client_that_reads_no_answer_delays_nobody_and_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_reader_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "ANSWER_SECONDS", 1.0)
     parts = (b"x" * 65_536,) * 10_000
     monkeypatch.setattr(exposition, "render_parts", lambda status, accept: (iter(parts), "text/plain"))
@@ -125,7 +125,7 @@ def test_a_client_that_reads_no_answer_delays_nobody_and_is_cut_off(monkeypatch:
         assert max(len(read_all(client)) for client in clients) < 100 * 65_536
 
 
-def test_a_body_that_does_not_come_ends_and_is_no_error_of_ours(
+def test_missing_body_ends_without_an_error(
     receiving: WebServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server, "ANSWER_SECONDS", 0.3)
@@ -138,7 +138,7 @@ def test_a_body_that_does_not_come_ends_and_is_no_error_of_ours(
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 
-def test_bodies_above_the_limit_are_refused_before_they_are_read(receiving: WebServer) -> None:
+def test_large_bodies_are_refused_unread(receiving: WebServer) -> None:
     for path, status in ((b"/", b"405"), (b"/metrics", b"405"), (WEBHOOK.encode(), b"401")):
         head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n" % path
         with connected(receiving, 1, head) as (client,):
@@ -150,7 +150,7 @@ def test_bodies_above_the_limit_are_refused_before_they_are_read(receiving: WebS
     assert raw(receiving, b"GET / HTTP/1.1\r\nHost: localhost\r\n" + many).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_refused_body_is_no_next_request(receiving: WebServer) -> None:
+def test_refused_body_is_no_request(receiving: WebServer) -> None:
     inside = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     head = b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(inside)
     result = raw(receiving, head + inside)
@@ -170,9 +170,7 @@ AMBIGUOUS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("header", AMBIGUOUS.values(), ids=AMBIGUOUS)
-def test_a_head_that_is_ambiguous_is_refused(
-    receiving: WebServer, header: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ambiguous_head_is_refused(receiving: WebServer, header: bytes, caplog: pytest.LogCaptureFixture) -> None:
     next_request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     result = raw(receiving, b"POST / HTTP/1.1\r\nHost: localhost\r\n" + header + b"\r\n" + next_request)
     assert result.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 "))
@@ -180,9 +178,7 @@ def test_a_head_that_is_ambiguous_is_refused(
     assert caplog.text == ""
 
 
-def test_wrong_passwords_hold_two_threads_and_delay_no_one_who_was_let_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_passwords_delay_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text(TOKEN)
     file = write_web_file(tmp_path, {"ada": hash_password("ada")})
     matches, goes_on, running, most = credentials._matches, threading.Event(), [], [0]
@@ -218,7 +214,7 @@ def test_wrong_passwords_hold_two_threads_and_delay_no_one_who_was_let_in(
     assert most[0] <= 2
 
 
-def test_a_stop_waits_for_nobody_without_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_waits_for_nobody(caplog: pytest.LogCaptureFixture) -> None:
     with serving() as web:
         web.pages.receiver = WebhookReceiver(Authenticator((TOKEN,))).receive
         half_a_body = HEAD + b"Content-Length: 1000\r\n\r\n{"
@@ -229,7 +225,7 @@ def test_a_stop_waits_for_nobody_without_end(caplog: pytest.LogCaptureFixture) -
     assert "Traceback" not in caplog.text
 
 
-def test_clients_that_speak_no_tls_delay_nobody_and_are_cut_off(
+def test_clients_without_tls_are_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server, "HEAD_SECONDS", 1.0)

@@ -44,7 +44,7 @@ def served(place: Path) -> Iterator[WebServer]:
 
 
 @pytest.mark.parametrize("path", ["/reports/", f"/reports/{NAME}/report.html"])
-def test_a_folder_that_cannot_be_read_is_said(server: WebServer, place: Path, path: str) -> None:
+def test_unreadable_folder_is_said(server: WebServer, place: Path, path: str) -> None:
     server.pages.reports = place / ("x" * 300)
     status, _, body = ask(server, path)
     assert status == 503
@@ -52,7 +52,7 @@ def test_a_folder_that_cannot_be_read_is_said(server: WebServer, place: Path, pa
 
 
 @pytest.mark.parametrize(("file", "kind"), storage.FILES.items())
-def test_every_file_of_a_report_comes_with_its_type_and_a_policy(server: WebServer, file: str, kind: str) -> None:
+def test_report_files_have_type_and_policy(server: WebServer, file: str, kind: str) -> None:
     status, headers, body = ask(server, f"/reports/{NAME}/{file}")
     assert (status, headers["content-type"], body) == (200, kind, FILES[file])
     assert headers["content-security-policy"].startswith("default-src 'none'; ")
@@ -61,13 +61,13 @@ def test_every_file_of_a_report_comes_with_its_type_and_a_policy(server: WebServ
     assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_page_may_use_its_own_style_and_no_other(server: WebServer) -> None:
+def test_page_uses_its_own_style_alone(server: WebServer) -> None:
     policy = ask(server, f"/reports/{NAME}/report.html")[1]["content-security-policy"]
     digest = base64.b64encode(hashlib.sha256(b"p{color:red}").digest()).decode()
     assert f"style-src 'sha256-{digest}';" in policy
 
 
-def test_the_list_has_the_newest_first_and_takes_no_markup_from_a_headline(server: WebServer) -> None:
+def test_list_has_newest_first_without_markup(server: WebServer) -> None:
     status, headers, body = ask(server, "/reports/")
     page = body.decode()
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -80,16 +80,14 @@ def test_the_list_has_the_newest_first_and_takes_no_markup_from_a_headline(serve
     assert "Simulated" not in page
 
 
-def test_a_report_that_is_made_anew_is_listed_anew_and_one_of_a_made_up_history_says_so(
-    server: WebServer, place: Path
-) -> None:
+def test_replaced_report_is_listed_again(server: WebServer, place: Path) -> None:
     ask(server, "/reports/")
     told = {"headline": "Keep all", "simulated": True}
     storage.publish(place, NAME, {"report.json": json.dumps(told).encode()}, keep=26)
     assert b"<b>Simulated.</b> Keep all" in ask(server, "/reports/")[2]
 
 
-def test_latest_is_the_newest_and_a_folder_its_page(server: WebServer) -> None:
+def test_latest_is_the_newest(server: WebServer) -> None:
     status, headers, _ = ask(server, "/reports")
     assert (status, headers["location"]) == (302, "reports/")
     for path in ("/reports/latest/report.html", "/reports/latest/", f"/reports/{NAME}/"):
@@ -115,7 +113,7 @@ def test_latest_is_the_newest_and_a_folder_its_page(server: WebServer) -> None:
         "/reports/2026-11-30/",
     ],
 )
-def test_whatever_is_no_report_is_a_plain_404(server: WebServer, path: str) -> None:
+def test_unknown_report_is_a_plain_404(server: WebServer, path: str) -> None:
     status, headers, body = ask(server, path)
     assert (status, headers["content-type"]) == (404, "text/plain; charset=utf-8")
     assert b"secret" not in body
@@ -134,16 +132,19 @@ def test_a_page_is_compressed(server: WebServer) -> None:
     assert ask(server, f"/reports/{NAME}/report.html", Accept_Encoding="gzip")[1]["content-encoding"] == "gzip"
 
 
-def test_reports_need_the_credentials_that_every_page_needs(place: Path, tmp_path: Path) -> None:
+def test_reports_and_runbooks_need_credentials(place: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     with serving(bearer_token_file=str(tmp_path / "token")) as server:
         server.pages.reports = place
         for path in ("/reports", "/reports/", f"/reports/{NAME}/report.html", "/reports/nothing"):
             assert ask(server, path)[0] == 401
         assert ask(server, f"/reports/{NAME}/report.html", Authorization=f"Bearer {TOKEN}")[0] == 200
+    with serving(bearer_token_file=str(tmp_path / "token")) as server:
+        assert ask(server, "/runbooks/TierDown")[0] == 401
+        assert ask(server, "/runbooks/TierDown", Authorization=f"Bearer {TOKEN}")[0] == 200
 
 
-def test_where_none_are_written_that_is_told_and_only_reading_is_allowed(server: WebServer, place: Path) -> None:
+def test_missing_reports_are_told(server: WebServer, place: Path) -> None:
     assert ask(server, f"/reports/{NAME}/report.html", method="DELETE")[0] == 405
     assert ask(server, f"/reports/{NAME}/report.html", method="HEAD")[2] == b""
     server.pages.reports = place / "not there"
@@ -155,7 +156,7 @@ def test_where_none_are_written_that_is_told_and_only_reading_is_allowed(server:
 
 
 @pytest.mark.parametrize(("path", "words"), [("/runbooks/", "Runbooks"), ("/runbooks/KvCacheCascade", "Look at first")])
-def test_runbooks_are_served_with_the_policy_of_the_pages(path: str, words: str) -> None:
+def test_runbooks_have_the_page_policy(path: str, words: str) -> None:
     with serving() as server:
         status, headers, body = ask(server, path)
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -166,14 +167,7 @@ def test_runbooks_are_served_with_the_policy_of_the_pages(path: str, words: str)
         assert b"<script" not in body
 
 
-def test_a_runbook_needs_the_credentials_of_the_pages(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(TOKEN)
-    with serving(bearer_token_file=str(tmp_path / "token")) as server:
-        assert ask(server, "/runbooks/TierDown")[0] == 401
-        assert ask(server, "/runbooks/TierDown", Authorization=f"Bearer {TOKEN}")[0] == 200
-
-
-def test_the_folder_of_the_runbooks_is_the_list_and_what_is_no_rule_leads_nowhere() -> None:
+def test_unknown_runbook_leads_nowhere() -> None:
     with serving() as server:
         status, headers, _ = ask(server, "/runbooks")
         assert (status, headers["location"]) == (302, "runbooks/")

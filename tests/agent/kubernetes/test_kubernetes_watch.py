@@ -121,18 +121,6 @@ def test_renewed_cluster_ca_is_taken(tmp_path: Path) -> None:
         api.close()
 
 
-def test_closed_connection_costs_nothing(token: Path) -> None:
-    kube = Kube()
-    kube.node("gpu-1")
-    with serving(kube) as served:
-        api = client(served, token)
-        api.get("/api/v1/nodes/gpu-1")
-        port = int(served.url.rpartition(":")[2])
-    with serving(kube, port):
-        assert api.get("/api/v1/nodes/gpu-1")["kind"] == "Node"
-    api.close()
-
-
 def test_broken_watch_is_repeated_with_pauses(kube: Kube, token: Path) -> None:
     kube.put(pod("a"))
     kube.break_off = True
@@ -276,26 +264,6 @@ def test_absent_api_keeps_pods_for_a_while(kube: Kube, token: Path) -> None:
         back = "and they are back as soon as the API is"
         assert wait_for(lambda: watch.snapshot() == PodWatchState(pods=watch.snapshot().pods, listed=True)), back
         assert names(watch.snapshot()) == {"a"}
-
-
-def test_quiet_node_recovers(kube: Kube, token: Path) -> None:
-    kube.bookmarks = False
-    kube.refuse = 500
-    with watching(kube, token) as watch:
-        assert wait_for(lambda: watch.snapshot().trouble)
-        kube.refuse = 0
-        assert wait_for(lambda: watch.snapshot().listed and not watch.snapshot().trouble)
-
-
-def test_hanging_api_is_asked_again(kube: Kube, token: Path) -> None:
-    kube.hang = True
-    kube.put(pod("a"))
-    with watching(kube, token, seconds=0.2) as watch:
-        assert wait_for(lambda: "within 0.2 s" in watch.snapshot().trouble)
-        with kube.lock:
-            kube.hang = False
-            kube.lock.notify_all()
-        assert sees(watch, "a")
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import making
 import pytest
 from engine_server import Engine, Handler, answers_500, engines, give, hangs
 from gpu_samples import T, readout
 from loops import LoopParts, scrape_loop
-from waiting import CEILING_SECONDS, wait_for
+from waiting import CEILING_SECONDS, StandingClock, wait_for
 
 from agent.config.peer import Peer
 from agent.gpu.collector import GpuCollector, GpuReader
@@ -27,18 +28,9 @@ from rules.evaluator.observation import Observation, ReplicaScrape, StepResult
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.plan import load_bins
-from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.snapshots import GpuReadout
 from rules.verdicts.finding import Finding, Transition
-from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = T
-
-    def __call__(self) -> float:
-        return self.now
+from rules.verdicts.verdict import Status, Subject, Unknown
 
 
 class Watched:
@@ -47,7 +39,7 @@ class Watched:
     def __init__(
         self, served: list[Engine], source: GpuReader | None = None, timeout: float = CEILING_SECONDS, **target: Any
     ) -> None:
-        self.clock = Clock()
+        self.clock = StandingClock(T)
         self.targets = [
             Target(
                 tier="t",
@@ -211,43 +203,11 @@ def test_defect_of_one_replica_spares_others(monkeypatch: pytest.MonkeyPatch, ca
         assert [watched.result("TargetDown", name).status for name in ("r0", "r1")] == [Status.WARNING, Status.OK]
 
 
-def test_reconfigured_loop_keeps_its_state() -> None:
-    with watching(2) as (served, watched):
-        watched.go(8)
-        served[0].act = answers_500
-        watched.go(4)
-        findings = {(one.rule, one.subject, one.started_at) for one in watched.loop.state.open_findings()}
-        assert findings
-        sums = watched.runtime.replicas["t", "r1"].sums.window().counters["requests_finished"]
-        watched.reconfigure()
-        watched.go()
-        assert {(one.rule, one.subject, one.started_at) for one in watched.loop.state.open_findings()} == findings
-        assert watched.runtime.replicas["t", "r1"].sums.window().counters["requests_finished"] >= sums
-        assert watched.loop.state.replicas["t", "r1"].track.misses == 0
-        assert len(watched.runtime.trend("t")) >= 2
-
-
-def finding(rule: str = "TargetDown", replica: str | None = "r0", started: float = T - 600) -> Finding:
-    verdict = Verdict(
-        t=started,
-        rule=rule,
-        subject=Subject(tier="t", replica=replica),
-        status=Status.WARNING,
-        certainty=Certainty.CERTAIN,
-        observed=Missing(gap=Gap.NOT_IN_PLAN),
-        expected=Missing(gap=Gap.NOT_IN_PLAN),
-        unit="count",
-        sentence="down",
-    )
-    change = Transition(t=started + 30, status=Status.WARNING, stage=None, certainty=Certainty.CERTAIN)
-    return Finding(
-        rule=rule,
-        subject=verdict.subject,
-        started_at=started,
-        ended_at=None,
-        worst=verdict,
-        transitions=(change,),
-    )
+def finding(rule: str = "TargetDown", replica: str | None = "r0") -> Finding:
+    """A finding of ten minutes ago, last seen half a minute later."""
+    worst = making.verdict(rule, replica, T - 600)
+    change = Transition(t=T - 570, status=worst.status, stage=None, certainty=worst.certainty)
+    return making.finding(worst, transitions=(change,))
 
 
 def test_restored_finding_ends_when_over() -> None:

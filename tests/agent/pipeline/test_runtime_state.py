@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from making import START, gauge, histogram, window
+from making import START, finding, gauge, histogram, verdict, window
 
 from agent.errors import ScrapeFailure
 from agent.pipeline.runtime_state import OPEN_MINUTES, TREND_MINUTES, RunningSums, RuntimeState
-from rules.confidence import Certainty
 from rules.evaluator.observation import (
     ClosedMinute,
     Observation,
@@ -23,10 +22,8 @@ from rules.evaluator.observation import (
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
 from rules.telemetry import windows
-from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import Status, Subject, Verdict
 
 KEY = ("t", "r")
 VIEWS = {"t": load_bins.build_tier_context("t", None)}
@@ -190,7 +187,7 @@ def _silence() -> Window:
 def test_unreadable_minute_costs_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = RuntimeState()
     event = TimelineEvent(t=START, kind=TimelineKind.RESTART, tier="t", replica="r", text="the engine restarted")
-    span = closed_finding()
+    span = finding(verdict(), ended_at=START)
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a defect")
@@ -199,20 +196,3 @@ def test_unreadable_minute_costs_no_finding(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ZeroDivisionError):
         runtime.accept(StepResult(now=START, closed=(span,), events=(event,)))
     assert (runtime.past, runtime.events) == ([span], (event,))
-
-
-def closed_finding() -> Finding:
-    verdict = Verdict(
-        t=START,
-        rule="TargetDown",
-        subject=Subject(tier="t", replica="r"),
-        status=Status.WARNING,
-        certainty=Certainty.CERTAIN,
-        observed=Missing(gap=Gap.NOT_IN_PLAN),
-        expected=Missing(gap=Gap.NOT_IN_PLAN),
-        unit="count",
-        sentence="down",
-    )
-    return Finding(
-        rule="TargetDown", subject=verdict.subject, started_at=START, ended_at=START, worst=verdict, transitions=()
-    )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hostile_store import give, serving, vector
 from store_servers import Sample, prometheus_with_blocks, steady, victoria_metrics
+from waiting import StandingClock
 
 from agent.config.store import StoreConfig
 from agent.prometheus.answers import InstantSample, MatrixSeries
@@ -142,18 +143,8 @@ def test_newest_samples_are_seen(tmp_path: Path) -> None:
         api.close()
 
 
-class Clock:
-    """Seconds that pass when they are told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_stopped_store_is_paused_until_next_cycle(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = StandingClock(1000.0)
     with victoria_metrics(tmp_path) as store:
         store.write(steady("x", {}, T, 2, 1.0, 1.0))
         api = StoreApi(StoreConfig(url=store.url), clock)
@@ -173,7 +164,7 @@ def test_stopped_store_is_paused_until_next_cycle(tmp_path: Path) -> None:
 
 
 def test_absent_store_is_asked_every_second_cycle() -> None:
-    clock = Clock()
+    clock = StandingClock(1000.0)
     api = StoreApi(StoreConfig(url="http://127.0.0.1:1"), clock)
     asked = []
     for _ in range(20):
@@ -185,7 +176,7 @@ def test_absent_store_is_asked_every_second_cycle() -> None:
 
 
 def test_answer_clears_the_pause() -> None:
-    slow, clock = b'{"status":"error","errorType":"timeout","error":"query timed out"}', Clock()
+    slow, clock = b'{"status":"error","errorType":"timeout","error":"query timed out"}', StandingClock(1000.0)
     with serving() as server:
         api = StoreApi(StoreConfig(url=server.url), clock)
         for _ in range(3):
@@ -211,7 +202,7 @@ def test_answer_clears_the_pause() -> None:
 
 def test_two_slow_queries_pause_the_store() -> None:
     with serving() as server:
-        api = StoreApi(StoreConfig(url=server.url), Clock())
+        api = StoreApi(StoreConfig(url=server.url), StandingClock(1000.0))
         slow = b'{"status":"error","errorType":"timeout","error":"query timed out"}'
         server.act = lambda handler: give(handler, slow, 503)
         kinds = []

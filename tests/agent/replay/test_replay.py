@@ -188,12 +188,6 @@ def test_truncated_file_is_used_to_cut(tmp_path: Path, capsys: pytest.CaptureFix
     assert problem.startswith(f"{folder}/a.jsonl.gz: cannot be read further: ")
 
 
-def test_file_without_gzip_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = folder_of(tmp_path, a=b"no gzip at all")
-    assert main(["replay", str(folder), "--plan", str(PLAN)]) == 3
-    assert "a.jsonl.gz: cannot be read further: " in capsys.readouterr().err
-
-
 def test_unusable_page_is_failed_scrape(tmp_path: Path) -> None:
     good = lines("steady_quiet", 20)
     cut = json.loads(good[10])

@@ -68,11 +68,6 @@ def by_the_reader(page: ParsedPage) -> Samples:
     )
 
 
-def one_value(page: ParsedPage, name: str) -> float:
-    (value,) = (value for series, value in zip(page.series, page.values, strict=True) if series.name == name)
-    return value
-
-
 def refusal(reader: SeriesReader, text: str) -> ScrapeError:
     with pytest.raises(ScrapeError) as caught:
         reader.read(text.encode())
@@ -92,7 +87,7 @@ def check_against_the_library(text: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(PAGES.iterdir()), ids=lambda path: path.name)
-def test_our_own_pages_read_as_the_library_reads_them_at_first_and_from_the_cache(path: Path) -> None:
+def test_own_pages_read_as_the_library_does(path: Path) -> None:
     check_against_the_library(path.read_text())
 
 
@@ -100,14 +95,14 @@ def test_our_own_pages_read_as_the_library_reads_them_at_first_and_from_the_cach
     not SHARED_PAGES.is_dir(), reason="../shared/pages is not here: only the pages in tests/pages are read"
 )
 @pytest.mark.parametrize("folder", ["real", "generated"])
-def test_every_shared_page_reads_as_the_library_reads_it(folder: str) -> None:
+def test_shared_pages_read_as_the_library_does(folder: str) -> None:
     pages = sorted(path for path in (SHARED_PAGES / folder).iterdir() if path.suffix in (".prom", ".txt"))
     assert len(pages) > 20
     for path in pages:
         check_against_the_library(path.read_text())
 
 
-def test_only_wanted_series_come_out_but_every_family_is_named() -> None:
+def test_wanted_series_come_out() -> None:
     page = SeriesReader(vllm).read((PAGES / "steady_after_load.prom").read_bytes())
     assert {series.name.split(":")[0] for series in page.series if not series.name.startswith("process_")} == {"vllm"}
     assert len(page.series) == 380
@@ -116,12 +111,12 @@ def test_only_wanted_series_come_out_but_every_family_is_named() -> None:
     assert page.families["http_request_size_bytes"] == "summary"
 
 
-def test_samples_without_a_type_line_are_untyped_families_of_their_own() -> None:
+def test_samples_without_a_type_are_untyped() -> None:
     page = SeriesReader(everything).read(b'# HELP helped What it is.\nhelped 1\nbare_count{a="b"} 2\n')
     assert page.families == {"helped": "untyped", "bare_count": "untyped"}
 
 
-def test_a_new_type_on_the_same_lines_is_a_new_layout() -> None:
+def test_new_type_is_a_new_layout() -> None:
     reader = SeriesReader(everything)
     gauge = reader.read(b"# TYPE busy counter\nbusy 1\n")
     counter = reader.read(b"# TYPE busy gauge\nbusy 1\n")
@@ -129,7 +124,7 @@ def test_a_new_type_on_the_same_lines_is_a_new_layout() -> None:
     assert counter.series is not gauge.series
 
 
-def test_the_layout_stays_while_only_numbers_and_help_texts_change() -> None:
+def test_layout_stays_while_numbers_change() -> None:
     reader = SeriesReader(everything)
     first = reader.read(b"# HELP x One.\n# TYPE x gauge\nx 1\n")
     second = reader.read(b"# HELP x One.\n# TYPE x gauge\nx -2.5e3\n")
@@ -139,7 +134,7 @@ def test_the_layout_stays_while_only_numbers_and_help_texts_change() -> None:
     assert reader.read(b"# TYPE x gauge\nx 3\ny 4\n").series is not first.series
 
 
-def test_another_type_line_of_the_same_length_is_not_overlooked() -> None:
+def test_type_of_the_same_length_is_seen() -> None:
     reader = SeriesReader(everything)
     assert reader.read(b"# TYPE a gauge\na 1\n").families == {"a": "gauge"}
     assert reader.read(b"# TYPE b gauge\na 1\n").families == {"b": "gauge", "a": "untyped"}
@@ -156,19 +151,19 @@ def test_another_type_line_of_the_same_length_is_not_overlooked() -> None:
         pytest.param('x{a="1"} 1\n', 'x{a="2"} 1\n', id="another label of the same length"),
     ],
 )
-def test_what_was_learned_from_one_page_does_not_mislead_on_the_next(first: str, second: str) -> None:
+def test_cache_does_not_mislead_the_next_page(first: str, second: str) -> None:
     reader = SeriesReader(everything)
     for text in (first, first, second, second):
         assert by_the_reader(reader.read(text.encode())) == by_the_library(text)
 
 
-def test_a_number_alone_is_not_taken_for_the_series_that_stood_in_its_line() -> None:
+def test_bare_number_is_no_series() -> None:
     reader = SeriesReader(everything)
     reader.read(b"x 1\ny 1\n")
     assert refusal(reader, "x 1\n7\n").kind is ScrapeFailure.SYNTAX
 
 
-def test_label_values_with_escapes_blanks_braces_and_commas_come_out_whole() -> None:
+def test_odd_label_values_come_out_whole() -> None:
     text = 'x{b="say \\"hi\\", {ok} # 1 \\\\ 2",a="line\\nbreak"} 7\n'
     reader = SeriesReader(everything)
     for _ in range(2):
@@ -178,7 +173,7 @@ def test_label_values_with_escapes_blanks_braces_and_commas_come_out_whole() -> 
         assert page.values == (7.0,)
 
 
-def test_names_beyond_the_old_alphabet_are_read_where_they_are_quoted() -> None:
+def test_quoted_names_are_read() -> None:
     text = '# TYPE "my.tokens_total" counter\n{"my.tokens_total",pod="ä"} 7\n'
     page = SeriesReader(everything).read(text.encode())
     assert page.series == (ExpositionSeries("my.tokens_total", (("pod", "ä"),)),)
@@ -186,14 +181,14 @@ def test_names_beyond_the_old_alphabet_are_read_where_they_are_quoted() -> None:
 
 
 @pytest.mark.parametrize("text", ["NaN", "+Inf", "-Inf", "1e-3", "-0.0", "9223372036854775794"])
-def test_every_number_the_library_reads_is_read_at_first_and_from_the_cache(text: str) -> None:
+def test_every_number_of_the_library_is_read(text: str) -> None:
     reader = SeriesReader(everything)
     for _ in range(2):
         reader.read(b"x 1\n")
         assert by_the_reader(reader.read(f"x {text}\n".encode())) == by_the_library(f"x {text}\n")
 
 
-def test_a_number_that_windows_calls_none_is_none() -> None:
+def test_windows_nan_is_no_number() -> None:
     """llama.cpp prints its averages of nothing so there; it must not cost the page."""
     reader = SeriesReader(everything)
     for _ in range(2):
@@ -203,7 +198,7 @@ def test_a_number_that_windows_calls_none_is_none() -> None:
 
 
 @pytest.mark.parametrize("text", ["1_000", "0x1", "", "one", "nan(1)", "1,5", "1 2 x_y"])
-def test_a_number_the_library_refuses_is_refused_on_a_known_series_too(text: str) -> None:
+def test_refused_number_is_refused_when_cached(text: str) -> None:
     reader = SeriesReader(everything)
     reader.read(b"# TYPE x gauge\nx 1\ny 1\n")
     error = refusal(reader, f"# TYPE x gauge\nx {text}\ny 1\n")
@@ -211,7 +206,7 @@ def test_a_number_the_library_refuses_is_refused_on_a_known_series_too(text: str
     assert error.text.startswith("line 2 is not a line of an exposition page")
 
 
-def test_lines_with_a_timestamp_go_to_the_library_each_time() -> None:
+def test_stamped_lines_go_to_the_library() -> None:
     reader = SeriesReader(everything)
     for value, stamp in ((1, 1000), (2, 2000), (3, 2000)):
         page = reader.read(f'x{{a="b"}} {value} {stamp}\ny 1\n'.encode())
@@ -219,7 +214,7 @@ def test_lines_with_a_timestamp_go_to_the_library_each_time() -> None:
         assert page.values == (float(value), 1.0)
 
 
-def test_exemplars_are_left_aside_and_do_not_become_values() -> None:
+def test_exemplars_do_not_become_values() -> None:
     reader = SeriesReader(everything)
     for count in (1, 2):
         text = f'# TYPE t histogram\nt_bucket{{le="+Inf"}} {count} # {{trace="a b"}} 0.5 1.0\nt_sum 1.0\nt_count {count}\n# EOF\n'
@@ -228,45 +223,40 @@ def test_exemplars_are_left_aside_and_do_not_become_values() -> None:
         assert page.families == {"t": "histogram"}
 
 
-def test_tabs_carriage_returns_and_blank_lines_read_as_the_library_reads_them() -> None:
+def test_blanks_read_as_the_library_does() -> None:
     text = '# TYPE x gauge\r\nx 1\r\n\n \t\ny\t2\n  z{a="b"}3\n # a comment 5\n'
     reader = SeriesReader(everything)
     for _ in range(3):
         assert by_the_reader(reader.read(text.encode())) == by_the_library(text)
 
 
-def test_the_same_series_twice_is_refused_and_both_lines_are_named() -> None:
+def test_repeated_series_names_both_lines() -> None:
     text = '# TYPE x gauge\nx{a="1",b="2"} 1\nx{a="2",b="2"} 1\nx{b="2",a="1"} 1\n'
     error = refusal(SeriesReader(everything), text)
     assert error.kind is ScrapeFailure.DUPLICATE
     assert error.text == "line 4 repeats the series of line 2: x"
 
 
-def test_a_series_twice_that_nobody_wants_does_no_harm() -> None:
+def test_unwanted_repeated_series_does_no_harm() -> None:
     assert SeriesReader(vllm).read(b"x 1\nx 2\nvllm:y 3\n").values == (3.0,)
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "words"),
+    ("page", "kind", "words"),
     [
-        ("x 1\ny 12", ScrapeFailure.CUT_OFF, "ends inside a line"),
-        ("", ScrapeFailure.CUT_OFF, "the page is empty"),
-        ("x 1\ny{a= 1\n", ScrapeFailure.SYNTAX, "line 2 "),
-        ("# TYPE x banana\nx 1\n", ScrapeFailure.SYNTAX, "line 1 "),
-        ("# TYPE x\nx 1\n", ScrapeFailure.SYNTAX, "line 1 "),
+        (b"x 1\ny 12", ScrapeFailure.CUT_OFF, "ends inside a line"),
+        (b"", ScrapeFailure.CUT_OFF, "the page is empty"),
+        (b"x 1\ny{a= 1\n", ScrapeFailure.SYNTAX, "line 2 "),
+        (b"# TYPE x banana\nx 1\n", ScrapeFailure.SYNTAX, "line 1 "),
+        (b"# TYPE x\nx 1\n", ScrapeFailure.SYNTAX, "line 1 "),
+        (b'x 1\ny{a="\xff"} 2\n', ScrapeFailure.SYNTAX, "line 2 is not a line of an exposition page"),
     ],
 )
-def test_a_broken_page_is_refused_with_the_place(text: str, kind: ScrapeFailure, words: str) -> None:
-    error = refusal(SeriesReader(everything), text)
-    assert error.kind is kind
-    assert words in error.text
-
-
-def test_a_page_that_is_not_utf8_is_refused_with_the_line() -> None:
+def test_broken_page_is_refused_with_its_place(page: bytes, kind: ScrapeFailure, words: str) -> None:
     with pytest.raises(ScrapeError) as caught:
-        SeriesReader(everything).read(b'x 1\ny{a="\xff"} 2\n')
-    assert caught.value.kind is ScrapeFailure.SYNTAX
-    assert caught.value.text == "line 2 is not a line of an exposition page"
+        SeriesReader(everything).read(page)
+    assert caught.value.kind is kind
+    assert words in caught.value.text
 
 
 def test_nothing_of_a_refused_page_is_kept() -> None:
@@ -345,7 +335,7 @@ def damaged(text: str, damages: list[Damage]) -> str:
 @example([(renumbered, 13, 0, "NaN"), (cut_short, 14, 0, "")])
 @example([(inserted, 11, 0, "0")])
 @example([(renumbered, 11, 0, "0")])
-def test_a_damaged_page_is_refused_or_read_as_the_library_reads_it(damages: list[Damage]) -> None:
+def test_damaged_page_is_refused_or_equal(damages: list[Damage]) -> None:
     """1. Never other values than the library's. 2. Whatever the library refuses is refused. 3. What else is refused is
     refused for what the library does not look at: a series twice, a last line without its end,
     a broken TYPE line that another one follows. 4. A damaged page leaves no trace."""
@@ -381,7 +371,7 @@ def read_or_refused(reader: SeriesReader, text: str) -> Samples | ScrapeError:
 
 @settings(max_examples=300, deadline=None)
 @given(st.text("0123456789.+-eEINFTYinfaty_ \t", max_size=12))
-def test_any_text_in_the_place_of_a_number_reads_as_in_the_library(text: str) -> None:
+def test_any_number_reads_as_the_library_does(text: str) -> None:
     reader = SeriesReader(everything)
     reader.read(b'x{a="b"} 1\ny 1\n')
     page = f'x{{a="b"}} {text}\ny {text}\n'
@@ -413,7 +403,7 @@ def _running(**labels: str) -> str:
     ],
     ids=["blank lines", "comments", "long label", "models", "samples"],
 )
-def test_a_page_that_costs_more_than_it_tells_is_refused_and_the_next_is_read(page: bytes, text: str) -> None:
+def test_page_that_costs_too_much_is_refused(page: bytes, text: str) -> None:
     reader = SeriesReader(lambda name: name.startswith("vllm"))
     good = _page(_running(model_name="m" * 256))
     assert len(reader.read(good).series) == 1
@@ -424,7 +414,7 @@ def test_a_page_that_costs_more_than_it_tells_is_refused_and_the_next_is_read(pa
     assert len(reader.read(good).series) == 1
 
 
-def test_a_list_of_adapters_may_be_longer_than_a_name() -> None:
+def test_list_of_adapters_may_be_long() -> None:
     reader = SeriesReader(lambda name: name.startswith("vllm"))
     adapters = ",".join(f"adapter-{n}" for n in range(100))
     assert len(reader.read(_page(_running(running_lora_adapters=adapters))).series) == 1

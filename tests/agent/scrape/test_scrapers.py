@@ -73,7 +73,7 @@ def kinds(cycle: Any) -> list[str]:
     ]
 
 
-def test_every_target_gives_a_page_with_the_time_at_which_it_was_complete(
+def test_every_target_gives_a_timed_page(
     three: tuple[list[Engine], Scrapers],
 ) -> None:
     served, scrapers = three
@@ -99,7 +99,7 @@ def scraping(count: int, hanging: Collection[int]) -> Iterator[tuple[list[Engine
         scrapers.close()
 
 
-def test_a_target_that_hangs_costs_its_own_timeout() -> None:
+def test_hanging_target_costs_its_own_timeout() -> None:
     with scraping(3, {1}) as (_, scrapers):
         begin = time.time()
         cycle = run_cycle(scrapers)
@@ -107,18 +107,7 @@ def test_a_target_that_hangs_costs_its_own_timeout() -> None:
         assert time.time() - begin >= TIMEOUT
 
 
-def test_a_target_that_hangs_costs_nobody_elses_time(three: tuple[list[Engine], Scrapers]) -> None:
-    served, scrapers = three
-
-    def after_the_others(handler: Handler) -> None:
-        assert wait_for(lambda: served[0].asked and served[2].asked)
-        give(handler, handler.server.pages[0])
-
-    served[1].act = after_the_others
-    assert kinds(run_cycle(scrapers)) == ["page"] * 3
-
-
-def test_all_targets_that_hang_are_waited_for_together(three: tuple[list[Engine], Scrapers]) -> None:
+def test_hanging_targets_are_awaited_together(three: tuple[list[Engine], Scrapers]) -> None:
     served, scrapers = three
     together = threading.Barrier(len(served))
 
@@ -143,23 +132,10 @@ def test_all_targets_that_hang_are_waited_for_together(three: tuple[list[Engine]
         (is_html, ScrapeFailure.CONTENT_TYPE),
     ],
 )
-def test_a_target_that_fails_is_named_by_kind_and_the_others_are_whole(
-    three: tuple[list[Engine], Scrapers], act: Act, kind: ScrapeFailure
-) -> None:
+def test_failing_target_is_named_by_kind(three: tuple[list[Engine], Scrapers], act: Act, kind: ScrapeFailure) -> None:
     served, scrapers = three
     served[0].act = act
     assert kinds(run_cycle(scrapers)) == [str(kind), "page", "page"]
-
-
-def test_a_page_of_something_that_is_no_engine_says_what_could_have_been_read(
-    three: tuple[list[Engine], Scrapers],
-) -> None:
-    served, scrapers = three
-    served[2].act = is_strange
-    error = run_cycle(scrapers)["t", "r2"].error
-    assert error is not None
-    assert "no page of an engine that sizewatch reads" in error.text
-    assert "vLLM" in error.text
 
 
 @pytest.mark.parametrize(
@@ -172,12 +148,12 @@ def test_a_page_of_something_that_is_no_engine_says_what_could_have_been_read(
         ('# TYPE vllm:num_requests_running gauge\nvllm:prompt_tokens_total{model_name="m"} 1\n', None),
     ],
 )
-def test_names_without_samples_or_not_as_configured_are_no_engine(page: str, engine: str | None) -> None:
+def test_page_without_samples_is_no_engine(page: str, engine: str | None) -> None:
     with pytest.raises(ScrapeError, match=r"no page of an engine|not a page of sglang"):
         PageReader(engine).read(page.encode(), 0.0)
 
 
-def test_a_target_that_is_down_is_left_alone_every_second_cycle_and_taken_back_within_two(
+def test_target_down_is_left_alone_and_returns(
     three: tuple[list[Engine], Scrapers],
 ) -> None:
     served, scrapers = three
@@ -195,7 +171,7 @@ def test_a_target_that_is_down_is_left_alone_every_second_cycle_and_taken_back_w
     assert [kinds(run_cycle(scrapers))[0] for _ in range(3)] == ["http_status"] * 3
 
 
-def test_a_clock_that_is_set_back_leaves_no_target_alone_for_longer() -> None:
+def test_clock_set_back_delays_no_target() -> None:
     now = [10_000.0]
     with engines(1) as served:
         scrapers = Scrapers(targets(served), clock=lambda: now[0])
@@ -209,7 +185,7 @@ def test_a_clock_that_is_set_back_leaves_no_target_alone_for_longer() -> None:
     assert seen == ["left alone", "page"]
 
 
-def test_the_others_are_scraped_while_one_is_left_alone() -> None:
+def test_others_are_scraped_beside_one_skipped() -> None:
     with scraping(3, {1}) as (served, scrapers):
         for _ in range(3):
             run_cycle(scrapers)
@@ -237,9 +213,7 @@ def _no_bytes() -> bytes:
 
 
 @pytest.mark.parametrize(("fetch", "name"), [(_raises, "KeyError"), (_no_bytes, "AttributeError")])
-def test_a_defect_in_one_targets_path_costs_that_target_and_is_logged_with_its_traceback(
-    fetch: Callable[[], bytes], name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_defect_costs_its_target_alone(fetch: Callable[[], bytes], name: str, caplog: pytest.LogCaptureFixture) -> None:
     def fetcher(options: Peer, *accept: str) -> PageFetcher:
         return Defective(fetch) if options.url.endswith("broken") else PageFetcher(options, *accept)
 
@@ -258,7 +232,7 @@ def test_a_defect_in_one_targets_path_costs_that_target_and_is_logged_with_its_t
     assert record.exc_info is not None
 
 
-def test_an_engine_that_restarts_behind_the_same_address_is_read_on(three: tuple[list[Engine], Scrapers]) -> None:
+def test_restarted_engine_is_read_on(three: tuple[list[Engine], Scrapers]) -> None:
     served, scrapers = three
     run_cycle(scrapers)
     first = served[0].pages[0]
@@ -269,7 +243,7 @@ def test_an_engine_that_restarts_behind_the_same_address_is_read_on(three: tuple
     assert outcome.snapshot.started_at > 2e9
 
 
-def test_many_targets_of_one_server_are_all_scraped() -> None:
+def test_many_targets_of_one_server_work() -> None:
     with engines(1) as served:
         many = [Target(tier="t", replica=f"r{n}", pool="mixed", peer=Peer(url=served[0].url)) for n in range(40)]
         scrapers = Scrapers(many)
@@ -317,7 +291,7 @@ def half_held(count: int) -> Iterator[tuple[Scrapers, threading.Event]]:
 MANY = 32
 
 
-def test_many_hung_targets_cost_the_healthy_ones_nothing() -> None:
+def test_many_hung_targets_cost_nobody() -> None:
     with half_held(MANY) as (scrapers, free):
         started = scrapers.start_scrapes()
         closer = threading.Thread(
@@ -336,7 +310,7 @@ def test_many_hung_targets_cost_the_healthy_ones_nothing() -> None:
         free.set()
 
 
-def test_a_scrape_that_runs_when_its_cycle_closes_has_failed_and_occupies_its_target(
+def test_late_scrape_failed_and_occupies_its_target(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scrapers_module, "CLOSING_SHARE", 0.0)
@@ -350,7 +324,7 @@ def test_a_scrape_that_runs_when_its_cycle_closes_has_failed_and_occupies_its_ta
         assert wait_for(lambda: kinds(run_cycle(scrapers)) == ["page", "page"])
 
 
-def test_a_page_that_is_slow_to_parse_costs_its_own_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_parse_costs_its_own_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     free, read = threading.Event(), PageReader.read_engines
     slow: list[PageReader] = []
 
@@ -378,7 +352,7 @@ def test_a_page_that_is_slow_to_parse_costs_its_own_scrape(monkeypatch: pytest.M
         scrapers.close()
 
 
-def test_dripping_targets_fail_at_their_deadline_and_leave_no_thread() -> None:
+def test_dripping_targets_leave_no_thread() -> None:
     """Each target that drips holds a thread until its deadline, and the others keep their interval."""
     dripping, timeout_seconds = 20, 0.4
 
@@ -406,7 +380,7 @@ def test_dripping_targets_fail_at_their_deadline_and_leave_no_thread() -> None:
     assert wait_for(lambda: {thread for thread in threading.enumerate() if thread.name == "scrape"} <= before)
 
 
-def test_an_interrupted_cycle_closes_with_what_came() -> None:
+def test_interrupted_cycle_closes_with_what_came() -> None:
     with half_held(1) as (scrapers, _):
         started = scrapers.start_scrapes()
         assert wait_for(lambda: started["t", "well0"].done())
@@ -414,7 +388,7 @@ def test_an_interrupted_cycle_closes_with_what_came() -> None:
         assert kinds(scrapers.collect_results(started)) == ["left alone", "page"]
 
 
-def test_a_host_whose_name_is_looked_up_for_ever_costs_the_others_nothing(
+def test_endless_lookup_costs_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """getaddrinfo knows no deadline: a resolver that is away holds it for half a minute."""
@@ -443,7 +417,7 @@ def test_a_host_whose_name_is_looked_up_for_ever_costs_the_others_nothing(
         scrapers.close()
 
 
-def test_the_recorded_engine_moves_from_page_to_page() -> None:
+def test_recorded_engine_moves_between_pages() -> None:
     """What the other tests rest on."""
     assert len(set(pages())) > 30
 
@@ -464,7 +438,7 @@ def one_engine(release: bytes, **keys: Any) -> Iterator[tuple[Engine, Scrapers]]
         scrapers.close()
 
 
-def test_an_engine_is_asked_for_its_release_once_for_each_process() -> None:
+def test_release_is_asked_once_a_process() -> None:
     with one_engine(b'{"version": "0.32.0+cpu"}') as (engine, scrapers):
         assert [release_of(run_cycle(scrapers)) for _ in range(3)] == ["0.32.0+cpu"] * 3
         assert engine.release_asked == 1
@@ -477,20 +451,20 @@ def test_an_engine_is_asked_for_its_release_once_for_each_process() -> None:
 @pytest.mark.parametrize(
     "told", [b"", b"{", b"[]", b'{"version": 3}', b'{"version": "a b"}', b'{"version": "' + b"9" * 5000, b"[" * 4000]
 )
-def test_an_engine_that_tells_no_release_is_scraped_all_the_same_and_asked_no_more(told: bytes) -> None:
+def test_engine_without_a_release_is_scraped(told: bytes) -> None:
     with one_engine(told) as (engine, scrapers):
         assert [release_of(run_cycle(scrapers)) for _ in range(3)] == [None] * 3
         assert engine.release_asked == 1
 
 
-def test_the_configured_release_counts_where_the_engine_tells_none() -> None:
+def test_configured_release_counts_without_the_engine() -> None:
     with one_engine(b"", engine_version="0.31.0") as (_, scrapers):
         assert [release_of(run_cycle(scrapers)) for _ in range(2)] == ["0.31.0", "0.31.0"]
     with one_engine(b'{"version": "0.32.0"}', engine_version="0.31.0") as (_, scrapers):
         assert [release_of(run_cycle(scrapers)) for _ in range(2)] == ["0.32.0", "0.32.0"]
 
 
-def test_the_release_is_asked_for_beside_the_page_of_a_proxy() -> None:
+def test_release_is_asked_beside_a_proxied_page() -> None:
     asked: list[str] = []
 
     class Fetcher(PageFetcher):

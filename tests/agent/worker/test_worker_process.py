@@ -51,7 +51,8 @@ def begun(folder: Path, word: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(folder / "script"), word],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}"},
+        # Its own imports are of the project; those of its child are what is tested.
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", "PYTHONSAFEPATH": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -64,7 +65,7 @@ def is_gone(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_a_function_sees_its_limit_and_no_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_has_limit_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     with child() as process:
         limit, environment, _ = process.call(worker_calls.state, seconds=CEILING_SECONDS)
@@ -75,7 +76,7 @@ def test_a_function_sees_its_limit_and_no_secret_of_the_environment(monkeypatch:
         assert os.getsid(process.pid) == process.pid
 
 
-def test_the_main_module_is_imported_without_a_library_and_nothing_of_it_runs(tmp_path: Path) -> None:
+def test_main_module_is_imported_without_libraries(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('a module of the working directory was imported')")
     done = begun(tmp_path, "modules")
     out, errors = done.communicate(timeout=CEILING_SECONDS)
@@ -85,7 +86,7 @@ def test_the_main_module_is_imported_without_a_library_and_nothing_of_it_runs(tm
     assert loaded & {"numpy", "pandas", "apprise", "pydantic"} == set()
 
 
-def test_an_error_is_one_line_and_the_next_call_is_answered_by_the_same_process() -> None:
+def test_error_leaves_the_worker_answering() -> None:
     with child() as process:
         with pytest.raises(WorkerError) as failed:
             process.call(worker_calls.fails, seconds=CEILING_SECONDS)
@@ -95,7 +96,7 @@ def test_an_error_is_one_line_and_the_next_call_is_answered_by_the_same_process(
 
 
 @pytest.mark.parametrize(("number", "errors"), [(signal.SIGINT, "interrupted\n"), (signal.SIGKILL, "")])
-def test_no_child_outlives_its_parent_or_prints_a_traceback(tmp_path: Path, number: int, errors: str) -> None:
+def test_child_never_outlives_its_parent(tmp_path: Path, number: int, errors: str) -> None:
     parent = begun(tmp_path, str(tmp_path / "pid"))
     try:
         assert wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())

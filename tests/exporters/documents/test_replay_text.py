@@ -170,14 +170,3 @@ def test_replay_lines_fit_the_terminal(name: str) -> None:
     lines = replay_text(ReplayResult(**copy_fields(replayed, *fields))).splitlines()
     assert max(map(len, lines)) <= WIDTH
     assert [line for line in lines if line != line.rstrip()] == []
-
-
-def test_missing_signals_are_listed_by_tier() -> None:
-    recording, problems = load(recorded.folder("llamacpp"))
-    replayed = replay(recording, None, problems=problems)
-    shown = result(windows=replayed.windows, contexts=replayed.contexts)
-    words = " ".join(replay_text(shown).partition("Not exposed by the engine")[2].split())
-    assert "cpu-llamacpp ttft_p50_seconds, ttft_p99_seconds," in words
-    for known in ("generation_tokens_per_second", "requests_running", "tpot_mean_seconds"):
-        assert known not in words
-    assert "Not exposed" not in replay_text(result())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -54,14 +53,6 @@ def everything() -> BacktestRun:
     return walk(week(DAYS), [NEXT, DAY], test_days=TESTED)
 
 
-def test_methods_share_horizons_and_origins(everything: BacktestRun) -> None:
-    assert Counter(one.method for one in everything.forecasts) == dict.fromkeys(NAMES, 2)
-    for one in everything.forecasts:
-        expected = (48, 1) if one.horizon_seconds == NEXT else (5, 24)
-        assert one.quantiles.shape == (4, *expected)
-        assert one.targets.max() == len(everything.window.series) - 1
-
-
 def test_quantiles_are_ordered_and_positive(everything: BacktestRun) -> None:
     for one in everything.forecasts:
         assert (np.diff(one.quantiles, axis=0) >= 0).all()
@@ -89,16 +80,6 @@ def test_ours_equals_the_online_forecaster(everything: BacktestRun) -> None:
     row = int(np.flatnonzero(ours.origins == test + 10)[0])
     assert path.start == series.time(test + 10)
     assert_allclose(ours.quantiles[:, row, 0], path.quantiles[:, 0])
-
-
-def test_ratios_use_naive_method_of_horizon(everything: BacktestRun) -> None:
-    found = score_walk(everything)
-    short, long = by_name(found, NEXT), by_name(found, DAY)
-    assert short[SAME_AS_NOW].values["wape_ratio"] == long[SAME_AS_YESTERDAY].values["pinball_ratio"] == 1.0
-    ours, naive = short[COMBINATION].values, short[SAME_AS_NOW].values
-    assert ours["wape"] is not None
-    assert naive["wape"] is not None
-    assert ours["wape_ratio"] == pytest.approx(ours["wape"] / naive["wape"])
 
 
 def test_missing_bin_is_not_scored() -> None:

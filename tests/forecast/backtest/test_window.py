@@ -66,13 +66,6 @@ def test_path_origins_are_six_hours_apart() -> None:
     assert found.day_of_origins(list_leads(DAY, HOUR)) == 4
 
 
-def test_path_origins_count_from_end() -> None:
-    origins = window(week(10), 2).origins(list_leads(7 * HOUR, HOUR))
-    assert origins[-1] == 10 * 24 - 7
-    assert set(np.diff(origins)) == {6}
-    assert 8 * 24 <= origins[0] < 8 * 24 + 6
-
-
 def test_unseen_begin_is_no_history() -> None:
     series = week(10)
     values = series.values.copy()

@@ -16,8 +16,7 @@ from rules.evaluator.scrape_rules import evaluate_tier_availability
 from rules.methods.configuration import is_excluded
 from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import Plan, parse_plan
-from rules.replicas.state import ReplicaState
-from rules.replicas.track import ScrapeTrack
+from rules.replicas.state import ReplicaState, ScrapeTrack
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot, is_same_release
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict

@@ -1,23 +1,22 @@
+"""GPU utilisation and prefix hits below the plan: one table of cases (fires, just within, too early, over, not measured)."""
+
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import context, each, gauge, minute, unknown, verdict
-from prose import explain
+from judging_samples import context, each, gauge, minute, verdict
+from rule_cases import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Case, judge, outcome, words
 
-from rules.confidence import Certainty
 from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import Status, Verdict
 
 GPU, HITS = "GpuUtilizationShortfall", "PrefixHitDivergence"
 BUSY = ({"gpu_utilization": 0.4}, {"gpu_utilization": 0.6}, {"gpu_utilization": 0.8})
 HIT = ({"prefix_hit_ratio": 0.6}, {"prefix_hit_ratio": 0.6}, {"prefix_hit_ratio": 0.6})
-
-
-def said(found: Verdict) -> tuple[Status, Certainty]:
-    return found.status, found.certainty
+ALLOWED = "20 points below are allowed"
 
 
 def gpu_view(kind: str | None = "nvml_gpu", gpus: int = 1, **parts: Any) -> TierContext:
@@ -25,201 +24,124 @@ def gpu_view(kind: str | None = "nvml_gpu", gpus: int = 1, **parts: Any) -> Tier
     return context(*BUSY, curve=curve, gpu={"product": "A", "per_replica": gpus}, **parts)
 
 
-def busy(number: int, share: float, seconds: float = 60.0, rps: float = 3.0, **more: Any) -> Window:
+def busy_minute(number: int, share: float, seconds: float = 60.0, rps: float = 3.0, **more: Any) -> Window:
     """A minute whose GPUs were busy for a share of so many GPU-seconds, by the driver's sums."""
     counters = {"gpu_busy_seconds": share * seconds, "gpu_busy_covered_seconds": seconds}
     return minute(number, rps=rps, counters=counters, **more)
 
 
-def hits(number: int, share: float, rps: float = 3.0, tokens: float = 1000.0) -> Window:
-    finished = rps * 60
-    queried = finished * tokens
+def busy(share: float, **more: Any) -> list[Window]:
+    return each(5, lambda n: busy_minute(n, share, **more))
+
+
+def busy_in(first: int, last: int, count: int, share: float, other: float | None) -> list[Window]:
+    """Minutes of a share from the first to the last one; the others have another, or no GPU was seen."""
+    rest = minute if other is None else lambda n: busy_minute(n, other)
+    return each(count, lambda n: busy_minute(n, share) if first <= n <= last else rest(n))
+
+
+def levels(family: str) -> list[Window]:
+    return each(5, lambda n: minute(n, gauges={family: gauge(0.1)}))
+
+
+def hits_minute(number: int, share: float, rps: float = 3.0, tokens: float = 1000.0) -> Window:
+    queried = rps * 60 * tokens
     return minute(number, rps=rps, counters={"prefix_queried_tokens": queried, "prefix_hit_tokens": queried * share})
 
 
-def test_twenty_points_below_the_benchmark_is_allowed() -> None:
+def hits(share: float, count: int = 5, **more: float) -> list[Window]:
+    return each(count, lambda n: hits_minute(n, share, **more))
+
+
+def repeated(factor: float) -> list[Window]:
+    """Prompts of which each token was looked up so many times."""
+    prompts = 180_000.0 / factor
+    return [replace(one, counters={**one.counters, "prompt_tokens": prompts}) for one in hits(0.1)]
+
+
+def points_below(what: str, points: str, seen: str, planned: str) -> str:
+    return f"{what} is {points} the plan; {seen} where {planned} is planned at this load; {ALLOWED}"
+
+
+VIEW, TIER = gpu_view(), context(*HIT)
+POLLED = frozenset({"gpu_busy_seconds", "gpu_busy_covered_seconds"})
+USE, RATE = "GPU utilisation", "Prefix cache hit rate"
+
+GPU_CASES = [
     # 3 rps lies half way between 0.4 and 0.6.
-    found = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.31)))
-    assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert explain(found) == (
-        "GPU utilisation is 19 points below the plan; 31.0% where 50.0% is planned at this load; "
-        "20 points below are allowed"
-    )
-    assert said(verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.29)))) == (Status.WARNING, Certainty.LIKELY)
-
-
-def test_shortfall_is_certain_against_lower_point() -> None:
-    assert verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.21))).certainty is Certainty.LIKELY
-    found = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.19)))
-    assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.expected == Reading(value=0.5, low=0.4, high=pytest.approx(0.6), n=300)
-
-
-def test_more_than_the_benchmark_is_no_shortfall() -> None:
-    found = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.9)))
-    assert found.status is Status.OK
-    assert explain(found) == (
-        "GPU utilisation is not below the plan; 90.0% where 50.0% is planned at this load; 20 points below are allowed"
-    )
-
-
-def test_idle_gpu_is_no_shortfall() -> None:
+    Case("19 points below", VIEW, busy(0.31), FINE, points_below(USE, "19 points below", "31.0%", "50.0%")),
+    Case("21 points below", VIEW, busy(0.29), GUESSED),
+    Case("19 below the lower point", VIEW, busy(0.21), GUESSED),
+    Case("21 below the lower point", VIEW, busy(0.19), WARNED),
+    Case("more than planned", VIEW, busy(0.9), FINE, points_below(USE, "not below", "90.0%", "50.0%")),
     # The first point is 2 rps at 40 %; at 0.2 rps a GPU is busy a tenth of that, and nothing below is certain.
-    idle = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.02, rps=0.2)))
-    assert idle.status is Status.OK
-    assert explain(idle) == (
-        "GPU utilisation is 2 points below the plan; 2.0% where 4.0% is planned at this load; 20 points below are allowed"
-    )
-    low = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.1, rps=1.9)))
-    assert said(low) == (Status.WARNING, Certainty.LIKELY)
-
-
-def test_plain_polls_are_never_certain() -> None:
-    def polled(number: int) -> Window:
-        return minute(number, gauges={"gpu_utilization_sampled": gauge(0.1)})
-
-    assert said(verdict(GPU, gpu_view(), each(5, polled))) == (Status.WARNING, Certainty.LIKELY)
-    sampled = frozenset({"gpu_busy_seconds", "gpu_busy_covered_seconds"})
-    found = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.1, sampled=sampled)))
-    assert said(found) == (Status.WARNING, Certainty.LIKELY)
-
-
-def test_polled_power_leaves_utilization_certain() -> None:
-    made = each(5, lambda n: busy(n, 0.1, sampled=frozenset({"gpu_power_watts"})))
-    assert verdict(GPU, gpu_view(), made).certainty is Certainty.CERTAIN
-
-
-def test_utilisation_of_another_kind_is_not_compared() -> None:
-    found = unknown(GPU, gpu_view("sm_active"), each(5, lambda n: busy(n, 0.1)))
-    assert found.reason is Gap.NOT_EXPOSED
-    assert found.text == "no utilisation of the benchmark's kind, sm_active"
-    made = each(5, lambda n: minute(n, gauges={"gpu_sm_active": gauge(0.1)}))
-    assert verdict(GPU, gpu_view("sm_active"), made).certainty is Certainty.CERTAIN
-
-
-def test_unnamed_kind_is_not_compared() -> None:
-    found = unknown(GPU, gpu_view(None), each(5, lambda n: busy(n, 0.1)))
-    assert (found.reason, found.text) == (
-        Gap.NOT_IN_PLAN,
-        "the benchmark does not say which kind of gpu_utilization it measured",
-    )
-
-
-def test_gpu_coverage_limits_certainty() -> None:
-    assert verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.1, seconds=55))).certainty is Certainty.CERTAIN
-    assert verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.1, seconds=50))).certainty is Certainty.LIKELY
-    found = unknown(GPU, gpu_view(), each(5, lambda n: busy(n, 0.1, seconds=29)))
-    assert found.text == "GPUs were seen for less than half of the time"
-
-
-def test_all_gpus_must_be_seen() -> None:
+    Case("idle", VIEW, busy(0.02, rps=0.2), FINE, points_below(USE, "2 points below", "2.0%", "4.0%")),
+    Case("just below the first point", VIEW, busy(0.1, rps=1.9), GUESSED),
+    Case("a plain poll", VIEW, levels("gpu_utilization_sampled"), GUESSED),
+    Case("sums of polls", VIEW, busy(0.1, sampled=POLLED), GUESSED),
+    Case("power that is polled", VIEW, busy(0.1, sampled=frozenset({"gpu_power_watts"})), WARNED),
+    Case("another kind", gpu_view("sm_active"), busy(0.1), HIDDEN, "no utilisation of the benchmark's kind, sm_active"),
+    Case("the same kind", gpu_view("sm_active"), levels("gpu_sm_active"), WARNED),
+    Case("no kind", gpu_view(None), busy(0.1), UNPLANNED, "does not say which kind of gpu_utilization it measured"),
+    Case("seen for nine tenths", VIEW, busy(0.1, seconds=55), WARNED),
+    Case("seen for less", VIEW, busy(0.1, seconds=50), GUESSED),
+    Case("hardly seen", VIEW, busy(0.1, seconds=29), Gap.SCRAPE_FAILED, "seen for less than half of the time"),
     # Two GPUs: 120 GPU-seconds a minute. One of them alone is half.
-    assert verdict(GPU, gpu_view(gpus=2), each(5, lambda n: busy(n, 0.1, 120))).certainty is Certainty.CERTAIN
-    assert verdict(GPU, gpu_view(gpus=2), each(5, lambda n: busy(n, 0.1, 60))).certainty is Certainty.LIKELY
-    assert unknown(GPU, gpu_view(gpus=4), each(5, lambda n: busy(n, 0.1, 60))).reason is Gap.SCRAPE_FAILED
-
-
-def test_missing_gpu_minutes_weigh_nothing() -> None:
-    made = each(8, lambda n: busy(n, 0.1) if n >= 3 else minute(n))
-    assert said(verdict(GPU, gpu_view(), made)) == (Status.WARNING, Certainty.LIKELY)
-    mostly = each(8, lambda n: busy(n, 0.1) if n >= 5 else minute(n))
-    assert unknown(GPU, gpu_view(), mostly).reason is Gap.SCRAPE_FAILED
-
-
-def test_shortfall_must_last_to_the_end() -> None:
-    brief = each(5, lambda n: busy(n, 0.0 if n >= 3 else 0.5))
-    assert verdict(GPU, gpu_view(), brief).status is Status.OK
-    assert verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.0 if n >= 2 else 0.5))).status is Status.WARNING
-    over = each(8, lambda n: busy(n, 0.0 if n < 6 else 0.5))
-    assert verdict(GPU, gpu_view(), over).status is Status.OK
-
-
-def test_a_shortfall_that_shrinks_stays_likely() -> None:
+    Case("both GPUs", gpu_view(gpus=2), busy(0.1, seconds=120), WARNED),
+    Case("one of two GPUs", gpu_view(gpus=2), busy(0.1, seconds=60), GUESSED),
+    Case("one of four GPUs", gpu_view(gpus=4), busy(0.1, seconds=60), Gap.SCRAPE_FAILED),
+    Case("three minutes unseen", VIEW, busy_in(3, 7, 8, 0.1, None), GUESSED),
+    Case("mostly unseen", VIEW, busy_in(5, 7, 8, 0.1, None), Gap.SCRAPE_FAILED),
+    Case("two minutes", VIEW, busy_in(3, 4, 5, 0.0, 0.5), FINE),
+    Case("three minutes", VIEW, busy_in(2, 4, 5, 0.0, 0.5), GUESSED),
+    Case("over", VIEW, busy_in(0, 5, 8, 0.0, 0.5), FINE),
     # By the lower point (0.2) for six minutes, in the last quarter only by the interpolated one (0.3).
-    made = each(8, lambda n: busy(n, 0.1 if n < 6 else 0.25))
-    assert said(verdict(GPU, gpu_view(), made)) == (Status.WARNING, Certainty.LIKELY)
-
-
-def test_unseen_gpu_is_no_recovery() -> None:
-    made = each(12, lambda n: busy(n, 0.1) if n < 9 else minute(n))
-    found = unknown(GPU, gpu_view(), made)
-    assert (found.reason, found.text) == (Gap.NO_TRAFFIC, "nothing to compare was seen in the last quarter of the time")
-
-
-def test_a_thin_benchmark_supports_no_certain_shortfall() -> None:
-    assert verdict(GPU, gpu_view(requests=100), each(5, lambda n: busy(n, 0.1))).certainty is Certainty.LIKELY
-
-
-def test_lost_hits_become_certain() -> None:
-    found = verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.3)))
-    assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert explain(found) == (
-        "Prefix cache hit rate is 30 points below the plan; 30.0% where 60.0% is planned at this load; "
-        "20 points below are allowed"
-    )
-    assert said(verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.41)))) == (Status.OK, Certainty.CERTAIN)
-
-
-def test_few_requests_cannot_prove_lost_hits() -> None:
+    Case("smaller at the end", VIEW, busy_in(0, 5, 8, 0.1, 0.25), GUESSED),
+    Case(
+        "unseen at the end",
+        VIEW,
+        busy_in(0, 8, 12, 0.1, None),
+        UNSEEN,
+        "nothing to compare was seen in the last quarter",
+    ),
+    Case("thin benchmark", gpu_view(requests=100), busy(0.1), GUESSED),
+    Case("not measured", context(), each(5, minute), UNPLANNED, "the benchmark has no gpu_utilization"),
+]
+HITS_CASES = [
+    Case("half lost", TIER, hits(0.3), WARNED, points_below(RATE, "30 points below", "30.0%", "60.0%")),
+    Case("19 points lost", TIER, hits(0.41), FINE),
     # 36 % of 300 requests: the 99.9 % bound of the misses (64 %) is 55 %, below the 60 % that would be too many.
-    few = verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.36, rps=1.0)))
-    assert said(few) == (Status.WARNING, Certainty.LIKELY)
-    many = verdict(HITS, context(*HIT), each(12, lambda n: hits(n, 0.36, rps=3.9)))
-    assert said(many) == (Status.WARNING, Certainty.CERTAIN)
-    assert unknown(HITS, context(*HIT), each(4, lambda n: hits(n, 0.0, rps=0.4))).text == "96 requests, 100 are needed"
-
-
-def test_hits_weigh_by_requests() -> None:
+    Case("few requests", TIER, hits(0.36, rps=1.0), GUESSED),
+    Case("many requests", TIER, hits(0.36, 12, rps=3.9), WARNED),
+    Case("too few requests", TIER, hits(0.0, 4, rps=0.4), EARLY, "96 requests, 100 are needed"),
     # Ten quiet minutes without a hit hold 60 requests, five busy ones with all the hits 900.
-    made = each(15, lambda n: hits(n, 0.0, rps=0.1) if n < 10 else hits(n, 0.6))
-    assert verdict(HITS, context(*HIT), made).status is Status.OK
+    Case("by requests", TIER, each(15, lambda n: hits_minute(n, *((0.0, 0.1) if n < 10 else (0.6, 3.0)))), FINE),
+    Case("planned hits", context(workload={"prefix_hit_ratio": 0.6}, requests=100), hits(0.3), WARNED),
+    Case("measured before planned", context(*HIT, workload={"prefix_hit_ratio": 0.2}), hits(0.3), WARNED),
+    Case(
+        "no lookups",
+        TIER,
+        hits(0.0, tokens=0.0),
+        GUESSED,
+        f"{points_below(RATE, '60 points below', '0.0%', '60.0%')}; "
+        "no prompt was looked up in the prefix cache: is prefix caching on?",
+    ),
+    Case("more hits than lookups", TIER, hits(11.7), Gap.CONTRADICTORY, "more prefix cache hits than lookups"),
+    Case("lookups again", TIER, repeated(4.0), Gap.CONTRADICTORY, "more prefix cache lookups than prompt tokens"),
+    Case("a few lookups again", TIER, repeated(1.02), WARNED),
+    Case("no cache", TIER, each(5, minute), HIDDEN, "the engine shows no prefix cache lookups"),
+    Case("not measured", context(), each(5, minute), UNPLANNED, "the benchmark has no prefix_hit_ratio"),
+]
+CASES = [*((GPU, case) for case in GPU_CASES), *((HITS, case) for case in HITS_CASES)]
 
 
-def test_planned_hits_replace_missing_ones() -> None:
-    planned = context(workload={"prefix_hit_ratio": 0.6}, requests=100)
-    assert said(verdict(HITS, planned, each(5, lambda n: hits(n, 0.3)))) == (Status.WARNING, Certainty.CERTAIN)
-    measured = context(*HIT, workload={"prefix_hit_ratio": 0.2})
-    assert verdict(HITS, measured, each(5, lambda n: hits(n, 0.3))).status is Status.WARNING
+@pytest.mark.parametrize(("rule", "case"), CASES, ids=str)
+def test_means_against_the_plan(rule: str, case: Case) -> None:
+    result = judge(rule, case)
+    assert outcome(result) == case.wanted, result
+    assert case.text in words(result)
 
 
-def test_no_lookups_is_cache_off() -> None:
-    found = verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.0, tokens=0.0)))
-    assert said(found) == (Status.WARNING, Certainty.LIKELY)
-    assert explain(found) == (
-        "Prefix cache hit rate is 60 points below the plan; 0.0% where 60.0% is planned at this load; "
-        "20 points below are allowed; "
-        "no prompt was looked up in the prefix cache: is prefix caching on?"
-    )
-
-
-def test_more_hits_than_lookups_rate_nothing() -> None:
-    found = unknown(HITS, context(*HIT), each(5, lambda n: hits(n, 11.7)))
-    assert (found.reason, found.text.partition(":")[0]) == (
-        Gap.CONTRADICTORY,
-        "the engine counts more prefix cache hits than lookups",
-    )
-
-
-def test_repeated_lookups_rate_nothing() -> None:
-    def repeated(number: int, factor: float) -> Window:
-        once = hits(number, 0.1)
-        prompts = once.counters["prefix_queried_tokens"] / factor
-        return replace(once, counters={**once.counters, "prompt_tokens": prompts})
-
-    found = unknown(HITS, context(*HIT), each(5, lambda n: repeated(n, 4.0)))
-    assert (found.reason, found.text.partition(":")[0]) == (
-        Gap.CONTRADICTORY,
-        "the engine counts more prefix cache lookups than prompt tokens",
-    )
-    assert verdict(HITS, context(*HIT), each(5, lambda n: repeated(n, 1.02))).status is Status.WARNING
-
-
-def test_missing_prefix_cache_says_so() -> None:
-    found = unknown(HITS, context(*HIT), each(5, minute))
-    assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "the engine shows no prefix cache lookups")
-
-
-@pytest.mark.parametrize(("rule", "text"), [(GPU, "gpu_utilization"), (HITS, "prefix_hit_ratio")])
-def test_a_benchmark_without_the_mean_says_so(rule: str, text: str) -> None:
-    found = unknown(rule, context(), each(5, minute))
-    assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, f"the benchmark has no {text}")
+def test_expectation_lies_between_two_points() -> None:
+    found = verdict(GPU, VIEW, busy(0.19))
+    assert found.expected == Reading(value=0.5, low=0.4, high=pytest.approx(0.6), n=300)

@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 import recorded
 import yaml
-from judging_samples import context, minute, seen, unknown, verdict
-from prose import explain
+from judging_samples import context, minute, seen
+from rule_cases import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Case, judge, outcome, words
 
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
@@ -59,170 +59,110 @@ def broken(number: int, name: str) -> Window:
     return asked(number, IN_TURN[name], 0.35)
 
 
-def ok_text(replicas: Mapping[str, list[Window]], plan: TierContext = PLAIN) -> str:
-    found = verdict(RULE, plan, replicas)
-    assert found.status is Status.OK, found
-    return found.sentence
+def spread(hits: float, length: float = 500.0, preemptions: float = 0.0, after: int = 3) -> dict[str, list[Window]]:
+    """Dealt out in turn, at such a hit rate."""
+    return fleet(lambda n, name: asked(n, 70, hits, length, preemptions), after=after)
 
 
-# --- it fires
+def recovered() -> dict[str, list[Window]]:
+    return fleet(lambda n, name: asked(n, 70, 0.9 if n == 13 else 0.1), after=5)
 
 
-def test_common_fall_is_the_routing() -> None:
-    found = verdict(RULE, PLAIN, fleet(broken))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert explain(found) == (
-        "Prefix hits are 35% over 3 replicas, 90% before; every replica lost hits; "
-        "30% are left when any replica gets any prompt; "
-        "each replica gets 33% to 33% of the requests"
-    )
-    assert found.actions
+def restarted(number: int, name: str) -> Window:
+    one = broken(number, name)
+    return replace(one, counters={**one.counters, "restarts": 1.0 if number == 1 else 0.0})
 
 
-def test_moved_shares_make_it_certain() -> None:
-    found = verdict(RULE, PLAIN, fleet(lambda n, name: asked(n, BEFORE[name], 0.35)))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
+def repeated(number: int, name: str) -> Window:
+    once = broken(number, name)
+    return replace(once, counters={**once.counters, "prompt_tokens": once.counters["prefix_queried_tokens"] / 9})
 
 
-def test_old_round_robin_is_no_evidence() -> None:
-    found = verdict(RULE, PLAIN, fleet(broken, names=IN_TURN))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
+def beside_a_new_one(warm_minutes: int) -> dict[str, list[Window]]:
+    """Two replicas, of which the second answers first in minute 10 and is cold for four minutes."""
+    old = [asked(n, 54, 0.9) for n in range(10)]
+    unseen = [gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in old]
+    hot, cold = ([asked(n, 35, hits) for n in range(10, 14)] for hits in (0.9, 0.05))
+    warm = [asked(n, 35, 0.3) for n in range(14, 14 + warm_minutes)]
+    return {"a": old + hot + warm, "b": unseen + cold + warm}
 
 
-@pytest.mark.parametrize(
-    ("plan", "words"),
-    [
-        (context(workload={"prefix_hit_ratio": 0.9}), "90% in the plan"),
-        (context(*({"prefix_hit_ratio": 0.9} for _ in range(3))), "90% in the benchmark"),
-    ],
+def looked_up(tokens: float, rps: float = 3.0) -> list[Window]:
+    return [minute(n, rps=rps, counters={"prefix_queried_tokens": tokens, "prefix_hit_tokens": 0.0}) for n in range(5)]
+
+
+def planned(hits: float) -> TierContext:
+    return context(workload={"prefix_hit_ratio": hits})
+
+
+HEALTHY = fleet(lambda n, name: asked(n, BEFORE[name], 0.9))
+SHARES_STAY = fleet(lambda n, name: asked(n, BEFORE[name], 0.35))
+ONE_KEEPS = fleet(lambda n, name: asked(n, 70, 0.85 if name == "b" else 0.1))
+UNEVEN = fleet(lambda n, name: asked(n, {"a": 30, "b": 110, "c": 70}[name], 0.35))
+ALWAYS_LOW = {name: [asked(n, 70, 0.3) for n in range(10)] for name in BEFORE}
+BENCHMARKED = context(*({"prefix_hit_ratio": 0.9} for _ in range(3)))
+STRICT = context(limits={RULE: {"points": 0.5}})
+LOST = (
+    "Prefix hits are 35% over 3 replicas, 90% before; every replica lost hits; "
+    "30% are left when any replica gets any prompt; each replica gets 33% to 33% of the requests"
 )
-def test_plan_stands_for_the_past(plan: TierContext, words: str) -> None:
-    found = verdict(RULE, plan, fleet(broken, before=0))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-    assert words in found.sentence
+AS_BEFORE = "prefix hits are 30% over 3 replicas, as before; the plan has no hit rate of one replica"
+CHANGED, OTHER_LENGTH = "so prompts or caches changed", "prompts changed, their mean length"
+
+CASES = [
+    Case("dealt out in turn", PLAIN, fleet(broken), WARNED, LOST),
+    Case("the shares stay", PLAIN, SHARES_STAY, GUESSED),
+    Case("always dealt out in turn", PLAIN, fleet(broken, names=IN_TURN), GUESSED),
+    Case("no past, a plan", planned(0.9), fleet(broken, before=0), GUESSED, "90% in the plan"),
+    Case("no past, a benchmark", BENCHMARKED, fleet(broken, before=0), GUESSED, "90% in the benchmark"),
+    Case("the past is better", planned(0.7), fleet(broken), WARNED, "90% before"),
+    Case("the plan is better", planned(0.98), fleet(broken), GUESSED, "98% in the plan"),
+    Case("within half above a third", PLAIN, spread(0.44), WARNED),
+    Case("above it", PLAIN, spread(0.46), FINE, CHANGED),
+    Case("within a third below it", PLAIN, spread(0.21), WARNED),
+    Case("below it", PLAIN, spread(0.19), FINE, CHANGED),
+    Case("51 points lost", STRICT, spread(0.39), WARNED),
+    Case("49 points lost", STRICT, spread(0.41), FINE),
+    Case("two minutes", PLAIN, spread(0.1, after=2), FINE, "not lost in each"),
+    Case("a good minute", PLAIN, recovered(), FINE, "not lost in each"),
+    Case("less than routing leaves", PLAIN, spread(0.0), FINE, "routing alone would leave about 30%"),
+    Case("a little longer", PLAIN, spread(0.35, 590.0), WARNED),
+    Case("longer prompts", PLAIN, spread(0.35, 610.0), FINE, OTHER_LENGTH),
+    Case("shorter prompts", PLAIN, spread(0.35, 410.0), FINE, OTHER_LENGTH),
+    Case("one keeps its hits", PLAIN, ONE_KEEPS, FINE, "; not lost on b"),
+    Case("evictions", PLAIN, spread(0.35, preemptions=0.06), FINE, "the KV cache has no room"),
+    Case("few evictions", PLAIN, spread(0.35, preemptions=0.04), WARNED),
+    Case("an uneven spread", PLAIN, UNEVEN, FINE, "not spread evenly"),
+    Case("one replica", PLAIN, fleet(broken, names={"a": 54}), FINE, "One replica"),
+    Case("a new replica is cold", PLAIN, beside_a_new_one(0), FINE, "One replica"),
+    Case("and warm later", PLAIN, beside_a_new_one(11), WARNED),
+    Case("restarted replicas", PLAIN, fleet(restarted, before=1, after=4), EARLY),
+    Case("healthy", PLAIN, HEALTHY, FINE, "Prefix hits are 90% over 3 replicas, 90% before; not lost"),
+    Case("healthy by the plan", planned(0.95), HEALTHY, FINE, "in the plan; not lost"),
+    Case("always low", bare("t", None), ALWAYS_LOW, UNPLANNED, AS_BEFORE),
+    Case("lookups again", PLAIN, fleet(repeated), Gap.CONTRADICTORY, "more prefix cache lookups than prompt tokens"),
+    Case(
+        "few requests",
+        PLAIN,
+        fleet(lambda n, name: asked(n, 5, 0.35)),
+        EARLY,
+        "45 requests of warm replicas lately, 50",
+    ),
+    Case("not measured", PLAIN, [minute(n) for n in range(5)], HIDDEN),
+    Case("off", PLAIN, looked_up(0.0), HIDDEN, "it is off"),
+    Case("idle", PLAIN, looked_up(0.0, rps=0.0), UNSEEN),
+]
 
 
-def test_better_expectation_is_compared() -> None:
-    assert "90% before" in verdict(RULE, context(workload={"prefix_hit_ratio": 0.7}), fleet(broken)).sentence
-    assert "98% in the plan" in verdict(RULE, context(workload={"prefix_hit_ratio": 0.98}), fleet(broken)).sentence
-
-
-# --- just below, and too early
-
-
-@pytest.mark.parametrize(
-    ("hits", "status"), [(0.44, Status.WARNING), (0.46, Status.OK), (0.21, Status.WARNING), (0.19, Status.OK)]
-)
-def test_rate_must_match_even_split(hits: float, status: Status) -> None:
-    found = verdict(RULE, PLAIN, fleet(lambda n, name: asked(n, 70, hits)))
-    assert found.status is status
-    assert status is Status.WARNING or "so prompts or caches changed" in found.sentence
-
-
-@pytest.mark.parametrize(("hits", "status"), [(0.39, Status.WARNING), (0.41, Status.OK)])
-def test_so_many_points_must_be_lost(hits: float, status: Status) -> None:
-    strict = context(limits={RULE: {"points": 0.5}})
-    assert verdict(RULE, strict, fleet(lambda n, name: asked(n, 70, hits))).status is status
-
-
-def test_two_minutes_are_not_enough() -> None:
-    assert "not lost in each" in ok_text(fleet(lambda n, name: asked(n, 70, 0.1), after=2))
-
-
-def test_good_minute_ends_it() -> None:
-    assert "not lost in each" in ok_text(fleet(lambda n, name: asked(n, 70, 0.9 if n == 13 else 0.1), after=5))
-
-
-# --- what is not the routing
-
-
-def test_changed_prompts_leave_less_than_routing_would() -> None:
-    assert "routing alone would leave about 30%" in ok_text(fleet(lambda n, name: asked(n, 70, 0.0)))
-
-
-@pytest.mark.parametrize(("length", "status"), [(590.0, Status.WARNING), (610.0, Status.OK), (410.0, Status.OK)])
-def test_prompts_of_another_length_changed(length: float, status: Status) -> None:
-    found = verdict(RULE, PLAIN, fleet(lambda n, name: asked(n, 70, 0.35, length)))
-    assert found.status is status
-    assert status is Status.WARNING or "prompts changed, their mean length" in found.sentence
-
-
-def test_partial_loss_is_no_routing() -> None:
-    text = ok_text(fleet(lambda n, name: asked(n, 70, 0.85 if name == "b" else 0.1)))
-    assert text.endswith("; not lost on b")
-
-
-def test_evictions_explain_lost_hits() -> None:
-    assert "the KV cache has no room" in ok_text(fleet(lambda n, name: asked(n, 70, 0.35, preemptions=0.06)))
-    kept = fleet(lambda n, name: asked(n, 70, 0.35, preemptions=0.04))
-    assert verdict(RULE, PLAIN, kept).status is Status.WARNING
-
-
-def test_uneven_spread_is_a_choice() -> None:
-    uneven = {"a": 30, "b": 110, "c": 70}
-    assert "not spread evenly" in ok_text(fleet(lambda n, name: asked(n, uneven[name], 0.35)))
-
-
-def test_one_replica_has_no_routing_to_break() -> None:
-    assert "One replica" in ok_text(fleet(broken, names={"a": 54}))
-
-
-def test_cold_replica_waits_to_count() -> None:
-    old = fleet(lambda n, name: asked(n, 70, 0.9), after=0, names={"a": 54})["a"]
-    later = [asked(n, 35, 0.9) for n in range(10, 14)]
-    cold = [gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in old] + [asked(n, 35, 0.05) for n in range(10, 14)]
-    assert "One replica" in ok_text({"a": old + later, "b": cold})
-    warm = [asked(n, 35, 0.3) for n in range(14, 25)]
-    assert verdict(RULE, PLAIN, {"a": old + later + warm, "b": cold + warm}).status is Status.WARNING
-
-
-def test_restarted_replicas_are_cold_too() -> None:
-    def restarted(number: int, name: str) -> Window:
-        one = broken(number, name)
-        return replace(one, counters={**one.counters, "restarts": 1.0 if number == 1 else 0.0})
-
-    assert unknown(RULE, PLAIN, fleet(restarted, before=1, after=4)).reason is Gap.TOO_FEW_REQUESTS
-
-
-def test_healthy_routing_is_fine() -> None:
-    healthy = fleet(lambda n, name: asked(n, BEFORE[name], 0.9))
-    assert ok_text(healthy) == "Prefix hits are 90% over 3 replicas, 90% before; not lost"
-    assert "in the plan; not lost" in ok_text(healthy, context(workload={"prefix_hit_ratio": 0.95}))
-
-
-# --- what cannot be known
-
-
-def test_always_low_rate_is_unknown() -> None:
-    found = unknown(RULE, bare("t", None), {n: [asked(m, 70, 0.3) for m in range(10)] for n in BEFORE})
-    assert found.reason is Gap.NOT_IN_PLAN
-    assert found.text == "prefix hits are 30% over 3 replicas, as before; the plan has no hit rate of one replica"
-
-
-def test_repeated_lookups_blame_no_routing() -> None:
-    def repeated(number: int, name: str) -> Window:
-        once = broken(number, name)
-        return replace(once, counters={**once.counters, "prompt_tokens": once.counters["prefix_queried_tokens"] / 9})
-
-    found = unknown(RULE, PLAIN, fleet(repeated))
-    assert found.reason is Gap.CONTRADICTORY
-    assert found.text.startswith("the engine counts more prefix cache lookups than prompt tokens")
-
-
-def test_few_requests_are_named() -> None:
-    found = unknown(RULE, PLAIN, fleet(lambda n, name: asked(n, 5, 0.35)))
-    assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "45 requests of warm replicas lately, 50 are needed")
-
-
-def test_unseen_hits_are_not_exposed() -> None:
-    assert unknown(RULE, PLAIN, [minute(n) for n in range(5)]).reason is Gap.NOT_EXPOSED
-    off = [minute(n, counters={"prefix_queried_tokens": 0.0, "prefix_hit_tokens": 0.0}) for n in range(5)]
-    assert "it is off" in unknown(RULE, PLAIN, off).text
-
-
-def test_no_traffic_is_no_traffic() -> None:
-    idle = [minute(n, rps=0.0, counters={"prefix_queried_tokens": 0.0, "prefix_hit_tokens": 0.0}) for n in range(5)]
-    assert unknown(RULE, PLAIN, idle).reason is Gap.NO_TRAFFIC
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_prefix_hits_by_routing(case: Case) -> None:
+    found = judge(RULE, case)
+    if case.wanted == FINE:
+        assert isinstance(found, Verdict)
+        assert found.status is Status.OK, found
+    else:
+        assert outcome(found) == case.wanted, found
+    assert case.text in words(found)
 
 
 # --- recordings

@@ -1,240 +1,164 @@
-import math
+"""Latencies beyond the benchmark's: one table of cases (fires, just within, too early, over, not measured)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
-from judging_samples import FAST, SLOW, context, each, minute, seen, unknown, verdict
-from prose import explain
+from judging_samples import FAST, SLOW, context, each, minute, seen, verdict
+from rule_cases import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, WARNED, Case, judge, outcome, words
 
-from rules.confidence import Certainty
-from rules.plan.load_bins import build_tier_context as view_of
-from rules.telemetry.signals import Gap, Reading
-from rules.verdicts.verdict import Status, Verdict
+from rules.plan.load_bins import build_tier_context
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.signals import Reading
+from rules.telemetry.windows import Window
 
-RULE = "TtftDivergence"
+TTFT, TPOT, ITL = "TtftDivergence", "TpotDivergence", "ItlDivergence"
+TIER = context()
+WIDER = context(limits={TTFT: {"factor": 1.5}})
+THIN = context({"requests": 100})
+EVENTS = context({"itl_p99_seconds": 0.2})
+NO_TPOT = {"tpot_p99_seconds": None}
 
-
-def said(found: Verdict) -> tuple[Status, Certainty]:
-    return found.status, found.certainty
-
-
-def test_many_slow_requests_are_certain() -> None:
-    found = verdict(RULE, context(), each(5, lambda n: minute(n, slow=18)))
-    assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    p99 = "P99 260 to 520 ms, benchmark 100 to 200 ms at equal load"
-    assert found.sentence == f"10.0% of requests exceed 1.3 x the benchmark's TTFT P99; {p99}"
-    assert found.details == ("900 requests, at least 10.0% exceed 1.3 x the upper end", "1% is allowed", p99)
-    assert len(found.actions) == 3
+Shape = Mapping[str, tuple[Histogram, ...]]
 
 
-def test_allowed_share_and_chance_pass() -> None:
-    found = verdict(RULE, context(), each(5, lambda n: minute(n, slow=1.8)))
-    assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence == "1.0% of requests exceed 1.3 x the benchmark's TTFT P99; 1% is allowed"
-    assert found.actions == ()
-    # 12 of 900: 1.3 %, but 12 or more come up in one of five such holds whose true share is 1 %.
-    found = verdict(RULE, context(), each(5, lambda n: minute(n, slow=2.4)))
-    assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence.endswith("; this may be chance")
-    # 15 of 900 come up in one of twenty-five.
-    assert said(verdict(RULE, context(), each(5, lambda n: minute(n, slow=3)))) == (Status.WARNING, Certainty.LIKELY)
+def first_tokens(values: Mapping[float, float]) -> Shape:
+    return {"ttft_seconds": seen(values)}
 
 
-def test_certainty_needs_the_strict_bound() -> None:
+def shaped(shape: Shape, rps: float = 3.0, count: int = 5) -> list[Window]:
+    return each(count, lambda n: minute(n, rps=rps, histograms=shape))
+
+
+def slow(requests: float, count: int = 5, rps: float = 3.0) -> list[Window]:
+    return each(count, lambda n: minute(n, rps=rps, slow=requests))
+
+
+def slow_in(numbers: Collection[int], count: int, requests: float = 90) -> list[Window]:
+    return each(count, lambda n: minute(n, slow=requests if n in numbers else 0))
+
+
+def then(since: int, last: Window, count: int = 12) -> list[Window]:
+    """Slow minutes, and from the minute `since` on such ones."""
+    later = each(count, lambda n: replace(last, start=minute(n).start, end=minute(n).end))
+    return [*slow(40, since), *later[since:]]
+
+
+def by_load(slow_rps: float, requests: float) -> list[Window]:
+    """Minutes at 5 and 3 rps by turns, slow ones at one of these loads."""
+    loads = [5.0, 3.0] * 3
+    return each(6, lambda n: minute(n, rps=loads[n], slow=requests if loads[n] == slow_rps else 0))
+
+
+def one_of_four(requests: float) -> dict[str, list[Window]]:
+    return {"a": slow(0), "b": slow(requests), "c": slow(0), "d": slow(0)}
+
+
+def well_measured_in(*numbers: int) -> list[Window]:
+    """Twelve minutes: the given ones at the well measured load, the others at the thin point."""
+    return each(12, lambda n: minute(n, rps=5, histograms=SLOWER) if n in numbers else minute(n, slow=18))
+
+
+BETWEEN = first_tokens({0.2: 90, FAST: 90})
+"""All between 0.15 and 0.26 s: likely slower than 0.184 s, surely above 0.26 s none."""
+SLOWER = first_tokens({0.9: 30, FAST: 270})
+P99 = "P99 260 to 520 ms, benchmark 100 to 200 ms at equal load"
+EXCEED = "of requests exceed 1.3 x the benchmark's TTFT P99"
+MANY = "900 requests, at least 10.0% exceed 1.3 x the upper end; 1% is allowed"
+TPOT_SLOW = {"tpot_seconds": seen({SLOW: 18, FAST: 162})}
+LATE_EVENTS = {"itl_seconds": seen({SLOW: 180, FAST: 8820})}
+MORE_EVENTS = {"itl_seconds": seen({SLOW: 450, FAST: 8550})}
+QUIET, FEW = (minute(0, rps=8 / 60, histograms=first_tokens({FAST: count})) for count in (24, 8))
+
+TTFT_CASES = [
+    Case("many slow", TIER, slow(18), WARNED, f"10.0% {EXCEED}; {P99}; {MANY}"),
+    Case("as many as a P99 allows", TIER, slow(1.8), FINE, f"1.0% {EXCEED}; 1% is allowed"),
+    # 12 or more of 900 come up in one of five such holds whose true share is 1 %, 15 in one of twenty-five.
+    Case("12 of 900", TIER, slow(2.4), FINE, "; this may be chance"),
+    Case("15 of 900", TIER, slow(3), GUESSED),
     # Against 1 % of 900: P(X >= 19) = 0.0023, P(X >= 20) = 0.0010, P(X >= 21) = 0.0004.
-    assert verdict(RULE, context(), each(5, lambda n: minute(n, slow=19 / 5))).certainty is Certainty.LIKELY
-    assert verdict(RULE, context(), each(5, lambda n: minute(n, slow=21 / 5))).certainty is Certainty.CERTAIN
-
-
-def test_surely_slow_requests_make_certain() -> None:
-    # All between 0.15 and 0.26 s: likely slower than 0.184 s, surely above 0.26 s none.
-    between = {"ttft_seconds": seen({0.2: 90, FAST: 90})}
-    found = verdict(RULE, context(), each(5, lambda n: minute(n, histograms=between)))
-    assert said(found) == (Status.WARNING, Certainty.LIKELY)
-    assert "between the edges of the bucket" in explain(found)
-
-
-def test_limit_bucket_is_not_surely_slow() -> None:
+    Case("19 of 900", TIER, slow(19 / 5), GUESSED),
+    Case("21 of 900", TIER, slow(21 / 5), WARNED),
+    Case("surely slow none", TIER, shaped(BETWEEN), GUESSED, "between the edges of the bucket"),
     # 1.5 x 0.2 = 0.3 s lies within the bucket of 0.26 to 0.52 s, in which 0.4 s is counted.
-    wider = context(limits={RULE: {"factor": 1.5}})
-    assert said(verdict(RULE, wider, each(5, lambda n: minute(n, slow=60)))) == (Status.WARNING, Certainty.LIKELY)
-
-
-def test_within_factor_is_fine() -> None:
+    Case("the limit within a bucket", WIDER, slow(60), GUESSED),
     # 0.15 s is the edge below 0.184 s: nobody above it.
-    within = {"ttft_seconds": seen({0.15: 180})}
-    assert said(verdict(RULE, context(), each(5, lambda n: minute(n, histograms=within)))) == (
-        Status.OK,
-        Certainty.CERTAIN,
-    )
-
-
-def test_thin_points_support_likely() -> None:
-    assert verdict(RULE, context(requests=299), each(5, lambda n: minute(n, slow=18))).certainty is Certainty.LIKELY
-    assert verdict(RULE, context(requests=300), each(5, lambda n: minute(n, slow=18))).certainty is Certainty.CERTAIN
-
-
-def test_the_thinner_of_the_two_points_counts() -> None:
-    thin = context({"requests": 100})
-    assert verdict(RULE, thin, each(5, lambda n: minute(n, slow=18))).certainty is Certainty.LIKELY
-    # At 5 rps both points are well measured (0.26 s is between them: 1.3 x 0.4 is above the slow 0.4 s, so slower ones).
-    slower = {"ttft_seconds": seen({0.9: 30, FAST: 270})}
-    assert verdict(RULE, thin, each(5, lambda n: minute(n, rps=5, histograms=slower))).certainty is Certainty.CERTAIN
-
-
-def test_measured_bins_must_dominate() -> None:
+    Case("within the factor", TIER, shaped(first_tokens({0.15: 180})), FINE),
+    Case("points of 299 requests", context(requests=299), slow(18), GUESSED),
+    Case("points of 300 requests", context(requests=300), slow(18), WARNED),
+    Case("the thinner of two points", THIN, slow(18), GUESSED),
+    # At 5 rps both points are well measured: 1.3 x 0.4 is above the slow 0.4 s, so slower ones.
+    Case("two good points", THIN, shaped(SLOWER, rps=5), WARNED),
     # Of twelve minutes five well measured ones hold 1500 of 2760 requests, four 1200 of 2640.
-    thin = context({"requests": 100})
-    slower = {"ttft_seconds": seen({0.9: 30, FAST: 270})}
-
-    def mixed(*good: int) -> Certainty:
-        made = each(12, lambda n: minute(n, rps=5, histograms=slower) if n in good else minute(n, slow=18))
-        return verdict(RULE, thin, made).certainty
-
-    assert mixed(2, 5, 6, 9, 11) is Certainty.CERTAIN
-    assert mixed(2, 6, 9, 11) is Certainty.LIKELY
-
-
-def test_two_minute_burst_is_nothing() -> None:
-    found = verdict(RULE, context(), each(5, lambda n: minute(n, slow=90 if n >= 3 else 0)))
-    assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence.endswith("; in fewer than 3 minutes")
-    assert verdict(RULE, context(), each(5, lambda n: minute(n, slow=90 if n >= 2 else 0))).status is Status.WARNING
-
-
-def test_recovered_tail_is_over() -> None:
+    Case("mostly well measured", THIN, well_measured_in(2, 5, 6, 9, 11), WARNED),
+    Case("mostly at the thin point", THIN, well_measured_in(2, 6, 9, 11), GUESSED),
+    Case("two minutes", TIER, slow_in((3, 4), 5), FINE, "; in fewer than 3 minutes"),
+    Case("three minutes", TIER, slow_in((2, 3, 4), 5), WARNED),
     # Twelve minutes: the last quarter are three. One slow one in it is enough, none ends the finding.
-    slow_until = [
-        verdict(RULE, context(), each(12, lambda n, last=last: minute(n, slow=40 if n <= last else 0)))
-        for last in (8, 9)
-    ]
-    assert said(slow_until[0]) == (Status.OK, Certainty.CERTAIN)
-    assert slow_until[0].sentence.endswith("; no longer in the last quarter of the time")
-    assert said(slow_until[1]) == (Status.WARNING, Certainty.CERTAIN)
-
-
-def test_certain_persists_by_the_upper_point_too() -> None:
-    # Surely slow for five minutes, then only slower than the interpolated point: still likely, not certain any more.
-    between = {"ttft_seconds": seen({0.2: 90, FAST: 90})}
-    made = each(8, lambda n: minute(n, slow=40) if n < 6 else minute(n, histograms=between))
-    assert said(verdict(RULE, context(), made)) == (Status.WARNING, Certainty.LIKELY)
-
-
-def test_silent_quarter_is_no_recovery() -> None:
-    idle = {"ttft_seconds": seen({FAST: 24})}
-    made = each(12, lambda n: minute(n, slow=40) if n < 9 else minute(n, rps=8 / 60, histograms=idle))
-    assert verdict(RULE, context(), made).status is Status.OK
-    few = {"ttft_seconds": seen({FAST: 8})}
-    made = each(12, lambda n: minute(n, slow=40) if n < 9 else minute(n, rps=8 / 60, histograms=few))
-    found = unknown(RULE, context(), made)
-    assert found.reason is Gap.TOO_FEW_REQUESTS
-    assert found.text == "24 requests in the last quarter of the time, 25 are needed"
-
-
-def test_a_hundred_requests_are_needed() -> None:
-    def at(rps: float) -> list:
-        return each(4, lambda n: minute(n, rps=rps, slow=rps * 30))
-
-    found = unknown(RULE, context(), at(24.75 / 60))
-    assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "99 requests, 100 are needed")
-    assert verdict(RULE, context(), at(25 / 60)).status is Status.WARNING
-
-
-def test_three_minutes_are_needed() -> None:
-    found = unknown(RULE, context(), each(2, lambda n: minute(n, slow=18)))
-    assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "120 s seen, 180 s are needed")
-    assert verdict(RULE, context(), each(3, lambda n: minute(n, slow=18))).status is Status.WARNING
-
-
-def test_minute_compares_at_its_load() -> None:
+    Case("over", TIER, slow_in(range(9), 12, 40), FINE, "; no longer in the last quarter of the time"),
+    Case("not yet over", TIER, slow_in(range(10), 12, 40), WARNED),
+    # Surely slow for some minutes, then only slower than the interpolated point.
+    Case("milder at the end", TIER, then(6, minute(0, histograms=BETWEEN), 8), GUESSED),
+    Case("a quiet last quarter", TIER, then(9, QUIET), FINE),
+    Case("silence", TIER, then(9, FEW), EARLY, "24 requests in the last quarter of the time, 25 are needed"),
+    Case("99 requests", TIER, slow(24.75 / 2, 4, 24.75 / 60), EARLY, "99 requests, 100 are needed"),
+    Case("100 requests", TIER, slow(12.5, 4, 25 / 60), WARNED),
+    Case("too early", TIER, slow(18, 2), EARLY, "120 s seen, 180 s are needed"),
+    Case("long enough", TIER, slow(18, 3), WARNED),
     # 0.4 s is slow at 3 rps and allowed at 5 rps (1.3 x 0.4 = 0.52 s): only the share of the low load counts.
-    made = each(6, lambda n: minute(n, rps=3.0 if n % 2 else 5.0, slow=0 if n % 2 else 300))
-    assert said(verdict(RULE, context(), made)) == (Status.OK, Certainty.CERTAIN)
-    made = each(6, lambda n: minute(n, rps=3.0 if n % 2 else 5.0, slow=90 if n % 2 else 0))
-    assert said(verdict(RULE, context(), made)) == (Status.WARNING, Certainty.CERTAIN)
-
-
-def test_first_point_covers_below() -> None:
+    Case("slow at the load that allows it", TIER, by_load(5.0, 300), FINE),
+    Case("slow at the load that does not", TIER, by_load(3.0, 90), WARNED),
     # 1.3 x 0.1 = 0.13 s: 0.2 s is above the edge 0.15.
-    low = {"ttft_seconds": seen({0.2: 6, FAST: 54})}
-    found = verdict(RULE, context(), each(5, lambda n: minute(n, rps=1.0, histograms=low)))
-    assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert isinstance(found.expected, Reading)
-    assert (found.expected.low, found.expected.high) == (0.1, 0.1)
-
-
-def test_replicas_of_a_tier_are_judged_together() -> None:
-    replicas = {
-        name: each(5, lambda n, name=name: minute(n, slow=20 if name == "b" else 0)) for name in ("a", "b", "c", "d")
-    }
-    found = verdict(RULE, context(), replicas)
-    assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert "3,600 requests" in explain(found)
-    replicas = {
-        name: each(5, lambda n, name=name: minute(n, slow=6 if name == "b" else 0)) for name in ("a", "b", "c", "d")
-    }
-    assert verdict(RULE, context(), replicas).status is Status.OK
-
-
-def test_tpot_is_judged_by_its_own_family() -> None:
-    slow = {"tpot_seconds": seen({SLOW: 18, FAST: 162})}
-    made = each(5, lambda n: minute(n, histograms=slow))
-    assert verdict("TpotDivergence", context(), made).status is Status.WARNING
-    assert verdict(RULE, context(), made).status is Status.OK
-
-
-def test_request_events_count_once() -> None:
+    Case("below the first point", TIER, shaped(first_tokens({0.2: 6, FAST: 54}), rps=1.0), WARNED, "benchmark 100 ms"),
+    Case("one replica of four", TIER, one_of_four(20), WARNED, "3,600 requests"),
+    Case("a little of it", TIER, one_of_four(6), FINE),
+    Case("another family", TIER, shaped(TPOT_SLOW), FINE),
+    Case("no histogram", TIER, [replace(one, histograms={}) for one in slow(0)], HIDDEN, "ttft_seconds was not"),
+    Case("2 % allowed", context(limits={TTFT: {"allowed_share": 0.02}}), slow(6.3), GUESSED, "2% is allowed"),
+    Case("5 % allowed", context(limits={TTFT: {"allowed_share": 0.05}}), slow(6.3), FINE, "5% is allowed"),
+]
+TPOT_CASES = [
+    Case("slow", TIER, shaped(TPOT_SLOW), WARNED),
+    Case(
+        "not measured", context(NO_TPOT, NO_TPOT, NO_TPOT), slow(0), UNPLANNED, "the benchmark has no tpot_p99_seconds"
+    ),
+    Case("not at this load", context(NO_TPOT), slow(0), UNPLANNED, "no tpot_p99_seconds at this load"),
+    Case("measured at another", context(NO_TPOT), slow(0, rps=5.0), FINE),
+]
+ITL_CASES = [
     # 450 requests with 100 events each; 2 % of the events are slow: as requests 9 of 450, too few to be certain.
-    events = {"itl_seconds": seen({SLOW: 180, FAST: 8820})}
-    made = each(5, lambda n: minute(n, rps=1.5, histograms=events))
-    rule = "ItlDivergence"
-    assert said(verdict(rule, context({"itl_p99_seconds": 0.2}), made)) == (Status.WARNING, Certainty.LIKELY)
-    many = {"itl_seconds": seen({SLOW: 450, FAST: 8550})}
-    found = verdict(rule, context({"itl_p99_seconds": 0.2}), each(5, lambda n: minute(n, rps=1.5, histograms=many)))
-    assert found.certainty is Certainty.CERTAIN
-    assert "45,000 output events" in explain(found)
-    few = each(5, lambda n: minute(n, rps=0.3, histograms=events))
-    assert unknown(rule, context(), few).text == "90 requests, 100 are needed"
+    Case("events of few requests", EVENTS, shaped(LATE_EVENTS, rps=1.5), GUESSED),
+    Case("enough events", EVENTS, shaped(MORE_EVENTS, rps=1.5), WARNED, "45,000 output events"),
+    Case("too few requests", EVENTS, shaped(LATE_EVENTS, rps=0.3), EARLY, "90 requests, 100 are needed"),
+    Case(
+        "another meaning",
+        build_tier_context("t", TIER.plan, itl_comparable=False),
+        slow(0),
+        HIDDEN,
+        "benchmark and engine do not mean the same by ITL",
+    ),
+]
+CASES = [
+    *((TTFT, case) for case in TTFT_CASES),
+    *((TPOT, case) for case in TPOT_CASES),
+    *((ITL, case) for case in ITL_CASES),
+]
 
 
-def test_different_itl_is_not_compared() -> None:
-    other = view_of("t", context().plan, itl_comparable=False)
-    found = unknown("ItlDivergence", other, each(5, minute))
-    assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "benchmark and engine do not mean the same by ITL")
-
-
-def test_a_benchmark_without_the_metric_says_so() -> None:
-    without = {"tpot_p99_seconds": None}
-    found = unknown("TpotDivergence", context(without, without, without), each(5, minute))
-    assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the benchmark has no tpot_p99_seconds")
-
-
-def test_unmeasured_bin_is_left_out() -> None:
-    half = context({"tpot_p99_seconds": None})
-    found = unknown("TpotDivergence", half, each(5, minute))
-    assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the benchmark has no tpot_p99_seconds at this load")
-    assert verdict("TpotDivergence", half, each(5, lambda n: minute(n, rps=5.0))).status is Status.OK
-
-
-def test_an_engine_without_the_histogram_says_so() -> None:
-    bare = each(5, lambda n: replace(minute(n), histograms={}))
-    found = unknown(RULE, context(), bare)
-    assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "ttft_seconds was not measured")
-
-
-@pytest.mark.parametrize("share", [0.02, 0.05])
-def test_the_configuration_can_allow_more(share: float) -> None:
-    allowed = context(limits={RULE: {"allowed_share": share}})
-    found = verdict(RULE, allowed, each(5, lambda n: minute(n, slow=6.3)))
-    assert found.status is (Status.WARNING if share == 0.02 else Status.OK)
-    assert f"{share * 100:g}% is allowed" in explain(found)
+@pytest.mark.parametrize(("rule", "case"), CASES, ids=str)
+def test_latencies_against_the_benchmark(rule: str, case: Case) -> None:
+    result = judge(rule, case)
+    assert outcome(result) == case.wanted, result
+    assert case.text in words(result)
 
 
 def test_expectation_weighs_by_requests() -> None:
-    # One minute at 2 rps (120 requests, 0.1 s) and three at 4 rps (720 requests, 0.2 s at the upper end of its bin).
-    made = each(4, lambda n: minute(n, rps=2.0 if n == 0 else 4.0))
-    expected = verdict(RULE, context(), made).expected
-    assert isinstance(expected, Reading)
-    assert expected.high == pytest.approx((120 * 0.1 + 720 * 0.2) / 840)
-    assert expected.low == pytest.approx(0.1)
-    assert expected.value == pytest.approx((120 * 0.1 + 720 * 0.2) / 840)
-    assert math.isclose(expected.n, 600)
+    """One minute at 2 rps (120 requests, 0.1 s), three at 4 rps (720 requests, 0.2 s at the upper end of their bin)."""
+    mean = pytest.approx((120 * 0.1 + 720 * 0.2) / 840)
+    expected = verdict(TTFT, TIER, each(4, lambda n: minute(n, rps=2.0 if n == 0 else 4.0))).expected
+    assert expected == Reading(value=mean, low=pytest.approx(0.1), high=mean, n=pytest.approx(600))
+    first_point = verdict(TTFT, TIER, shaped(first_tokens({0.2: 6, FAST: 54}), rps=1.0)).expected
+    assert isinstance(first_point, Reading)
+    assert (first_point.low, first_point.high) == (0.1, 0.1)

@@ -13,8 +13,7 @@ from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.scrape_rules import evaluate_tier_availability, evaluate_unknowns
 from rules.plan.load_bins import TierContext
-from rules.replicas.state import ReplicaState
-from rules.replicas.track import ScrapeTrack
+from rules.replicas.state import ReplicaState, ScrapeTrack
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.verdicts.finding import Finding, RuleState, UnknownSpan

@@ -10,10 +10,9 @@ from rules.replicas.starts import (
     Timing,
     add_start,
     describe_start,
-    detect_start,
     update_start,
 )
-from rules.replicas.track import ScrapeTrack
+from rules.replicas.state import ScrapeTrack, detect_start
 from rules.telemetry.snapshots import PodTimes, Snapshot
 
 ASKED = 1000.0

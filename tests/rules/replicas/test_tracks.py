@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import START, snapshot
 
-from rules.replicas.track import BRIDGE_SECONDS, ScrapeTrack, record_failure, record_success
+from rules.replicas.state import BRIDGE_SECONDS, ScrapeTrack, record_failure, record_success
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap, Missing, Reading

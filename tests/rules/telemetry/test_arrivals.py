@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rules.replicas.track import ScrapeTrack, record_failure, record_success
+from rules.replicas.state import ScrapeTrack, record_failure, record_success
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import ADDED, MinuteDemand, MinuteSums, list_demand, minute_from_window, split_by_minute
 from rules.telemetry.gauges import GaugeSum

@@ -16,7 +16,7 @@ import recorded
 from agent.replay.replay import replay
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
-from rules.replicas.track import ScrapeTrack, record_failure, record_success
+from rules.replicas.state import ScrapeTrack, record_failure, record_success
 from rules.telemetry import histograms, windows
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
