@@ -18,7 +18,7 @@ from rules.methods.bands import judge_band, judge_event_ratio, judge_excess
 from rules.methods.burn_rate import judge_availability, judge_refused
 from rules.methods.divergence import judge_mean, judge_tail
 from rules.methods.evidence import certain_if
-from rules.methods.load import judge_beyond, judge_trend
+from rules.methods.load import judge_beyond, judge_queue, judge_saturated
 from rules.methods.representative import judge_representative
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.verdicts.error_budget import OBJECTIVES
@@ -37,7 +37,7 @@ LATENCY = frozenset({judge_tail}) | USERS
 SLOW = LATENCY | frozenset({judge_representative})
 """Methods for latencies above the benchmark or the objective."""
 
-PRESSURE = frozenset({judge_cascade, judge_event_ratio, judge_excess, judge_beyond, judge_trend})
+PRESSURE = frozenset({judge_cascade, judge_event_ratio, judge_excess, judge_beyond, judge_queue, judge_saturated})
 EITHER = SLOW | PRESSURE
 FAILING, TURNED_AWAY = frozenset({judge_availability}), frozenset({judge_refused})
 UNSERVED = FAILING | TURNED_AWAY

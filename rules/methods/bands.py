@@ -308,12 +308,11 @@ def judge_excess(context: RuleContext) -> RuleResult:
     used: list[BinnedWindow] = []
     for bin, load_bin in hold(comparison.binned).by_load_bin(comparison.curve).items():
         wanted = comparison.curve.expectation(bin, context.rule.signal, load_bin.rps, load_bin.in_system)
-        if wanted is None:
-            continue
-        finished = count_events(load_bin.binned).finished
-        planned += finished * wanted.high
-        supported += finished if wanted.requests >= context.limit("supported_requests") else 0.0
-        used.extend(load_bin.binned)
+        if wanted is not None:
+            finished = count_events(load_bin.binned).finished
+            planned += finished * wanted.high
+            supported += finished if wanted.requests >= context.limit("supported_requests") else 0.0
+            used.extend(load_bin.binned)
     if not used:
         return context.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {context.rule.signal} at this load")
     total = count_events(used)

@@ -63,10 +63,7 @@ def judge_precision(context: RuleContext) -> RuleResult:
     return context.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details)
 
 
-CONVERTED = {
-    "weights": "they run converted, without the planned speed-up",
-    "KV cache": "memory is saved, time is not",
-}
+CONVERTED = {"weights": "they run converted, without the planned speed-up", "KV cache": "memory is saved, time is not"}
 """What a format without a hardware path does."""
 
 

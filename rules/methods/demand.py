@@ -10,19 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from statistics import NormalDist
 from typing import NamedTuple
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_lower_bound
-from rules.methods.evidence import (
-    capitalize,
-    certain_if,
-    exact_reading,
-    judge_each_pool,
-    measure_parts,
-    range_reading,
-)
-from rules.methods.load import FAMILIES
+from rules.methods.evidence import capitalize, certain_if, exact_reading, judge_each_pool, measure_parts, range_reading
+from rules.methods.load import FAMILIES, Z
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import margin_from_rule, replica_count
 from rules.plan.schema import Batch
@@ -37,8 +29,6 @@ from rules.telemetry.work import Capacity, arriving_words, work_per_request
 from rules.verdicts.context import LIKELY_CONFIDENCE, Projection, RuleContext, is_persistent, read_plan_value, too_early
 from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status
-
-Z = NormalDist().inv_cdf(CONFIDENCE)
 
 
 class Arrivals(NamedTuple):

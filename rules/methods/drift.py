@@ -200,10 +200,8 @@ def _compare_quantile(
         if not is_persistent(last, each, partial(exceeds_limit, q=q, limit=limit, side=side)):
             continue
         edge, words = (observed.low, "at least") if side is LimitSide.LONGER else (observed.high, "at most")
-        times, certain = (
-            (limit if edge is None else edge) / planned,
-            is_significant_quantile(parts, q, limit, side, CONFIDENCE),
-        )
+        times = (limit if edge is None else edge) / planned
+        certain = is_significant_quantile(parts, q, limit, side, CONFIDENCE)
         text = f"{name} {quantity(observed, 'tokens')}, {number(planned, 'count')} planned"
         shown = f"{words} {times:{'.1f' if side is LimitSide.LONGER else '.2g'}}x"
         return LengthDrift(word, "planned", observed, planned, times, certain, shown, text)
@@ -254,10 +252,8 @@ def _report_no_drift(
     # Too few requests for any planned quantile: the rule ran, and found nothing beyond the factor.
     rows = rows or [(exact_reading(None, 0.0), 0.0, "no length is proven to have drifted")]
     observed, wanted, text = rows[0]
-    expected, details = (
-        Reading(value=wanted, low=wanted / factor, high=wanted * factor, n=observed.n),
-        [row[2] for row in rows[1:]],
-    )
+    expected, more = Reading(value=wanted, low=wanted / factor, high=wanted * factor, n=observed.n), rows[1:]
+    details = (row[2] for row in more)
     return context.verdict(Status.OK, certain_if(is_close), observed, expected, capitalize(text), details=details)
 
 

@@ -239,12 +239,7 @@ QUANTILES = (0.5, 0.99)
 """Quantiles of TTFT that may rise. The median comes first because fewer requests prove it."""
 
 
-def judge_trend(context: RuleContext) -> RuleResult:
-    """Evaluate GPU saturation if the rule has a `pegged` threshold, else the queue."""
-    return _judge_saturated(context) if "pegged" in context.rule.thresholds else _judge_queue(context)
-
-
-def _judge_queue(context: RuleContext) -> RuleResult:
+def judge_queue(context: RuleContext) -> RuleResult:
     """Find replicas whose queue grew over the whole window while more requests arrived than finished.
 
     From waiting, arrived and finished requests. Certain beyond chance, and in twice three separate minutes.
@@ -294,7 +289,7 @@ def _measure_growth(
     return more > Z * math.sqrt(2 * finished + more), waiting, finished, more, name
 
 
-def _judge_saturated(context: RuleContext) -> RuleResult:
+def judge_saturated(context: RuleContext) -> RuleResult:
     """Find replicas with pegged GPUs and a rising TTFT. Pegged GPUs with a stable TTFT are healthy.
 
     From GPU utilisation and the histogram of TTFT. Certain beyond chance by bucket edges, if no plain poll measured the GPUs.
