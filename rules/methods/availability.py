@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rules.confidence import Certainty
-from rules.methods.evidence import certain_if, exact_reading, join_names, range_reading
+from rules.methods.evidence import exact_reading, join_names, range_reading
 from rules.plan.load_bins import pool_of
 from rules.plan.schema import TierPlan
 from rules.replicas.cascade import STAGES
@@ -66,7 +66,7 @@ def judge_cascade(context: RuleContext) -> RuleResult:
     level, status, details = state.recent[-1].level, Status.OK, ""
     sentence, certainty = f"KV cache {level:.0%} full", Certainty.CERTAIN
     if state.stage > 0:
-        status, certainty = Status.CRITICAL if state.stage >= 3 else Status.WARNING, certain_if(state.confirmed)
+        status, certainty = Status.CRITICAL if state.stage >= 3 else Status.WARNING, Certainty.of(state.confirmed)
         # TTFT degrades only from stage 3 on (guide 7.4).
         act = "; act now, before users feel it" if state.stage == 2 else ""
         sentence = f"KV cache cascade, stage {state.stage} ({STAGES[state.stage]}): {state.evidence}{act}"
@@ -256,7 +256,7 @@ def judge_stalled(context: RuleContext) -> RuleResult:
         "as many clients have left since: the engine may be idle and show old gauges" if left else "",
         "no replica of the tier answers anybody" if status is Status.CRITICAL else "",
     )
-    observed, certainty = exact_reading(seconds, 1), certain_if(any(sure))
+    observed, certainty = exact_reading(seconds, 1), Certainty.of(any(sure))
     return context.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
