@@ -156,6 +156,11 @@ class Certainty(StrEnum):
     CERTAIN = "certain"
     LIKELY = "likely"
 
+    @classmethod
+    def of(cls, proven: bool) -> Certainty:
+        """Return certain if the evidence is a proof, else likely."""
+        return cls.CERTAIN if proven else cls.LIKELY
+
 
 def check_uniformity(rows: Iterable[Sequence[float]]) -> float:
     """Return the probability (0-1) that rows of counts with equal shares are less even by chance (chi-square).

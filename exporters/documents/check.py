@@ -51,7 +51,7 @@ def check_text(
         if step13.unvisited:
             rows.append(("", f"not reached: {', '.join(step13.unvisited)} a replica"))
         # First what fires, last what is unknown.
-        order = {Status.WARNING: 0, Status.CRITICAL: 0, Status.OK: 1}
+        order: dict[object, int] = {Status.WARNING: 0, Status.CRITICAL: 0, Status.OK: 1}
         for result in sorted(step13.results, key=lambda result: order.get(getattr(result, "status", None), 2)):
             rows += _result_rows(result, step13.tier, incidents)
         for line in step13.guardrails:

@@ -5,11 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from rules.catalogue.latency_actions import BEYOND_LEVERS, SEE_THE_LOAD
-from rules.catalogue.thresholds import (
-    ALLOWED_SLOW,
-    MINIMUM_REQUESTS,
-    SUPPORTED_REQUESTS,
-)
+from rules.catalogue.thresholds import ALLOWED_SLOW, MINIMUM_REQUESTS, SUPPORTED_REQUESTS
 from rules.methods.bands import judge_excess
 from rules.methods.demand import judge_batch
 from rules.methods.divergence import judge_mean, judge_tail

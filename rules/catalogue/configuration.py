@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import (
-    LONGER,
-    MINIMUM_REQUESTS,
-    TTFT_SLO,
-)
+from rules.catalogue.thresholds import LONGER, MINIMUM_REQUESTS, TTFT_SLO
 from rules.methods.bands import judge_acceptance, judge_band
 from rules.methods.configuration import (
     judge_adapters,

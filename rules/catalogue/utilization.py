@@ -5,14 +5,9 @@ from __future__ import annotations
 from itertools import chain
 
 from rules.catalogue.latency_actions import QUEUE_LEVERS, SEE_THE_LOAD
-from rules.catalogue.thresholds import (
-    DAY,
-    FULLEST,
-    SEEN,
-    WEEK,
-)
+from rules.catalogue.thresholds import DAY, FULLEST, SEEN, WEEK
 from rules.methods.bands import judge_band
-from rules.methods.load import judge_trend
+from rules.methods.load import judge_queue, judge_saturated
 from rules.methods.utilization import judge_empty_queue, judge_falling, judge_headroom, judge_trap
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Rule, Severity
@@ -37,7 +32,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="GpuSaturated",
         stage=61,
-        method=judge_trend,
+        method=judge_saturated,
         thresholds={
             "target": Threshold(
                 0.85, "ratio", "guide 9.3: 60-85 % during active serving, its upper end; in the report"
@@ -144,7 +139,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="QueueGrowing",
         stage=62,
-        method=judge_trend,
+        method=judge_queue,
         thresholds={
             "waiting": Threshold(1, "requests", "one always waits: below it there is no queue"),
             "share": Threshold(

@@ -17,8 +17,7 @@ from rules.methods.availability import judge_cascade
 from rules.methods.bands import judge_band, judge_event_ratio, judge_excess
 from rules.methods.burn_rate import judge_availability, judge_refused
 from rules.methods.divergence import judge_mean, judge_tail
-from rules.methods.evidence import certain_if
-from rules.methods.load import judge_beyond, judge_trend
+from rules.methods.load import judge_beyond, judge_queue, judge_saturated
 from rules.methods.representative import judge_representative
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.verdicts.error_budget import OBJECTIVES
@@ -37,7 +36,7 @@ LATENCY = frozenset({judge_tail}) | USERS
 SLOW = LATENCY | frozenset({judge_representative})
 """Methods for latencies above the benchmark or the objective."""
 
-PRESSURE = frozenset({judge_cascade, judge_event_ratio, judge_excess, judge_beyond, judge_trend})
+PRESSURE = frozenset({judge_cascade, judge_event_ratio, judge_excess, judge_beyond, judge_queue, judge_saturated})
 EITHER = SLOW | PRESSURE
 FAILING, TURNED_AWAY = frozenset({judge_availability}), frozenset({judge_refused})
 UNSERVED = FAILING | TURNED_AWAY
@@ -112,7 +111,7 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
     facts = [(row.cause, row.claim or row.cause, row.examine(context)) for row in suspects]
     supported = [(cause, claim, fact) for cause, claim, fact in facts if fact is not None and fact.supported]
     causes = [
-        Cause(cause=cause, certainty=certain_if(fact.proven), evidence=(f"{claim}: {fact.text}",))
+        Cause(cause=cause, certainty=Certainty.of(fact.proven), evidence=(f"{claim}: {fact.text}",))
         for cause, claim, fact in sorted(supported, key=lambda row: not row[2].proven)
     ]
     if not causes and rule.method in LATENCY:

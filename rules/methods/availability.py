@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rules.confidence import Certainty
-from rules.methods.evidence import certain_if, exact_reading, join_names, range_reading
+from rules.methods.evidence import exact_reading, join_names, range_reading
 from rules.plan.load_bins import pool_of
 from rules.plan.schema import TierPlan
 from rules.replicas.cascade import STAGES
@@ -26,16 +26,11 @@ from rules.telemetry.wording import format_count
 from rules.verdicts.context import RuleContext, read_plan_value
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
-MOVES = "The engine works, or has no requests"
-
 FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED, Gap.IMPOSSIBLE})
 """Reasons that an operator can repair. The others are missing parts of plan, engine or traffic."""
 
 NOT_PLANNED = Missing(gap=Gap.NOT_IN_PLAN)
 """Expectation of every rule here: plans say nothing of scrapes."""
-
-ACT = "; act now, before users feel it"
-"""Words for stage 2: the cascade builds there, and TTFT degrades only from stage 3 on (guide 7.4)."""
 
 NAMED = 3
 """Maximum number of rules without a result that are named."""
@@ -49,11 +44,7 @@ def require_replica(context: RuleContext) -> ReplicaState:
 
 
 def _verdict(
-    context: RuleContext,
-    status: Status,
-    observed: float | Reading,
-    sentence: str,
-    details: Iterable[str] = (),
+    context: RuleContext, status: Status, observed: float | Reading, sentence: str, details: Iterable[str] = ()
 ) -> Verdict:
     seen = observed if isinstance(observed, Reading) else exact_reading(observed, 1)
     return context.verdict(status, Certainty.CERTAIN, seen, NOT_PLANNED, sentence, details=details)
@@ -75,8 +66,9 @@ def judge_cascade(context: RuleContext) -> RuleResult:
     level, status, details = state.recent[-1].level, Status.OK, ""
     sentence, certainty = f"KV cache {level:.0%} full", Certainty.CERTAIN
     if state.stage > 0:
-        status, certainty = Status.CRITICAL if state.stage >= 3 else Status.WARNING, certain_if(state.confirmed)
-        act = ACT if state.stage == 2 else ""
+        status, certainty = Status.CRITICAL if state.stage >= 3 else Status.WARNING, Certainty.of(state.confirmed)
+        # TTFT degrades only from stage 3 on (guide 7.4).
+        act = "; act now, before users feel it" if state.stage == 2 else ""
         sentence = f"KV cache cascade, stage {state.stage} ({STAGES[state.stage]}): {state.evidence}{act}"
         if state.breach_at is not None and state.onset is not None and state.breach_at > state.onset:
             details = f"first seen {state.breach_at - state.onset:.0f} s before users felt it"
@@ -246,7 +238,8 @@ def judge_stalled(context: RuleContext) -> RuleResult:
     seconds = max((last.t - stall.since for stall, _ in late), default=0.0)
     expected = range_reading(0.0, certain, 1)
     if not late:
-        return context.verdict(Status.OK, Certainty.CERTAIN, exact_reading(0.0, 1), expected, MOVES)
+        text = "The engine works, or has no requests"
+        return context.verdict(Status.OK, Certainty.CERTAIN, exact_reading(0.0, 1), expected, text)
     sure = [
         last.t - stall.since >= certain and stall.pages >= FEWEST_PAGES and not may_have_left(stall, rank, last)
         for stall, rank in late
@@ -263,7 +256,7 @@ def judge_stalled(context: RuleContext) -> RuleResult:
         "as many clients have left since: the engine may be idle and show old gauges" if left else "",
         "no replica of the tier answers anybody" if status is Status.CRITICAL else "",
     )
-    observed, certainty = exact_reading(seconds, 1), certain_if(any(sure))
+    observed, certainty = exact_reading(seconds, 1), Certainty.of(any(sure))
     return context.verdict(status, certainty, observed, expected, sentence, details=details)
 
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from rules.confidence import Certainty, poisson_lower_bound
 from rules.methods.evidence import (
     best_value,
-    certain_if,
     exact_reading,
     join_names,
     measure_parts,
@@ -122,7 +121,7 @@ def judge_band(context: RuleContext) -> RuleResult:
         return _build_verdict(context, reading, Status.OK, Certainty.CERTAIN, limits, remark)
     if not is_persistent(last, each, lambda value: limits.status(value) is status):
         status = Status.WARNING
-    certainty = certain_if(outside >= SEPARATE and _is_proven(context, counted, reading, status, limits))
+    certainty = Certainty.of(outside >= SEPARATE and _is_proven(context, counted, reading, status, limits))
     return _build_verdict(context, reading, status, certainty, limits)
 
 
@@ -308,12 +307,11 @@ def judge_excess(context: RuleContext) -> RuleResult:
     used: list[BinnedWindow] = []
     for bin, load_bin in hold(comparison.binned).by_load_bin(comparison.curve).items():
         wanted = comparison.curve.expectation(bin, context.rule.signal, load_bin.rps, load_bin.in_system)
-        if wanted is None:
-            continue
-        finished = count_events(load_bin.binned).finished
-        planned += finished * wanted.high
-        supported += finished if wanted.requests >= context.limit("supported_requests") else 0.0
-        used.extend(load_bin.binned)
+        if wanted is not None:
+            finished = count_events(load_bin.binned).finished
+            planned += finished * wanted.high
+            supported += finished if wanted.requests >= context.limit("supported_requests") else 0.0
+            used.extend(load_bin.binned)
     if not used:
         return context.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {context.rule.signal} at this load")
     total = count_events(used)
@@ -348,7 +346,7 @@ def _grade_events(
     if last.events <= 0:
         return Status.OK, Certainty.CERTAIN
     lasts = is_persistent(last, each, lambda part: part.exceeds(limit))
-    return Status.WARNING, certain_if(lasts and whole.significantly_exceeds(limit))
+    return Status.WARNING, Certainty.of(lasts and whole.significantly_exceeds(limit))
 
 
 def judge_faults(context: RuleContext) -> RuleResult:

@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_tail
-from rules.methods.evidence import certain_if, exact_reading, is_significant_share, measure_parts, range_reading
+from rules.methods.evidence import exact_reading, is_significant_share, measure_parts, range_reading
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.outcomes import FAILED, FINISHED, HTTP_FAILED, HTTP_REFUSED, NO_ROOM, READ, Outcomes, outcomes
 from rules.telemetry.reading_methods import FULL_COVERAGE
@@ -131,7 +131,7 @@ def _judge_standing_queue(context: RuleContext, promise: Promise) -> Verdict | N
         f"{number(count.best / count.n, 'ratio')} of {promise.describe_count(count.n)} in {last} {promise.broken}",
         f"nobody got a first token for {standing} minutes" if standing else "",
     )
-    expected, certainty = range_reading(0.0, promise.allowed, count.n), certain_if(proven)
+    expected, certainty = range_reading(0.0, promise.allowed, count.n), Certainty.of(proven)
     return context.verdict(status, certainty, count.reading, expected, sentence, details=details)
 
 
@@ -173,7 +173,7 @@ def _judge_rung(context: RuleContext, promise: Promise, name: str, status: Statu
     is_proven = short.low > limit * short.n and _is_beyond_chance(long.low, long.n, proven_limit, CONFIDENCE)
     is_proven &= is_seen or short_seconds == context.limit(f"{RUNGS[0][0]}_short_seconds")
     certain = is_proven and _is_in_separate_minutes(context, limit, long_seconds)
-    return 4 if certain else 3, _build_verdict(context, rung, status, certain_if(certain), promise)
+    return 4 if certain else 3, _build_verdict(context, rung, status, Certainty.of(certain), promise)
 
 
 def _describe_recovery(context: RuleContext, rung: BurnWindow, promise: Promise) -> str:
@@ -336,7 +336,7 @@ def _judge_kind(context: RuleContext, field: str, threshold: str, words: str) ->
             return context.too_few_requests(last[1], needed / 4, " in the last quarter of the time")
         if is_persistent(last, each, lambda part: part[0] > limit * part[1]):
             is_doubtful = any(results.doubt for results in hold(context.binned).once(_read_outcomes))
-            certainty = certain_if(not is_doubtful and is_significant_share(refused, n, n, limit, CONFIDENCE))
+            certainty = Certainty.of(not is_doubtful and is_significant_share(refused, n, n, limit, CONFIDENCE))
             status = Status.CRITICAL if last[0] > context.limit("critical_share") * last[1] else Status.WARNING
         else:
             sentence += ", and most of the time it was less"

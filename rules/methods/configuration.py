@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from rules.confidence import Certainty
-from rules.methods.evidence import capitalize, certain_if, exact_reading, join_names, measure_parts, range_reading
+from rules.methods.evidence import capitalize, exact_reading, join_names, measure_parts, range_reading
 from rules.plan.gpus import UNPACKED, find_product, needed_format
 from rules.plan.money import price_of
 from rules.replicas.starts import FROM_TO, ReplicaStart, StartQuantiles, Timing, quantiles_by_timing
@@ -58,15 +58,12 @@ def judge_precision(context: RuleContext) -> RuleResult:
     first, *details = (f"no hardware path for {part} in {written[part]}; {CONVERTED[part]}" for part in wrong)
     if gpu.capability is not None:
         details.append(f"compute capability {gpu.capability:.1f}, {wanted:g} or more is needed")
-    certainty = certain_if("weights" in wrong and wrong["weights"] not in UNPACKED)
+    certainty = Certainty.of("weights" in wrong and wrong["weights"] not in UNPACKED)
     sentence = f"{plan.gpu.product} has {first}"
     return context.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details)
 
 
-CONVERTED = {
-    "weights": "they run converted, without the planned speed-up",
-    "KV cache": "memory is saved, time is not",
-}
+CONVERTED = {"weights": "they run converted, without the planned speed-up", "KV cache": "memory is saved, time is not"}
 """What a format without a hardware path does."""
 
 
@@ -109,7 +106,7 @@ def judge_benchmark_stale(context: RuleContext) -> RuleResult:
         what = what if len(set(texts)) > 1 else texts[0]
         status = Status.OK if len(texts) < context.limit("replicas") else Status.WARNING
         sentence = f"{who} {what}; {benchmarked} was benchmarked"
-    return context.verdict(status, certain_if(certain), observed, expected, sentence, details=(when,))
+    return context.verdict(status, Certainty.of(certain), observed, expected, sentence, details=(when,))
 
 
 def _compare_facts(wanted: Mapping[str, str], facts: Mapping[str, str]) -> str | None:
@@ -201,7 +198,7 @@ def judge_adapters(context: RuleContext) -> RuleResult:
         sentence = capitalize(fine) if whole.seconds is not None else "Requests of adapters waited"
     else:
         return context.unknown(Gap.NOT_EXPOSED, f"{fine}; {UNCOUNTED}")
-    return context.verdict(status, certain_if(certain), observed, expected, sentence, details=details)
+    return context.verdict(status, Certainty.of(certain), observed, expected, sentence, details=details)
 
 
 def _measure(total: Window) -> AdapterWait | None:
@@ -264,7 +261,7 @@ def judge_cold_start(context: RuleContext) -> RuleResult:
         details.append("the plan is for the whole start" + ("" if late else ", which was not timed"))
     observed = Reading(value=first.seconds, low=first.least, high=None, n=first.n)
     expected = Reading(value=planned, low=0.0, high=planned, n=1.0)
-    return context.verdict(status, certain_if(is_whole), observed, expected, first.sentence, details=details)
+    return context.verdict(status, Certainty.of(is_whole), observed, expected, first.sentence, details=details)
 
 
 def _find_slowest_start(

@@ -10,19 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from statistics import NormalDist
 from typing import NamedTuple
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_lower_bound
-from rules.methods.evidence import (
-    capitalize,
-    certain_if,
-    exact_reading,
-    judge_each_pool,
-    measure_parts,
-    range_reading,
-)
-from rules.methods.load import FAMILIES
+from rules.methods.evidence import capitalize, exact_reading, judge_each_pool, measure_parts, range_reading
+from rules.methods.load import FAMILIES, Z
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import margin_from_rule, replica_count
 from rules.plan.schema import Batch
@@ -37,8 +29,6 @@ from rules.telemetry.work import Capacity, arriving_words, work_per_request
 from rules.verdicts.context import LIKELY_CONFIDENCE, Projection, RuleContext, is_persistent, read_plan_value, too_early
 from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status
-
-Z = NormalDist().inv_cdf(CONFIDENCE)
 
 
 class Arrivals(NamedTuple):
@@ -107,7 +97,7 @@ def judge_demand(context: RuleContext) -> RuleResult:
             return None
         # The upper bound of the usable rate.
         most = capacity.high
-        return certain_if(most is not None and whole.surely_exceed(count(whole) * most * share))
+        return Certainty.of(most is not None and whole.surely_exceed(count(whole) * most * share))
 
     too_few_ready = find_excess(lambda part: part.ready)
     too_few_planned = find_excess(lambda part: math.inf if planned is None else planned)
@@ -263,7 +253,7 @@ def judge_batch(context: RuleContext) -> RuleResult:
         return context.unknown(Gap.NOT_IN_PLAN, text)
     need, at_least, text = max(claims, key=lambda claim: (claim[1] > 1, claim[0]))
     status = Status.WARNING if need > 1 else Status.OK
-    certainty = certain_if(status is Status.OK or at_least > 1)
+    certainty = Certainty.of(status is Status.OK or at_least > 1)
     details = [claim[2] for claim in claims if claim[2] != text]
     observed, expected = range_reading(at_least, need, n), range_reading(0.0, 1.0, n)
     return context.verdict(status, certainty, observed, expected, capitalize(text), details=details)

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from rules.confidence import CONFIDENCE, Certainty, binomial_lower_bound
 from rules.methods.evidence import (
     REPEATED_LOOKUPS,
-    certain_if,
     exact_reading,
     explain_not_lasting,
     is_significant_share,
@@ -90,7 +89,7 @@ def judge_divergence(
         reason = explain_not_lasting(context, is_over=last is not None and not last.exceeds)
         return whole.report(Status.OK, Certainty.CERTAIN, reason)
     certain = whole.is_proven and is_persistent(last, each, lambda part: part.surely_exceeds)
-    return whole.report(Status.WARNING, certain_if(certain), "")
+    return whole.report(Status.WARNING, Certainty.of(certain), "")
 
 
 class Tail(NamedTuple):
@@ -185,7 +184,7 @@ def _explain_no_tail(of: BenchmarkComparison) -> Unknown:
 def _report_tail(of: BenchmarkComparison, tail: Tail, status: Status, certainty: Certainty, reason: str) -> Verdict:
     context, allowed, whole = of.context, of.context.limit("allowed_share"), tail.whole
     if status is Status.OK and whole.best <= allowed * whole.n:
-        certainty = certain_if(whole.high <= allowed * whole.n)
+        certainty = Certainty.of(whole.high <= allowed * whole.n)
     observed = histograms.quantile(hold(of.binned).sum_parts(context.rule.family), 0.99) or Missing(gap=Gap.NO_TRAFFIC)
     lower, middle, upper = tail.expected
     expected = Reading(value=middle, low=lower, high=upper, n=float(tail.fewest))

@@ -12,13 +12,12 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from rules.confidence import CONFIDENCE, poisson_lower_bound
+from rules.confidence import CONFIDENCE, Certainty, poisson_lower_bound
 from rules.methods.evidence import (
     OUTPUTS,
     PROMPTS,
     LimitSide,
     capitalize,
-    certain_if,
     exact_reading,
     exceeds_limit,
     is_significant_quantile,
@@ -124,7 +123,7 @@ def judge_drift(context: RuleContext) -> RuleResult:
     if peak is not None and peak.claim:
         expected = Reading(value=peak.planned, low=0.0, high=peak.planned, n=peak.observed.n)
         sentence = f"{peak.claim} above the plan; {peak.text}"
-        verdict = context.verdict(Status.WARNING, certain_if(peak.certain), peak.observed, expected, sentence)
+        verdict = context.verdict(Status.WARNING, Certainty.of(peak.certain), peak.observed, expected, sentence)
         return replace(verdict, unit="per_second")
     return _report_no_drift(context, planned, peak)
 
@@ -200,10 +199,8 @@ def _compare_quantile(
         if not is_persistent(last, each, partial(exceeds_limit, q=q, limit=limit, side=side)):
             continue
         edge, words = (observed.low, "at least") if side is LimitSide.LONGER else (observed.high, "at most")
-        times, certain = (
-            (limit if edge is None else edge) / planned,
-            is_significant_quantile(parts, q, limit, side, CONFIDENCE),
-        )
+        times = (limit if edge is None else edge) / planned
+        certain = is_significant_quantile(parts, q, limit, side, CONFIDENCE)
         text = f"{name} {quantity(observed, 'tokens')}, {number(planned, 'count')} planned"
         shown = f"{words} {times:{'.1f' if side is LimitSide.LONGER else '.2g'}}x"
         return LengthDrift(word, "planned", observed, planned, times, certain, shown, text)
@@ -231,7 +228,7 @@ def _report_drift(context: RuleContext, moved: Sequence[LengthDrift], peak: Peak
     cut, finished = sum_counters_beside(context.binned, CUT, "requests_finished")
     if finished and context.rule.family:
         details.append(f"{cut / finished:.0%} of all answers ended at their token limit")
-    expected, certainty = exact_reading(worst.wanted, worst.observed.n), certain_if(bool(certain))
+    expected, certainty = exact_reading(worst.wanted, worst.observed.n), Certainty.of(bool(certain))
     return context.verdict(Status.WARNING, certainty, worst.observed, expected, sentence, details=details)
 
 
@@ -254,11 +251,9 @@ def _report_no_drift(
     # Too few requests for any planned quantile: the rule ran, and found nothing beyond the factor.
     rows = rows or [(exact_reading(None, 0.0), 0.0, "no length is proven to have drifted")]
     observed, wanted, text = rows[0]
-    expected, details = (
-        Reading(value=wanted, low=wanted / factor, high=wanted * factor, n=observed.n),
-        [row[2] for row in rows[1:]],
-    )
-    return context.verdict(Status.OK, certain_if(is_close), observed, expected, capitalize(text), details=details)
+    expected, more = Reading(value=wanted, low=wanted / factor, high=wanted * factor, n=observed.n), rows[1:]
+    details = (row[2] for row in more)
+    return context.verdict(Status.OK, Certainty.of(is_close), observed, expected, capitalize(text), details=details)
 
 
 class PeakComparison(NamedTuple):

@@ -49,11 +49,6 @@ def range_reading(low: float | None, high: float | None, n: float) -> Reading:
     return Reading(value=None, low=low, high=high, n=n)
 
 
-def certain_if(proven: bool) -> Certainty:
-    """Return certain if the evidence is a proof, else likely."""
-    return Certainty.CERTAIN if proven else Certainty.LIKELY
-
-
 def capitalize(text: str) -> str:
     """Return a sentence with a capital first letter. The other letters stay."""
     return text[:1].upper() + text[1:]

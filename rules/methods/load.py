@@ -17,7 +17,6 @@ from typing import NamedTuple
 from rules.confidence import CONFIDENCE, Certainty
 from rules.methods.evidence import (
     best_value,
-    certain_if,
     exact_reading,
     is_significant_share,
     join_names,
@@ -162,7 +161,7 @@ def judge_beyond(context: RuleContext) -> RuleResult:
     claim, details = _describe_overloads(context, proven or lasting) if lasting else _describe_growth(context, top)
     if claim:
         load, pattern = compare_offered_load(context)
-        sentence, certainty, details = f"{claim}; {LOAD_WORDS[pattern]}", certain_if(bool(proven)), (*details, load)
+        sentence, certainty, details = f"{claim}; {LOAD_WORDS[pattern]}", Certainty.of(bool(proven)), (*details, load)
         return context.verdict(
             Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern
         )
@@ -239,12 +238,7 @@ QUANTILES = (0.5, 0.99)
 """Quantiles of TTFT that may rise. The median comes first because fewer requests prove it."""
 
 
-def judge_trend(context: RuleContext) -> RuleResult:
-    """Evaluate GPU saturation if the rule has a `pegged` threshold, else the queue."""
-    return _judge_saturated(context) if "pegged" in context.rule.thresholds else _judge_queue(context)
-
-
-def _judge_queue(context: RuleContext) -> RuleResult:
+def judge_queue(context: RuleContext) -> RuleResult:
     """Find replicas whose queue grew over the whole window while more requests arrived than finished.
 
     From waiting, arrived and finished requests. Certain beyond chance, and in twice three separate minutes.
@@ -275,7 +269,7 @@ def _judge_queue(context: RuleContext) -> RuleResult:
     who = (name or context.tier.name) + (f" ({len(grown)} of {len(replicas)} replicas)" if len(replicas) > 1 else "")
     sentence = f"The queue of {who} grows; {split_claim(growing[name])[1]}; {LOAD_WORDS[pattern]}"
     details = (f"{finished:,.0f} finished in this time, {finished + more:,.0f} arrived", load)
-    observed, certainty = exact_reading(level, finished), certain_if(is_significant and lasting)
+    observed, certainty = exact_reading(level, finished), Certainty.of(is_significant and lasting)
     return context.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern)
 
 
@@ -294,7 +288,7 @@ def _measure_growth(
     return more > Z * math.sqrt(2 * finished + more), waiting, finished, more, name
 
 
-def _judge_saturated(context: RuleContext) -> RuleResult:
+def judge_saturated(context: RuleContext) -> RuleResult:
     """Find replicas with pegged GPUs and a rising TTFT. Pegged GPUs with a stable TTFT are healthy.
 
     From GPU utilisation and the histogram of TTFT. Certain beyond chance by bucket edges, if no plain poll measured the GPUs.
@@ -325,7 +319,7 @@ def _judge_saturated(context: RuleContext) -> RuleResult:
     sentence = f"GPUs of {worst or context.tier.name} are pegged at {busy} while TTFT rises; {text}"
     details = (f"{len(rises)} of {format_count(len(replicas), 'replica')}",)
     is_measured = any(MEASURED & {*replica.window.counters, *replica.window.gauges} for replica in replicas[worst])
-    certainty = certain_if(is_proven and is_measured)
+    certainty = Certainty.of(is_proven and is_measured)
     return context.verdict(Status.WARNING, certainty, known[worst], expected, sentence, details=details)
 
 

@@ -13,15 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_tail
-from rules.methods.evidence import (
-    OUTPUTS,
-    PROMPTS,
-    certain_if,
-    exact_reading,
-    measure_parts,
-    range_reading,
-    select_pool,
-)
+from rules.methods.evidence import OUTPUTS, PROMPTS, exact_reading, measure_parts, range_reading, select_pool
 from rules.methods.routing import split_by_warmth
 from rules.plan.capacity import POOL_TOKENS
 from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
@@ -159,7 +151,7 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
         worst = max(odd)
         expected = range_reading(0.0, context.limit("slower" if worst.pattern == "straggler" else "busier"), n)
         details = (worst.minutes, *(row.text for row in odd if row is not worst))
-        observed, sure = exact_reading(worst.times, n), certain_if(worst.is_proven)
+        observed, sure = exact_reading(worst.times, n), Certainty.of(worst.is_proven)
         return context.verdict(Status.WARNING, sure, observed, expected, worst.text, details=details)
     if n < 2:
         sentence = "Fewer than two warm replicas: nothing to compare"

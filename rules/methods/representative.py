@@ -12,10 +12,7 @@ from collections.abc import Iterable, Sequence
 from rules.confidence import Certainty
 from rules.methods.divergence import Divergence, judge_divergence
 from rules.methods.drift import judge_benchmarked_lengths
-from rules.methods.evidence import (
-    exact_reading,
-    measure_parts,
-)
+from rules.methods.evidence import exact_reading, measure_parts
 from rules.plan.curve import interpolate
 from rules.plan.load_bins import BinnedWindow, LoadBin
 from rules.plan.schema import Point
@@ -24,13 +21,7 @@ from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import NET_CHANGE
 from rules.telemetry.wording import number
-from rules.verdicts.context import (
-    BenchmarkComparison,
-    RuleContext,
-    is_persistent,
-    read_plan_value,
-    select_comparable,
-)
+from rules.verdicts.context import BenchmarkComparison, RuleContext, is_persistent, read_plan_value, select_comparable
 from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown, Verdict
 

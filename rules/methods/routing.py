@@ -19,7 +19,6 @@ from rules.methods.evidence import (
     PROMPTS,
     REPEATED_LOOKUPS,
     capitalize,
-    certain_if,
     exact_reading,
     join_names,
     sees_repeated_lookups,
@@ -113,7 +112,7 @@ def judge_replicas(context: RuleContext) -> RuleResult:
         certain = bool(hits.past) and now <= context.limit("chance") < before
     expected = Missing(gap=Gap.NOT_IN_PLAN) if reference is None else exact_reading(reference, requests)
     observed, sentence = exact_reading(rate, requests), capitalize(text)
-    return context.verdict(status, certain_if(certain), observed, expected, sentence, details=details)
+    return context.verdict(status, Certainty.of(certain), observed, expected, sentence, details=details)
 
 
 def _read_planned_rate(context: TierContext) -> tuple[float, str] | None:
@@ -327,7 +326,7 @@ def judge_tiers(context: RuleContext) -> RuleResult:
         sentence = f"No tier of {model} is much faster than {slow}; {pair.words} ({pair.fast})"
     n = sum(total.counters.get(FINISHED, 0.0) for total in pair.total)
     share = exact_reading(own / (own + value) if own + value > 0 else 0.0, n)
-    return context.verdict(status, certain_if(certain), share, exact_reading(1 / (1 + pair.faster), n), sentence)
+    return context.verdict(status, Certainty.of(certain), share, exact_reading(1 / (1 + pair.faster), n), sentence)
 
 
 def _compare(context: RuleContext, name: str) -> TierPair | None:

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
-from rules.confidence import nearest_rank
+from rules.confidence import Certainty, nearest_rank
 from rules.methods.evidence import (
     best_value,
     capitalize,
-    certain_if,
     exact_reading,
     explain_not_lasting,
     judge_each_pool,
@@ -93,8 +92,7 @@ def judge_trap(context: RuleContext) -> RuleResult:
     """Find fleet utilisation below 40 % over a week, with KV utilisation below 75 % in its fullest hours (DESIGN 3.12).
 
     Ok where no replica is surplus and less than one on average is beyond the minimum warm count. A fleet that only its
-    peaks need is in the trap, with no surplus: scaling by schedule and batch work are its levers (guide 9.2).
-    Certain if the upper bound of utilisation is below the limit too. Ok is certain if the lower bound is above it.
+    peaks need is in the trap, with no surplus (guide 9.2). Certain if the bounds of utilisation are on the same side.
     """
     hours, limit = sum_periods(context), context.limit("below")
     used = read_hours(context, hours)
@@ -121,7 +119,7 @@ def judge_trap(context: RuleContext) -> RuleResult:
         status, text, certain = Status.WARNING, surplus, is_low and _is_covered(hours)
     sentence, expected = capitalize(f"{summary}; {text}"), range_reading(limit, None, 0.0)
     wasted = None if text is BY_MEMORY else idle
-    return context.verdict(status, certain_if(certain), used, expected, sentence, idle=wasted, details=(need,))
+    return context.verdict(status, Certainty.of(certain), used, expected, sentence, idle=wasted, details=(need,))
 
 
 def judge_empty_queue(context: RuleContext) -> RuleResult:
@@ -155,15 +153,12 @@ def judge_empty_queue(context: RuleContext) -> RuleResult:
             idle = compute_idle_replicas(context.tier.plan, idle.ready, load, _read_margin(context))
         surplus, need = _describe_idle(context, idle)
         text += f"; {surplus}"
+    sentence, wasted = capitalize(f"{queue}; {text}"), None
     if idle is not None and idle.replicas > 0:
         status, certain = Status.WARNING, POLLED not in total.sampled and _is_covered(hours)
-        text = f"no request waits while {text}"
-    else:
-        idle, text = None, f"{queue}; {text}"
-    observed, expected = exact_reading(busiest, used.n), range_reading(limit, None, 0.0)
-    return context.verdict(
-        status, certain_if(certain), observed, expected, capitalize(text), idle=idle, details=(need,)
-    )
+        sentence, wasted = f"No request waits while {text}", idle
+    observed, expected, sure = exact_reading(busiest, used.n), range_reading(limit, None, 0.0), Certainty.of(certain)
+    return context.verdict(status, sure, observed, expected, sentence, idle=wasted, details=(need,))
 
 
 def judge_empty_cache(context: RuleContext) -> RuleResult:
@@ -181,17 +176,16 @@ def judge_empty_cache(context: RuleContext) -> RuleResult:
         return context.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
     mean, most = full
     hits = best_value(read_hours(context, hours, "prefix_hit_ratio")) or 0.0
-    status, certain, found = Status.OK, True, ""
-    if most < limit:
-        holds_prefixes = hits > context.limit("cached_share")
-        status, certain = Status.WARNING, _is_covered(hours) and not holds_prefixes
-        found = f"{number(hits, 'ratio')} of prompt tokens are found in it; blocks that hold them count as free"
-        found = found if holds_prefixes else ""
-    details = (f"highest instant of an hour, hourly mean at most {number(mean, 'ratio')}", found)
+    is_empty, details = most < limit, [f"highest instant of an hour, hourly mean at most {number(mean, 'ratio')}"]
+    certain = not is_empty or _is_covered(hours)
+    if is_empty and hits > context.limit("cached_share"):
+        certain = False
+        details.append(f"{number(hits, 'ratio')} of prompt tokens are found in it; blocks that hold them count as free")
+    status = Status.WARNING if is_empty else Status.OK
     share = f"{fullest * 100:g}% of {len(hours)} hours"
     sentence = f"In {share} the KV cache is at most {number(most, 'ratio')} full; {limit * 100:g}% or more is healthy"
     observed, expected = exact_reading(most, float(len(hours))), range_reading(limit, None, 0.0)
-    return context.verdict(status, certain_if(certain), observed, expected, sentence, details=details)
+    return context.verdict(status, Certainty.of(certain), observed, expected, sentence, details=details)
 
 
 def compute_idle_replicas(plan: TierPlan | None, ready: float, busiest: float, margin: Margin) -> IdleReplicas:
@@ -270,7 +264,10 @@ def judge_headroom(context: RuleContext) -> RuleResult:
     expected, above = range_reading(0.0, limit, used.n), used.low is not None and used.low > limit
     claim, healthy = f"Fleet utilisation is {number(used.value, 'ratio')}", f"up to {limit * 100:g}% leaves headroom"
     if not is_over(used.value) or not is_persistent(last, levels, is_over):
-        sentence, certainty = f"{claim}; {healthy}", certain_if(above or (used.high is not None and used.high <= limit))
+        sentence, certainty = (
+            f"{claim}; {healthy}",
+            Certainty.of(above or (used.high is not None and used.high <= limit)),
+        )
         if is_over(used.value):
             sentence += f"; {explain_not_lasting(context, is_over=last is None or last <= limit)}"
         return context.verdict(Status.OK, certainty, used, expected, sentence, details=(when,))
@@ -282,7 +279,7 @@ def judge_headroom(context: RuleContext) -> RuleResult:
     else:
         need, more = _describe_missing(context, judged, used.value)
         sentence = f"{claim}; {need or healthy}"
-    certainty = certain_if(_is_covered(judged) and above)
+    certainty = Certainty.of(_is_covered(judged) and above)
     return context.verdict(Status.WARNING, certainty, used, expected, sentence, details=(when, more))
 
 
@@ -353,7 +350,7 @@ def judge_falling(context: RuleContext) -> RuleResult:
     if is_falling(before, after):
         status, is_sure = Status.WARNING, sum(falling) >= context.limit("days") and _is_covered(hours)
         sentence += f"; on {sum(falling)} of {len(falling)} days"
-    return context.verdict(status, certain_if(is_sure), observed, expected, sentence, details=details)
+    return context.verdict(status, Certainty.of(is_sure), observed, expected, sentence, details=details)
 
 
 def _compute_yield(context: RuleContext, hours: Sequence[Window]) -> TokenYield | None:

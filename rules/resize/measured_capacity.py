@@ -12,7 +12,7 @@ from dataclasses import replace
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
 from rules.methods.divergence import compute_tail
-from rules.methods.evidence import certain_if, is_significant_share
+from rules.methods.evidence import is_significant_share
 from rules.plan.capacity import EVALUATIONS, EVIDENCE_DAYS, damp_capacity, planned_capacity
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OperatingPoint
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin
@@ -208,7 +208,7 @@ def _confirmed(base: Capacity, kept: ProductionPoint) -> Capacity:
         low=best if sure else min(kept.rps, best),
         high=None if base.high is None else max(best, base.high),
         source=base.source if best == base.rps else CapacitySource.PRODUCTION,
-        certainty=certain_if(sure),
+        certainty=Certainty.of(sure),
         reason=f"{_whose(base)} {base.rps:.3g} rps a replica; production kept the SLO up to {kept.rps:.3g}",
     )
 
@@ -227,7 +227,13 @@ def _between(
     best = _crossing(context, kept, broken) if best is None else best
     sure = kept.kept is SloStatus.KEPT and broken.kept is SloStatus.BROKEN
     return replace(
-        base, rps=best, low=min(kept.rps, best), high=broken.rps, source=source, certainty=certain_if(sure), reason=text
+        base,
+        rps=best,
+        low=min(kept.rps, best),
+        high=broken.rps,
+        source=source,
+        certainty=Certainty.of(sure),
+        reason=text,
     )
 
 

@@ -15,7 +15,6 @@ from functools import partial
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty, nearest_rank
-from rules.methods.evidence import certain_if
 from rules.methods.utilization import hours_of_fullest, mean_ready_replicas
 from rules.plan.curve import CERTAIN_REQUESTS, operating_point
 from rules.plan.money import price_of
@@ -165,7 +164,7 @@ def _join_pools(parts: Mapping[str, Proposal], floor: int) -> Proposal:
     return replace(
         rest,
         kind=kind,
-        certainty=certain_if(all(part.certainty is Certainty.CERTAIN for part in parts.values())),
+        certainty=Certainty.of(all(part.certainty is Certainty.CERTAIN for part in parts.values())),
         now=now,
         replicas=replicas,
         sentence=f"{kind.value.capitalize()}: {format_count(replicas, 'replica')}, {each}",
@@ -189,7 +188,7 @@ def _propose(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount 
             against = (f"at the upper end of what a replica may take, {format_count(size.fewest, 'replica')} would do",)
         return Proposal(
             kind=ProposalKind.GROW,
-            certainty=certain_if(size.fewest is not None and not against and is_measured),
+            certainty=Certainty.of(size.fewest is not None and not against and is_measured),
             now=now,
             replicas=size.replicas,
             sentence=f"Grow from {now} to {format_count(size.replicas, 'replica')}",
@@ -271,7 +270,7 @@ def _propose_fewer(
     sure = size.most is not None and size.most <= fewest and usable.certainty is Certainty.CERTAIN
     return Proposal(
         kind=ProposalKind.SHRINK,
-        certainty=certain_if(sure),
+        certainty=Certainty.of(sure),
         now=now,
         replicas=fewest,
         sentence=f"Shrink from {now} to {format_count(fewest, 'replica')}",
@@ -283,7 +282,7 @@ def _propose_fewer(
 def _keep(now: int, why: str, evidence: tuple[str, ...], is_certain: bool = False) -> Proposal:
     return Proposal(
         kind=ProposalKind.KEEP,
-        certainty=certain_if(is_certain),
+        certainty=Certainty.of(is_certain),
         now=now,
         replicas=now,
         sentence=f"Keep {format_count(now, 'replica')}: {why}",

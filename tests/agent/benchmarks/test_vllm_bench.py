@@ -80,10 +80,6 @@ def test_plain_run_is_read_in_seconds(tmp_path: Path) -> None:
         "prompt_tokens_mean": 200.0,
     }
     assert (one.prompt_tokens.mean, one.prompt_tokens.p50, one.generation_tokens.mean) == (200.0, None, 50.0)
-
-
-def test_date_is_the_end_in_utc(tmp_path: Path) -> None:
-    one = read(tmp_path, PLAIN)
     assert one.ended_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
     assert one.started_at == one.ended_at - 202.0
     undated = read(tmp_path, PLAIN, date=None)

@@ -147,7 +147,7 @@ def test_exit_code_is_of_the_slo(
     assert (found[0], found[1]["slo"]) == (code, slo)
 
 
-def test_json_has_the_numbers_of_the_text(week: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_described_and_equals_the_text(week: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, found = asked(capsys, week, "--instances", "6")
     assert (found["rps"], found["asked_rps"]) == (pytest.approx(30.0), None)
     assert (found["asked"]["replicas"], found["asked"]["rps"]) == (6, pytest.approx(5.0))
@@ -157,6 +157,8 @@ def test_json_has_the_numbers_of_the_text(week: str, capsys: pytest.CaptureFixtu
     assert found["limits"][0]["fewest_replicas"] == 5
     assert found["one_lost_rps"] == pytest.approx(36.667, rel=1e-4)
     assert found["cost"]["per_million_tokens"] == pytest.approx(30 / 5.76)
+    described = set(re.findall(r"`([a-z0-9_]+)`", DOCS.read_text(encoding="utf-8")))
+    assert _keys(found) - described - set(found["asked"]["benchmark"]) == set()
 
 
 def test_use_names_its_load(week: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,12 +167,6 @@ def test_use_names_its_load(week: str, capsys: pytest.CaptureFixture[str]) -> No
     assert re.search(
         r"Use +51% at that load: 3\.75 rps a replica, of the 7\.33 rps that one takes", capsys.readouterr().out
     )
-
-
-def test_every_key_of_the_json_is_described(week: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = asked(capsys, week, "--instances", "6")
-    described = set(re.findall(r"`([a-z0-9_]+)`", DOCS.read_text(encoding="utf-8")))
-    assert _keys(found) - described - set(found["asked"]["benchmark"]) == set()
 
 
 def _keys(value: object) -> set[str]:

@@ -25,9 +25,6 @@ def test_every_tier_has_a_view(tmp_path: Path) -> None:
     assert list(contexts) == ["cpu-small", "new"]
     assert contexts["cpu-small"].curve is not None
     assert (contexts["new"].plan, contexts["new"].curve) == (None, None)
-
-
-def test_planned_tier_without_targets_has_one(tmp_path: Path) -> None:
     assert list(build_tier_contexts(loaded(tmp_path))) == ["cpu-small"]
 
 

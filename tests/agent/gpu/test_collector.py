@@ -90,6 +90,26 @@ def test_pid_file_finds_gpus_of_descendants(tmp_path: Path) -> None:
     assert found == {("t", "r"): GpuAssignment(gpus=("GPU-a",)), ("t", "s"): GpuAssignment(gpus=("GPU-b",))}
 
 
+FIRST, SECOND = "MIG-1c1e9a04-1a57-5b0e-8f6c-5f1d2b6a9c11", "MIG-2c1e9a04-1a57-5b0e-8f6c-5f1d2b6a9c22"
+HALVES = by_uuid(readout(FIRST, None, pids=(os.getpid(),)), readout(SECOND, None, pids=()))
+
+
+def test_replicas_own_their_mig_instances(tmp_path: Path) -> None:
+    pid_file = tmp_path / "engine.pid"
+    pid_file.write_text(f"{os.getpid()}\n", encoding="ascii")
+    for first in (target("r", FIRST), target("r", "auto", pid_file=pid_file)):
+        assert owners([first, target("s", SECOND)], HALVES) == {("t", "r"): (FIRST,), ("t", "s"): (SECOND,)}
+
+
+def test_index_names_no_instance() -> None:
+    (found,) = assign_gpus([target("r", "0")], HALVES).values()
+    assert found.gpus == ()
+    assert found.missing == (
+        "GPU 0 is configured for it and has never been read here"
+        " (where MIG is on, name its instances by UUID: `nvidia-smi -L`)"
+    )
+
+
 def test_two_replicas_share_one_gpu(tmp_path: Path) -> None:
     tree = proc(tmp_path / "proc", {10: 1, 20: 1})
     for name, pid in (("r", 10), ("s", 20)):

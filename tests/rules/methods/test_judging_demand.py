@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from judging_samples import START, each, minute, minutes, tier
-from prose import explain
+from rule_cases import EARLY, FINE, GUESSED, UNPLANNED, WARNED, Wanted, outcome, words
 
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
@@ -59,41 +59,127 @@ def judged(
     return next(result for result in results if result.rule == rule)
 
 
-def told(*args: Any, **more: Any) -> Verdict:
-    found = judged(*args, **more)
-    assert isinstance(found, Verdict), found
-    return found
+NOW = START + 480.0
 
 
-def silent(*args: Any, **more: Any) -> Unknown:
-    found = judged(*args, **more)
-    assert isinstance(found, Unknown), found
-    return found
-
-
-# --- what arrives, against the replicas that are there and those that are planned
-
-
-def test_excess_demand_names_missing_replicas() -> None:
-    found = told(5.0)
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert (
-        found.sentence
-        == "10 rps arrive, 2 ready replicas take 8 rps; at least 1 more is needed; the 3 planned would be enough"
+def forecast(q95: float = 13.0, lead: float = 240.0, **changes: Any) -> Projection:
+    """Made a minute ago; demand is low until the third minute from now, then 10 rps at the median."""
+    points = [ForecastPoint(t=NOW + 60.0 * n, q50=2.0, q95=3.0, q99=4.0) for n in range(3)]
+    points += [ForecastPoint(t=NOW + 60.0 * n, q50=10.0, q95=q95, q99=20.0) for n in range(3, 7)]
+    made = Projection(
+        tier="t",
+        made_at=NOW - 60.0,
+        horizon_seconds=lead,
+        points=tuple(points),
+        method="combined",
+        covered=190,
+        forecasts=200,
+        error_ratio=0.7,
+        naive="same as now",
+        compared=200,
     )
-    assert isinstance(found.observed, Reading)
-    assert found.observed.value == pytest.approx(10.0)
+    return replace(made, **changes)
 
 
-def test_saturated_fleet_is_seen_by_arrivals() -> None:
-    assert told(5.0, finished=4.0).status is Status.WARNING
-    assert told(4.0, finished=4.0).status is Status.OK
+CRITICAL = (Status.CRITICAL, Certainty.CERTAIN)
+MIXED, APART = ({"r0": first, "r1": second} for first, second in (("mixed", "mixed"), ("prefill", "decode")))
+MISSING = "10 rps arrive, 2 ready replicas take 8 rps; at least 1 more is needed; the 3 planned would be enough"
+NO_END_MISSING = "14 rps arrive, 2 ready replicas take 12 rps; at least 1 more is needed; the 3 planned would be enough"
+OUTGROWN = "14 rps arrive, 4 ready replicas take 16 rps; the 3 planned ones 12 rps, the plan is outgrown"
+NEEDED = (
+    "Up to 13 rps expected at 08:11, 3 planned replicas take 12 rps; 2 more are needed; "
+    "95% quantile, median 10 rps; by combined"
+)
+HELD = (
+    "190 of 200 targets were within the 95% quantile; the error is 0.70 times that of same as now; "
+    "by combined; 200 targets were compared with the naive method"
+)
+USELESS = "The error is 1.00 times that of same as now; by combined; 200 targets were compared with the naive method"
+OLD = "the forecast was made 60 min ago and does not reach until now"
+
+DEMAND: list[tuple[str, Rate, dict[str, Any], Wanted, str]] = [
+    ("one missing", 5.0, {}, WARNED, MISSING),
+    ("arrivals of a saturated fleet", 5.0, {"finished": 4.0}, WARNED, ""),
+    ("as many as it takes", 4.0, {"finished": 4.0}, FINE, ""),
+    (
+        "one replica",
+        5.0,
+        {"replicas": 1},
+        WARNED,
+        "5 rps arrive, 1 ready replica takes 4 rps; at least 1 more is needed",
+    ),
+    ("just within", 3.99, {}, FINE, "7.98 rps arrive, 2 ready replicas take 8 rps"),
+    # 8.2 a second over 480 s are 3936 where 3840 may come: 1.5 standard deviations.
+    ("within chance", 4.1, {}, GUESSED, ""),
+    ("beyond chance", 4.3, {}, WARNED, ""),
+    ("a benchmark without an end", 7.0, {"plan": NO_END}, GUESSED, NO_END_MISSING),
+    ("far beyond it", 9.5, {"plan": NO_END}, (Status.CRITICAL, Certainty.LIKELY), ""),
+    ("more than planned", 7.0, {}, CRITICAL, "at least 3 more are needed; the 3 planned would not be enough"),
+    ("an outgrown plan", 3.5, {"replicas": 4}, WARNED, OUTGROWN),
+    ("no planned fleet", 3.5, {"replicas": 4, "plan": NO_FLEET}, FINE, ""),
+    ("likely more than planned", 6.1, {}, WARNED, "the 3 planned would not be enough"),
+    ("too early", 6.0, {"count": 2}, EARLY, ""),
+    ("long enough", 6.0, {"count": 3}, WARNED, ""),
+    ("a burst", lambda n: 30.0 if n == 7 else 2.0, {}, FINE, ""),
+    ("over", lambda n: 9.0 if n < 6 else 1.0, {}, FINE, ""),
+    ("the last half", lambda n: 9.0 if n >= 4 else 1.0, {}, WARNED, ""),
+    ("the last quarter", lambda n: 5.0 if n >= 9 else 1.0, {"count": 12}, FINE, ""),
+    ("headroom", 3.6, {"share": 0.8}, WARNED, ""),
+    ("no plan", 5.0, {"plan": None}, UNPLANNED, ""),
+    ("few requests", 0.05, {}, EARLY, ""),
+    ("pools apart", 5.0, {"pools": APART}, UNPLANNED, "tokens a second of each pool"),
+    ("pools alike", 5.0, {"pools": MIXED}, WARNED, ""),
+    ("a forecast", 1.0, {"projection": forecast()}, GUESSED, NEEDED),
+    ("a forecast that fits", 1.0, {"projection": forecast(q95=12.0)}, FINE, ""),
+    ("behind the lead", 1.0, {"projection": forecast(lead=110.0)}, FINE, ""),
+    ("within the lead", 1.0, {"projection": forecast(lead=130.0)}, GUESSED, ""),
+    ("a forecast for no fleet", 1.0, {"projection": forecast(), "plan": NO_FLEET}, FINE, ""),
+    ("what arrives comes first", 5.0, {"projection": forecast()}, WARNED, "arrive"),
+    ("a quiet tier", 0.05, {"projection": forecast()}, GUESSED, ""),
+    ("a useless forecast", 1.0, {"projection": forecast(error_ratio=1.2)}, FINE, ""),
+    ("a forecast that does not hold", 1.0, {"projection": forecast(covered=150)}, FINE, ""),
+    ("an outlived forecast", 1.0, {"projection": forecast(points=())}, FINE, ""),
+]
+FEW = forecast(covered=0, forecasts=59, compared=59, error_ratio=3.0)
+ENOUGH = replace(FEW, forecasts=60, compared=0, error_ratio=None)
+FORECASTS: list[tuple[str, Projection | None, dict[str, float], Wanted, str]] = [
+    ("none", None, {}, EARLY, "no forecast is made yet"),
+    ("good", forecast(), {}, FINE, HELD),
+    ("90 % exactly", forecast(covered=180), {}, FINE, ""),
+    ("at 95 %, surely 9.7 % missed", forecast(covered=173), {}, FINE, ""),
+    ("surely 10.1 %", forecast(covered=172), {}, GUESSED, "Only "),
+    ("at 99.9 %, surely 9.8 %", forecast(covered=166), {}, GUESSED, "Only "),
+    ("at 99.9 %, surely 10.1 %", forecast(covered=165), {}, WARNED, "Only "),
+    ("no better than the naive one", forecast(error_ratio=1.0), {}, GUESSED, USELESS),
+    ("just better", forecast(error_ratio=0.999), {}, FINE, ""),
+    ("59 forecasts", FEW, {}, EARLY, "59 forecasts have met their time, 60 are needed"),
+    ("60 that are compared", replace(FEW, compared=60, error_ratio=0.7), {}, FINE, ""),
+    ("60 that are not", ENOUGH, {}, WARNED, ""),
+    ("old", forecast(made_at=NOW - 3600.0, points=()), {}, Gap.STALE, OLD),
+    ("another limit of errors", forecast(), {"error_ratio": 0.6}, GUESSED, ""),
+    ("another coverage", forecast(covered=160), {"coverage": 0.7}, FINE, ""),
+]
 
 
-def test_one_ready_replica_takes_what_several_take() -> None:
-    assert told(5.0, replicas=1).sentence.startswith(
-        "5 rps arrive, 1 ready replica takes 4 rps; at least 1 more is needed"
-    )
+@pytest.mark.parametrize(("name", "rate", "more", "wanted", "text"), DEMAND)
+def test_demand_against_capacity(name: str, rate: Rate, more: dict[str, Any], wanted: Wanted, text: str) -> None:
+    result = judged(rate, **more)
+    assert outcome(result) == wanted, result
+    assert text in words(result)
+
+
+@pytest.mark.parametrize(("name", "projection", "limits", "wanted", "text"), FORECASTS)
+def test_forecast_that_degraded(
+    name: str, projection: Projection | None, limits: dict[str, float], wanted: Wanted, text: str
+) -> None:
+    result = judged(1.0, rule=DEGRADED, projection=projection, **limits)
+    assert outcome(result) == wanted, result
+    assert text in words(result)
+
+
+def test_forecast_demand_says_so() -> None:
+    results = [judged(rate, projection=forecast()) for rate in (1.0, 5.0)]
+    assert [isinstance(result, Verdict) and result.is_forecast for result in results] == [True, False]
 
 
 def test_refused_requests_arrived_too() -> None:
@@ -132,73 +218,6 @@ def test_longer_tokens_exceed_capacity(longer: float, status: Status) -> None:
         assert f"6 rps arrive (by their tokens the work of {6 * longer:g} rps)" in found.details
 
 
-def test_just_what_they_may_take_is_fine() -> None:
-    found = told(3.99)
-    assert found.status is Status.OK
-    assert found.sentence == "7.98 rps arrive, 2 ready replicas take 8 rps"
-
-
-def test_within_chance_it_is_only_likely() -> None:
-    """8.2 a second over 480 s are 3936 where 3840 may come: 1.5 standard deviations."""
-    assert told(4.1).certainty is Certainty.LIKELY
-    assert told(4.3).certainty is Certainty.CERTAIN
-
-
-def test_a_benchmark_without_an_end_proves_nothing() -> None:
-    found = told(7.0, plan=NO_END)
-    assert (
-        found.sentence
-        == "14 rps arrive, 2 ready replicas take 12 rps; at least 1 more is needed; the 3 planned would be enough"
-    )
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-    assert told(9.5, plan=NO_END).status is Status.CRITICAL
-
-
-def test_demand_beyond_plan_is_critical() -> None:
-    found = told(7.0)
-    assert (found.status, found.certainty) == (Status.CRITICAL, Certainty.CERTAIN)
-    assert found.sentence.endswith("at least 3 more are needed; the 3 planned would not be enough")
-
-
-def test_outgrown_plan_is_told() -> None:
-    found = told(3.5, replicas=4)
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert (
-        found.sentence == "14 rps arrive, 4 ready replicas take 16 rps; the 3 planned ones 12 rps, the plan is outgrown"
-    )
-    assert told(3.5, replicas=4, plan=NO_FLEET).status is Status.OK
-
-
-def test_likely_plan_excess_weakens_nothing() -> None:
-    found = told(6.1)
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence.endswith("the 3 planned would not be enough")
-
-
-def test_before_its_minimum_it_says_nothing() -> None:
-    assert silent(6.0, count=2).reason is Gap.TOO_FEW_REQUESTS
-    assert told(6.0, count=3).status is Status.WARNING
-
-
-def test_burst_or_past_demand_passes() -> None:
-    assert told(lambda n: 30.0 if n == 7 else 2.0).status is Status.OK
-    assert told(lambda n: 9.0 if n < 6 else 1.0).status is Status.OK
-    assert told(lambda n: 9.0 if n >= 4 else 1.0).status is Status.WARNING
-    assert told(lambda n: 5.0 if n >= 9 else 1.0, count=12).status is Status.OK
-
-
-def test_a_share_below_one_keeps_headroom() -> None:
-    assert told(3.6, share=0.8).status is Status.WARNING
-
-
-def test_what_cannot_be_known_says_why() -> None:
-    assert silent(5.0, plan=None).reason is Gap.NOT_IN_PLAN
-    assert silent(0.05, count=8).reason is Gap.TOO_FEW_REQUESTS
-    apart = silent(5.0, pools={"r0": "prefill", "r1": "decode"})
-    assert (apart.reason, apart.text[-24:]) == (Gap.NOT_IN_PLAN, "tokens a second of each pool"[-24:])
-    assert told(5.0, pools={"r0": "mixed", "r1": "mixed"}).status is Status.WARNING
-
-
 def answer_of(windows: list[Window]) -> RuleResult:
     seen = view_of("t", PLAN)
     now = max(window.end for window in windows)
@@ -213,128 +232,3 @@ def test_unseen_tier_has_unknown_demand() -> None:
     ended = answer_of([*each(6, arriving(9.0)), *failed[6:]])
     assert isinstance(ended, Unknown)
     assert ended.reason is Gap.SCRAPE_FAILED
-
-
-# --- what is forecast
-
-
-NOW = START + 480.0
-
-
-def forecast(q95: float = 13.0, lead: float = 240.0, **changes: Any) -> Projection:
-    """Made a minute ago; demand is low until the third minute from now, then 10 rps at the median."""
-    points = [ForecastPoint(t=NOW + 60.0 * n, q50=2.0, q95=3.0, q99=4.0) for n in range(3)]
-    points += [ForecastPoint(t=NOW + 60.0 * n, q50=10.0, q95=q95, q99=20.0) for n in range(3, 7)]
-    made = Projection(
-        tier="t",
-        made_at=NOW - 60.0,
-        horizon_seconds=lead,
-        points=tuple(points),
-        method="combined",
-        covered=190,
-        forecasts=200,
-        error_ratio=0.7,
-        naive="same as now",
-        compared=200,
-    )
-    return replace(made, **changes)
-
-
-def test_near_forecast_is_likely_and_dated() -> None:
-    found = told(1.0, projection=forecast())
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-    assert explain(found) == (
-        "Up to 13 rps expected at 08:11, 3 planned replicas take 12 rps; 2 more are needed; "
-        "95% quantile, median 10 rps; "
-        "by combined"
-    )
-
-
-def test_fitting_forecast_is_no_matter() -> None:
-    assert told(1.0, projection=forecast(q95=12.0)).status is Status.OK
-    assert told(1.0, projection=forecast(lead=110.0)).status is Status.OK
-    assert told(1.0, projection=forecast(lead=130.0)).status is Status.WARNING
-    assert told(1.0, projection=forecast(), plan=NO_FLEET).status is Status.OK
-
-
-def test_what_arrives_comes_before_what_is_forecast() -> None:
-    found = told(5.0, projection=forecast())
-    assert "arrive" in found.sentence
-    assert not found.is_forecast
-    assert told(1.0, projection=forecast()).is_forecast
-
-
-def test_quiet_tier_heeds_its_forecast() -> None:
-    assert told(0.05, projection=forecast()).status is Status.WARNING
-
-
-def test_a_degraded_forecast_is_not_believed() -> None:
-    assert told(1.0, projection=forecast(error_ratio=1.2)).status is Status.OK
-    assert told(1.0, projection=forecast(covered=150)).status is Status.OK
-
-
-def test_outlived_forecast_is_ignored() -> None:
-    assert told(1.0, projection=forecast(points=forecast().points[:0])).status is Status.OK
-
-
-# --- whether the forecast can be believed
-
-
-def test_missing_forecast_is_unknown() -> None:
-    found = silent(1.0, rule=DEGRADED)
-    assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "no forecast is made yet")
-
-
-def test_good_quantile_is_fine() -> None:
-    found = told(1.0, rule=DEGRADED, projection=forecast())
-    assert (found.status, found.certainty) == (Status.OK, Certainty.CERTAIN)
-    assert explain(found) == (
-        "190 of 200 targets were within the 95% quantile; the error is 0.70 times that of same as now; "
-        "by combined; "
-        "200 targets were compared with the naive method"
-    )
-
-
-@pytest.mark.parametrize(
-    ("covered", "status", "certainty"),
-    [
-        (180, Status.OK, Certainty.CERTAIN),  # 90 % exactly
-        (173, Status.OK, Certainty.CERTAIN),  # at 95 %, surely 9.7 % missed
-        (172, Status.WARNING, Certainty.LIKELY),  # surely 10.1 %
-        (166, Status.WARNING, Certainty.LIKELY),  # at 99.9 %, surely 9.8 %
-        (165, Status.WARNING, Certainty.CERTAIN),  # surely 10.1 %
-    ],
-)
-def test_missed_quantile_is_told(covered: int, status: Status, certainty: Certainty) -> None:
-    found = told(1.0, rule=DEGRADED, projection=forecast(covered=covered))
-    assert (found.status, found.certainty) == (status, certainty)
-    assert found.sentence.startswith("Only ") == (status is Status.WARNING)
-
-
-def test_useless_forecast_is_told() -> None:
-    found = told(1.0, rule=DEGRADED, projection=forecast(error_ratio=1.0))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-    assert explain(found) == (
-        "The error is 1.00 times that of same as now; by combined; 200 targets were compared with the naive method"
-    )
-    assert told(1.0, rule=DEGRADED, projection=forecast(error_ratio=0.999)).status is Status.OK
-
-
-def test_of_few_forecasts_nothing_is_said() -> None:
-    few = forecast(covered=0, forecasts=59, compared=59, error_ratio=3.0)
-    found = silent(1.0, rule=DEGRADED, projection=few)
-    assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "59 forecasts have met their time, 60 are needed")
-    compared = replace(few, compared=60, error_ratio=0.7)
-    assert told(1.0, rule=DEGRADED, projection=compared).status is Status.OK
-    enough = replace(few, forecasts=60, compared=0, error_ratio=None)
-    assert told(1.0, rule=DEGRADED, projection=enough).certainty is Certainty.CERTAIN
-
-
-def test_short_forecast_is_stale() -> None:
-    found = silent(1.0, rule=DEGRADED, projection=forecast(made_at=NOW - 3600.0, points=()))
-    assert (found.reason, found.text) == (Gap.STALE, "the forecast was made 60 min ago and does not reach until now")
-
-
-def test_a_tier_may_have_other_limits() -> None:
-    assert told(1.0, rule=DEGRADED, projection=forecast(), error_ratio=0.6).status is Status.WARNING
-    assert told(1.0, rule=DEGRADED, projection=forecast(covered=160), coverage=0.7).status is Status.OK
