@@ -84,14 +84,6 @@ def test_curve_ends_at_last_load_taken(sweep: str, before: float) -> None:
     assert curve(sweep).place(before * 1.021, None)[1]
 
 
-def test_stage_times_are_seconds() -> None:
-    first = points(PLAIN)[0]
-    assert first.ttft_p99_seconds == pytest.approx(0.04)
-    assert first.tpot_p50_seconds == pytest.approx(0.00347)
-    # Several tokens a chunk: the median gap is nearly 0 s, which is said of each stage.
-    assert all(any("compare TPOT" in note.text for note in load.notes) for load in imported(PLAIN).loads)
-
-
 def bins(sweep: str) -> list[int]:
     """Bins whose ends are well measured and far enough apart to tell the interpolated value from the upper one."""
     line = curve(sweep).points
@@ -147,13 +139,6 @@ def test_131_percent_of_interpolation_is_likely(sweep: str) -> None:
         assert interpolated < upper
         assert judged(sweep, place, 1.31 * interpolated) == (Status.WARNING, Certainty.LIKELY)
         assert judged(sweep, place, 1.29 * interpolated)[0] is Status.OK
-
-
-def test_knee_is_a_cliff() -> None:
-    # From 126.5 to 167.8 rps TTFT P99 goes from 0.042 to 0.455 s: the middle, by logarithms, is their geometric mean.
-    interpolated, upper = expected(CHUNKED, 4)
-    assert (round(interpolated, 3), round(upper, 3)) == (0.138, 0.455)
-    assert interpolated == pytest.approx(math.sqrt(0.04201 * 0.4548))
 
 
 def test_bin_of_60_requests_is_never_certain() -> None:

@@ -27,13 +27,6 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def damaged(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        for statement in statements:
-            connection.execute(statement)
-        connection.commit()
-
-
 ASKED: dict[str, Callable[[Reader], object]] = {
     "UPDATE demand SET prompt_tokens = 'x'": lambda reader: reader.demand("h100", START, START + 600),
     "UPDATE demand SET requests = x'00ff'": lambda reader: reader.requests("h100", START, START + 600),
@@ -42,6 +35,7 @@ ASKED: dict[str, Callable[[Reader], object]] = {
 
 @pytest.mark.parametrize("statement", ASKED)
 def test_a_value_of_another_type_is_damage(path: Path, statement: str) -> None:
-    damaged(path, statement)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
     with HistoryStore.open_reader(path) as reader, pytest.raises(HistoryError, match="is damaged: demand holds"):
         ASKED[statement](reader)

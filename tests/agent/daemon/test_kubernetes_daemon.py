@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -227,24 +228,11 @@ class Gpus:
 
     def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
         self.joules += 100.0
-        several = []
-        for name, owner in (("GPU-a", "llm/deep-3-1"), ("GPU-b", "llm/other")):
-            one = readout(name, t=now)
-            several.append(
-                GpuReadout(
-                    t=now,
-                    gpu=name,
-                    index=None,
-                    product="H",
-                    counters={"gpu_energy_joules": self.joules},
-                    gauges=one.gauges,
-                    gaps={},
-                    sampled=frozenset(),
-                    pids=(),
-                    pods=(owner,),
-                )
-            )
-        return tuple(several), ()
+        energy = {"gpu_energy_joules": self.joules}
+        owners = {"GPU-a": "llm/deep-3-1", "GPU-b": "llm/other"}
+        return tuple(
+            replace(readout(name, t=now), counters=energy, pods=(owner,)) for name, owner in owners.items()
+        ), ()
 
     def close(self) -> None:
         """Nothing is open."""

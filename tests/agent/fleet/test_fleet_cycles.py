@@ -263,16 +263,21 @@ def copies(count: int, names: tuple[str, ...], begin: float) -> list[Sample]:
 BEGIN = 1_790_000_000.0
 
 
+def adaptive(api: Any, most: int, each: ReplicaReader | None = None) -> AdaptiveReader:
+    """A reader of up to `most` replicas one by one, of more in sums."""
+    each = each or ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
+    summed = SummedReader(TIER, AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api, 60.0)
+    return AdaptiveReader(each, summed, agent_series.replica_count_query(TIER), most, api)
+
+
 def test_sums_equal_their_replicas(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as store:
         store.write(copies(24, ("steady", "cascade_fast", "prefix"), BEGIN))
         found = {}
         for way, most in (("each", 1000), ("sums", 0)):
             api = StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0))
-            each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), NewestOnly(api), 60.0)
-            summed = SummedReader(TIER, AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api, 60.0)
-            sized = AdaptiveReader(each, summed, agent_series.replica_count_query(TIER), most, api)
-            fleet = Fleet(api, sized, BEGIN - 30)
+            newest = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), NewestOnly(api), 60.0)
+            fleet = Fleet(api, adaptive(api, most, newest), BEGIN - 30)
             fleet.go(4)
             fleet.closed += fleet.loop.evaluator.flush(fleet.loop.state)
             assert fleet.source.errors == {}
@@ -320,9 +325,7 @@ def test_differing_buckets_are_never_summed(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as store:
         store.write(samples)
         api = StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0))
-        each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
-        summed = SummedReader(TIER, AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api, 60.0)
-        fleet = Fleet(api, AdaptiveReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)
+        fleet = Fleet(api, adaptive(api, 0), BEGIN - 30)
         fleet.go(4)
         parts = windows.sum_windows(c.slice.window for c in fleet.closed).histograms["ttft_seconds"]
 
@@ -337,9 +340,7 @@ def test_growing_tier_switches_to_sums(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as store:
         store.write(grown)
         api = StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0))
-        each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
-        summed = SummedReader(TIER, AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api, 60.0)
-        reader = AdaptiveReader(each, summed, agent_series.replica_count_query(TIER), 3, api)
+        reader = adaptive(api, 3)
         fleet = Fleet(api, reader, BEGIN - 30)
         read = []
         for _ in range(4):
@@ -371,9 +372,7 @@ def test_refused_sums_are_a_gap(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as store:
         store.write(copies(4, ("steady",), BEGIN))
         api = FewInstants(StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0)))
-        each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
-        summed = SummedReader(TIER, AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api, 60.0)
-        fleet = Fleet(api, AdaptiveReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)
+        fleet = Fleet(api, adaptive(api, 0), BEGIN - 30)
         fleet.go(3)
         assert "too many samples" in fleet.source.errors[TIER]
         assert all(c.slice.window.covered_seconds == 0 for c in fleet.closed)

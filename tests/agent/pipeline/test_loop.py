@@ -145,9 +145,8 @@ class Slow:
         if self.gone:
             return (), ("the GPU fell off the bus",)
         self.joules += 100.0
-        one = readout("GPU-a", 0, t=now)
         counters = {"gpu_energy_joules": self.joules, "gpu_energy_covered_seconds": now - T}
-        return (GpuReadout(**{**{f: getattr(one, f) for f in one.__slots__}, "counters": counters}),), ()
+        return (replace(readout("GPU-a", 0, t=now), counters=counters),), ()
 
     def close(self) -> None:
         """Holds nothing."""

@@ -59,16 +59,6 @@ def test_quantiles_are_ordered_and_positive(everything: BacktestRun) -> None:
         assert (one.quantiles >= 0).all()
 
 
-def test_the_naive_forecasts_are_what_came_before(everything: BacktestRun) -> None:
-    values = everything.window.series.values
-    found = {(one.method, one.horizon_seconds): one for one in everything.forecasts}
-    now, yesterday = found[SAME_AS_NOW, NEXT], found[SAME_AS_YESTERDAY, DAY]
-    assert_array_equal(now.quantiles[1, :, 0], values[now.origins - 1])
-    assert_array_equal(yesterday.quantiles[1], values[yesterday.targets - 24])
-    last_week = found[SAME_AS_LAST_WEEK, DAY]
-    assert_array_equal(last_week.quantiles[1], values[last_week.targets - 7 * 24])
-
-
 def test_ours_equals_the_online_forecaster(everything: BacktestRun) -> None:
     series, test = everything.window.series, everything.window.test
     forecaster = Forecaster(select_bins(series, end=test), ahead_seconds=NEXT, since=test)

@@ -21,7 +21,7 @@ from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.daemon.daemon import Daemon
 from agent.demo.runner import watch
-from agent.demo.simulation.scenario import DAY, HOUR
+from agent.demo.simulation.scenario import DAY
 from agent.demo.simulation.weeks import CONFIG, HISTORY, PLAN, SimulatedHistory, continue_simulation, fill
 from agent.errors import ConfigError
 from agent.history.reader import NOTE, Reader
@@ -29,7 +29,6 @@ from agent.history.service import check_tier
 from agent.history.store import HistoryStore
 from rules.confidence import Certainty
 from rules.evaluator import long_rules
-from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.timeline import TimelineKind, parse_start_event
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
@@ -89,21 +88,6 @@ def test_demand_covers_watched_minutes_only(past: tuple[Reader, Truth]) -> None:
         assert asked == pytest.approx(day["arrived"], rel=5e-3)
 
 
-def test_prompts_double_in_one_tier(past: tuple[Reader, Truth]) -> None:
-    store, truth = past
-    drift = truth["tiers"][CHAT]["prompt_drift"]
-
-    def mean(tier: str, since: float, until: float) -> float:
-        total = windows.sum_windows(one.window for one in hours(store, tier, since, until))
-        return total.counters["prompt_tokens"] / total.counters["requests_finished"]
-
-    before, after = mean(CHAT, BEGIN, drift["begin"]), mean(CHAT, drift["end"] + HOUR, END)
-    assert after / before == pytest.approx(drift["factor"], rel=0.01)
-    for tier in (RAG, CODE):
-        assert mean(tier, drift["end"], END) == pytest.approx(mean(tier, BEGIN, drift["begin"]), rel=0.01)
-        assert truth["tiers"][tier]["prompt_drift"] is None
-
-
 def test_check_finds_only_the_drift(past: tuple[Reader, Truth]) -> None:
     store, _ = past
     for name, tier in load_plan(PLAN).tiers.items():
@@ -128,34 +112,6 @@ def test_utilization_trap_is_in_its_tier(past: tuple[Reader, Truth]) -> None:
         (trap,) = (one for one in results if one.rule == "UtilizationTrap")
         fires = isinstance(trap, Verdict) and trap.status in FIRING
         assert fires is truth["tiers"][name]["utilization_trap"], trap
-
-
-def test_drift_is_a_lasting_finding(past: tuple[Reader, Truth]) -> None:
-    store, truth = past
-    drift = truth["tiers"][CHAT]["prompt_drift"]
-    found = [e for e in store.spans(Finding, BEGIN, CHAT) if e.rule == "WorkloadDrift"]
-    assert found
-    assert drift["begin"] < found[0].started_at < drift["end"]
-    assert found[-1].ended_at is None
-    assert found[-1].worst.certainty is Certainty.CERTAIN
-
-
-def test_cascade_precedes_external_alert(past: tuple[Reader, Truth]) -> None:
-    store, truth = past
-    told = truth["tiers"][CODE]["kv_cascade"]
-    (finding,) = (e for e in store.spans(Finding, BEGIN) if e.rule == "KvCacheCascade")
-    assert finding.subject.replica == f"{CODE}-{told['replica']}"
-    assert told["begin"] < finding.started_at < told["alert_at"]
-    assert finding.ended_at is not None
-    assert (finding.worst.stage, finding.worst.certainty) == (4, Certainty.CERTAIN)
-    stages = [t.stage or 0 for t in finding.transitions if t.status in FIRING]
-    assert stages == sorted(stages)
-    assert stages[0] == 1
-    (alert,) = store.spans(ExternalAlert, BEGIN)
-    assert (alert.tier, alert.replica) == (CODE, finding.subject.replica)
-    assert (alert.started_at, alert.ended_at) == (told["alert_at"], told["alert_until"])
-    assert alert.diagnosis is not None
-    assert alert.diagnosis.rule == "KvCacheCascade"
 
 
 def test_restarts_have_cold_starts(past: tuple[Reader, Truth]) -> None:
