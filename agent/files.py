@@ -5,9 +5,11 @@ Output files get minimal rights under any umask and never follow a link. Paths f
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,6 +30,25 @@ def open_new_file(path: Path, mode: int) -> BinaryIO:
     A link may be an attack by another user with write access to the folder.
     """
     return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | NO_LINK, mode), "wb")
+
+
+def write_files(contents: Mapping[Path, str], mode: int) -> None:
+    """Write all files or none, with at most these rights. A reader sees no part of a file. Raise OSError.
+
+    An unfinished file has a fixed name: the next writer replaces what a killed one left.
+    """
+    unfinished = {path: path.with_name(f".{path.name}.new") for path in contents}
+    try:
+        for path, text in contents.items():
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            with open_new_file(unfinished[path], mode) as file:
+                file.write(text.encode("utf-8", "replace"))
+        for path, written in unfinished.items():
+            written.replace(path)
+    finally:
+        for written in unfinished.values():
+            written.unlink(missing_ok=True)
 
 
 LOCK_FILE = "daemon.lock"

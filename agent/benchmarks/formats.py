@@ -6,6 +6,7 @@ A new tool is a module with a model of its run, which recognises its files, and 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def decode_file(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     Lines are runs of `vllm bench serve --append-result` and SGLang, a list is summary.json of `vllm bench sweep`. Raise
     BenchmarkError if the file is unreadable or truncated, and NotAResultError if it holds no objects.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         raise NotAResultError(path, "is a folder")
     try:
         text = path.read_text("utf-8-sig", errors="replace")

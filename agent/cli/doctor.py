@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -80,7 +81,7 @@ def _look(options: SimpleNamespace) -> int:
     from agent.doctor.engine_pages import Objectives, find_engines, look_at_engines, look_at_files
 
     seconds, objectives = options.seconds, Objectives(ttft=options.ttft, tpot=options.tpot)
-    files = [Path(place) for place in options.url if place and "://" not in place and Path(place).exists()]
+    files = [Path(place) for place in options.url if place and "://" not in place and os.path.exists(place)]
     problems: tuple[str, ...] = ()
     looks: tuple[TierLook, ...] = ()
     if files:

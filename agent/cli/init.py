@@ -26,6 +26,7 @@ from agent.config.peer import Peer
 from agent.config.targets import PORTS
 from agent.doctor.engine_pages import find_engine
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
+from agent.files import EVERYBODY_READS, write_files
 from agent.gpu.owners import PROC
 from agent.http_client.page import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe
@@ -83,9 +84,13 @@ def parameters() -> tuple[click.Parameter, ...]:
 def run(options: SimpleNamespace) -> int:
     """Write both files and print what was found. Return 3 without an engine; raise ConfigError for files in the way."""
     config_path, plan_path = options.out / "sizewatch.yaml", options.out / "plan.yaml"
+    where = f" -c {shlex.quote(str(config_path))}" if config_path.parent != Path() else ""
     there = [path for path in (config_path, plan_path) if os.path.lexists(path)]
     if there and not options.force:
-        raise ConfigError(tuple(f"{path}: is there already; --force replaces it" for path in there))
+        problems = [f"{path}: is there already; --force replaces it" for path in there]
+        if config_path in there:
+            problems.append(f"start with `sizewatch run{where}`")
+        raise ConfigError(tuple(problems))
     engines, refusals = ask_candidates(find_candidates())
     if not engines:
         _print_nothing(refusals)
@@ -100,15 +105,13 @@ def run(options: SimpleNamespace) -> int:
     config = config_text(urls, plan.written_at(), gpus=bool(gpus), alertmanager=alertmanager)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
-        plan_path.write_text(plan_text(tiers, gpus), encoding="utf-8")
-        config_path.write_text(config, encoding="utf-8")
+        write_files({plan_path: plan_text(tiers, gpus), config_path: config}, EVERYBODY_READS)
     except OSError as error:
         raise ConfigError((f"{options.out}: cannot be written: {error.strerror}",)) from error
     load(config_path)
     _print_found(tiers, gpus, alertmanager)
     print(f"wrote    {config_path}, {plan_path}")
     print(f"assumed  lines marked ASSUMED in {plan_path}: GPUs of a replica, and a TTFT P99 of 2 s")
-    where = f" -c {shlex.quote(str(config_path))}" if config_path.parent != Path() else ""
     print(f"next     sizewatch run{where}      then http://127.0.0.1:19095/")
     tier = shlex.quote(next(iter(tiers)))
     print(f"then     sizewatch plan import RESULTS... --into {shlex.quote(str(plan_path))} --tier {tier}")

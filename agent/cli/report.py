@@ -18,7 +18,7 @@ from agent.cli.terminal import tell_progress
 from agent.config.load import LoadedConfig
 from agent.durations import duration_text
 from agent.errors import ConfigError, SizewatchError
-from agent.files import EVERYBODY_READS, open_new_file
+from agent.files import EVERYBODY_READS, write_files
 from agent.garbage import collect_rarely
 from agent.history import reader
 from agent.reporting.jobs import JobRunner
@@ -47,12 +47,7 @@ def run(options: SimpleNamespace) -> int:
         options.out.mkdir(parents=True, exist_ok=True)
     texts, report = files_of(load_report_inputs(loaded, options.since, time.time(), tell_progress))
     with _writing(options.out):
-        for name, text in texts.items():
-            # A reader never sees a part of a file.
-            unfinished = options.out / f".{name}.{os.getpid()}"
-            with open_new_file(unfinished, EVERYBODY_READS) as file:
-                file.write(text.encode("utf-8", "replace"))
-            unfinished.replace(options.out / name)
+        write_files({options.out / name: text for name, text in texts.items()}, EVERYBODY_READS)
     if report.simulated:
         print(reader.NOTE, file=sys.stderr)
     print(report.headline)

@@ -82,7 +82,7 @@ def find(given: Path | str | None) -> Path:
     if given:
         return Path(given)
     for name in SEARCHED:
-        if Path(name).is_file():
+        if os.path.isfile(name):
             seen = os.stat(name)
             if seen.st_uid not in (os.geteuid(), 0) or seen.st_mode & stat.S_IWOTH:
                 why = "in this folder is another user's, or everybody may write it: name it with -c"

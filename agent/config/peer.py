@@ -23,7 +23,7 @@ def _url(value: str) -> str:
     """Return a valid address. Problems omit it: it may hold a password."""
     try:
         parts = urlsplit(value)
-        host, _ = parts.hostname or "", parts.port
+        host, port = parts.hostname or "", parts.port
         # Errors of the client's libraries quote the whole address.
         is_host = bool(ip_address(host)) if ":" in host else _HOST.fullmatch(host.encode("idna").decode())
         is_sound = parts.scheme in ("http", "https") and is_host and not re.search(r"[\s\x00-\x1f]|\$\{|\][^:/]", value)
@@ -34,6 +34,8 @@ def _url(value: str) -> str:
     if not is_sound:
         example = "http://127.0.0.1:8000/metrics"
         raise validation_error(f"must be an http:// or https:// address such as {example}, without ${{...}}")
+    if port == 0:
+        raise validation_error("must have a port from 1 to 65535")
     return value
 
 

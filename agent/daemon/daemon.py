@@ -240,7 +240,7 @@ class Daemon:
             _log.error("configuration mistake: %s", mistake)
         for warning in fresh.warnings:
             _log.warning("configuration warning: %s", warning)
-        if fresh.config.web != before.config.web:
+        if fresh.config.web not in (before.config.web, self._web_options):
             _log.warning("web options changed, active after restart file=%s", fresh.path)
         _log.info('configuration reloaded watching="%s"', self.loop.source.describe())
 

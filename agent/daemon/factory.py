@@ -5,7 +5,9 @@ It starts nothing but the discovery of pods. Parts are imported on demand: a rol
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.daemon.assembly import Assembly
-from agent.errors import FORECAST_MODULE, find_missing
+from agent.errors import FORECAST_MODULE, ConfigError, find_missing
 from agent.files import DataDir
 from agent.gpu.collector import GpuCollector, GpuReader
 from agent.pipeline.change_log import ChangeLog
@@ -124,12 +126,25 @@ def _add_history(assembly: Assembly, path: Path, before: Assembly | None, now: f
         from agent.reporting.service import ReportService
 
         folders = path.parent.absolute(), config.report_folder.absolute()
+        if config.report.directory:
+            _make_report_folder(folders[1], assembly.loaded.path)
         is_same = kept is not None and kept.reports is not None and kept.reports.folders == folders
         assembly.reports = kept.reports if kept is not None and is_same else ReportService(*folders)
     if config.role == "fleet" and config.fleet.back_fill_seconds:
         from agent.replay.back_fill import BackFill
 
         assembly.back_fill = BackFill(assembly.loaded, history, now)
+
+
+def _make_report_folder(folder: Path, named: Path) -> None:
+    """Make the folder of the weekly reports. Raise ConfigError if it cannot be written: a week from now is too late."""
+    try:
+        folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        why = f"{folder} cannot be written ({error.strerror}); make it writable, or name another"
+        raise ConfigError((f"{named}: report.directory: {why}",)) from error
 
 
 def _make_source(

@@ -96,8 +96,13 @@ def check_history(config: Config, now: float) -> Iterator[CheckResult]:
     path = config.history_path
     if path is None:
         return
-    if not os.path.exists(path):
+    try:
+        os.stat(path)
+    except FileNotFoundError:
         yield ok("history", f"{path}: begins with the first run")
+        return
+    except OSError as error:
+        yield fail("history", f"{path}: {error.strerror}", "give this user access to the folder, or run as its owner")
         return
     if not os.access(path, os.W_OK):
         yield fail("history", f"{path}: cannot be written by this user", "run as the user that owns it, or chown it")

@@ -6,6 +6,7 @@ A read waits until the deadline of its exchange and no longer, so a server that 
 from __future__ import annotations
 
 import math
+import os
 import socket
 import ssl
 import time
@@ -116,7 +117,7 @@ class HttpClient:
         """Read certificates that changed, and return the headers with the credentials of now."""
         tls = self.peer.tls or TlsConfig()
         files = [Path(path) for path in (tls.ca_file, tls.cert_file, tls.key_file) if path is not None]
-        certificates = [path.stat().st_mtime_ns if path.exists() else None for path in files]
+        certificates = [path.stat().st_mtime_ns if os.path.exists(path) else None for path in files]
         if certificates != self._certificates:
             self.close()
             self._adapter = _Adapter(self._exchange, **tls_options(self.peer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import ssl
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def tls_options(peer: Peer) -> dict[str, Any]:
         return {}
     tls = peer.tls or TlsConfig()
     for path in filter(None, (tls.ca_file, tls.cert_file, tls.key_file)):
-        if Path(path).exists() and not Path(path).is_file():
+        if os.path.exists(path) and not os.path.isfile(path):
             raise ScrapeError(ScrapeFailure.TLS, f"{path}: is no file")
     try:
         context = ssl.create_default_context(cafile=tls.ca_file)
@@ -63,7 +64,7 @@ def header_secret(field: str, path: str) -> str:
 
 
 def _secret(field: str, path: str) -> str:
-    if Path(path).exists() and not Path(path).is_file():
+    if os.path.exists(path) and not os.path.isfile(path):
         # Reading a pipe could block without end.
         raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: is no file")
     try:

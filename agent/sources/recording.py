@@ -78,7 +78,7 @@ def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
     Raise ConfigError for a document that cannot be read, else RecordingError.
     """
     path = folder / "recording.yaml"
-    if not path.exists():
+    if not os.path.exists(path):
         raise RecordingError(folder, "has no recording.yaml: is this the folder of a recording?")
     try:
         recording = Recording.model_validate(files.read_document(path), context=folder)

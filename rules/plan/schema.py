@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import date
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rules.plan.validation import Contradictions, impossible_means, problems_of, refuse, validation_error
+
+
+def _check_day(day: str) -> str:
+    try:
+        date.fromisoformat(day)
+    except ValueError:
+        raise validation_error("must be a day of the calendar, such as '2026-11-20'") from None
+    return day
+
 
 SCHEMA_ID = "urn:sizewatch:plan:1"
 
@@ -28,7 +38,7 @@ Rate = Annotated[float, Field(ge=1)]
 Availability = Annotated[float, Field(ge=0.95, le=0.99999)]
 SafetyFactor = Annotated[float, Field(ge=1, le=5)]
 Release = Annotated[str, Field(pattern=r"^\S{1,60}$")]
-Day = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+Day = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$"), AfterValidator(_check_day)]
 TimeOfDay = Annotated[str, Field(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 UtilizationKind = Literal["gr_engine_active", "sm_active", "nvml_gpu", "amd_gfx"]
 # It becomes a label value and part of file names.

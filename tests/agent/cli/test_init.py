@@ -117,6 +117,26 @@ def test_existing_files_are_kept_without_force(here: Path, capsys: pytest.Captur
     assert not (here / "sizewatch.yaml").exists()
 
 
+@pytest.mark.parametrize(("words", "config"), [([], ""), (["--out", "a b"], " -c 'a b/sizewatch.yaml'")])
+def test_second_init_names_the_command(
+    words: list[str], config: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "a b").mkdir()
+    for folder in (here, here / "a b"):
+        (folder / "sizewatch.yaml").touch()
+    assert main(["init", "--run", *words]) == 2
+    assert capsys.readouterr().err.endswith(f"sizewatch init: start with `sizewatch run{config}`\n")
+
+
+@pytest.mark.parametrize("blocked", ["sizewatch.yaml", "plan.yaml"])
+def test_init_writes_both_files_or_none(blocked: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / blocked).mkdir()
+    with engines() as (engine,):
+        monkeypatch.setattr(init, "find_candidates", lambda: candidates(engine))
+        assert main(["init", "--force"]) == 2
+    assert [path.name for path in here.iterdir()] == [blocked]
+
+
 def test_answers_that_are_no_engine_are_said(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

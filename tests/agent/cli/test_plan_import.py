@@ -418,7 +418,15 @@ def test_measured_option_is_written_and_wins(tmp_path: Path, capsys: Captured) -
 
 
 @pytest.mark.parametrize(
-    "pair", ["engine_version", "engine_version=", "gpu=h100", "tensor_parallel=two", "measured_on=today"]
+    "pair",
+    [
+        "engine_version",
+        "engine_version=",
+        "gpu=h100",
+        "tensor_parallel=two",
+        "measured_on=today",
+        "measured_on=2026-99-99",
+    ],
 )
 def test_wrong_measured_option_is_refused(capsys: Captured, pair: str) -> None:
     assert refused(capsys, *OPEN, "--measured", pair).startswith("--measured ")

@@ -19,6 +19,7 @@ from test_whatif_command import recent
 from agent.cli import main
 from agent.cli.report import describe_span
 from agent.config.load import LoadedConfig, find, load, parse_config
+from agent.files import EVERYBODY_READS, write_files
 from agent.history.store import HistoryStore
 from agent.reporting.generate import load_report_inputs, query_report_inputs
 from exporters.report.build import report
@@ -244,6 +245,15 @@ def test_empty_time_is_still_reported(tmp_path: Path) -> None:
     config, out = configured(tmp_path, hours(2)), tmp_path / "out"
     assert main.main(["report", "-c", str(config), "--out", str(out)]) == 3
     assert "nothing was seen in this time" in (out / "report.md").read_text(encoding="utf-8")
+
+
+def test_failed_report_leaves_no_file(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "report.html").mkdir(parents=True)
+    (out / ".report.json.new").write_text("of a writer that was killed")
+    with pytest.raises(IsADirectoryError):
+        write_files({out / "report.json": "{}", out / "report.html": "<html>"}, EVERYBODY_READS)
+    assert [path.name for path in out.iterdir()] == ["report.html"]
 
 
 def test_no_history_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

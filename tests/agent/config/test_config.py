@@ -136,6 +136,7 @@ LISTEN = "must be HOST:PORT such as 127.0.0.1:19095, [::1]:19095 or :19095, with
         (target(url="http://x:99999/"), ADDRESS),
         (target(url="http:///metrics"), ADDRESS),
         (target(url="http://x/a b"), ADDRESS),
+        (target(url="http://h:0/"), "targets[0].url: must have a port from 1 to 65535"),
         (target(max_page_bytes=10), "targets[0].max_page_bytes: must be at least 1024"),
         (target(max_page_bytes="16M"), "targets[0].max_page_bytes: must be a valid integer"),
         (target(gpus=[]), GPUS),

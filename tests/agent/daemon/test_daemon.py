@@ -29,7 +29,7 @@ from daemon_runs import (
 from engine_server import answers_500, engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.config.load import LoadedConfig
+from agent.config.load import LoadedConfig, load
 from agent.daemon.assembly import Assembly
 from agent.daemon.daemon import Daemon
 from agent.daemon.factory import assemble
@@ -139,6 +139,28 @@ def test_bad_configuration_is_reported_until_mended(tmp_path: Path) -> None:
         assert wait_for(lambda: daemon.counts.config_reloads == 1)
         assert metric(daemon, "sizewatch_config_last_reload_successful") == 1
         assert daemon.counts.cycle_errors == 0
+
+
+def test_unchanged_web_options_are_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with engines() as served:
+        path = write(tmp_path, configuration(served))
+        used = path.read_text()
+        with running(path) as daemon:
+            for number, text in enumerate(
+                (f"{used}\nweb: {{hosts: [a]}}\n", f"{used}\nweb: {{hosts: [a]}}\n", used), 1
+            ):
+                path.write_text(text)
+                daemon.ask_reload()
+                assert wait_for(lambda number=number: daemon.counts.config_reloads == number)
+    assert caplog.text.count("web options changed") == 1
+
+
+def test_unusable_report_directory_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with engines() as served:
+        path = write(tmp_path, configuration(served, report={"directory": "file"}))
+        with pytest.raises(ConfigError, match=r"report\.directory: .*file cannot be written \(File exists\)"):
+            Daemon(load(path)).start()
 
 
 def test_defect_in_reload_costs_the_reload(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

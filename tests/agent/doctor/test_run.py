@@ -347,6 +347,14 @@ def test_the_history_is_opened(tmp_path: Path) -> None:
     assert "is no history (file is not a database)" in bad.text
 
 
+def test_locked_folder_is_no_first_run(tmp_path: Path) -> None:
+    """A name that is too long fails for root too, as a locked folder does for others."""
+    results = run_checks(loaded(tmp_path, target(9, bearer_token_file="x" * 300), data_dir="x" * 300))
+    (history,) = about(results, "history")
+    assert (history.level, history.text.endswith("File name too long")) == (CheckLevel.FAIL, True)
+    assert any("bearer_token_file" in result.text and "File name too long" in result.text for result in results)
+
+
 def web(folder: Path, listen: str, **keys: Any) -> list[CheckResult]:
     return about(run_checks(loaded(folder, web={"listen": listen, **keys})), "web")
 
