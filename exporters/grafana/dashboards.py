@@ -1,14 +1,13 @@
 """Dashboards: tables of panels in YAML beside this file, printed as Grafana's JSON (the classic schema of Grafana 10 on).
 
 A panel is a row of its dashboard's file. Its expressions are those of `exporters.grafana.promql`, its look is a row of
-LOOKS. Limits are the catalogue's; an override in the configuration does not reach the dashboards.
+`looks.yaml`. Limits are the catalogue's; an override in the configuration does not reach the dashboards.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from string import ascii_uppercase
@@ -36,24 +35,23 @@ SHORTEST_STEP = "30s"
 CURRENCIES = ("USD", "EUR", "GBP", "JPY", "CHF", "SEK", "NOK", "DKK", "ISK", "PLN", "CZK", "UAH", "RUB", "BRL")
 """Currencies (ISO 4217) with a unit `currency...` in every Grafana from 10 on."""
 
-GREY = "#8e8e8e"
-PERCENT, TOKENS, MONEY = "percentunit", "si:tok", "locale"
+MONEY = "locale"
+"""Unit of money. Series whose legend ends with a currency have the currency's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Unit, end of the axis and colours of a panel or column.
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    `first` is the colour from the bottom, `limits` are a rule, its threshold and the colour from there on, `states` are
-    words and colours of the numbers from 0 on.
-    """
+
+class Look(_Row):
+    """Row of looks.yaml."""
 
     unit: str = "short"
     first: str = "green"
     limits: tuple[tuple[str, str, str], ...] = ()
     steps: tuple[tuple[float, str], ...] = ()
     states: tuple[tuple[str, str], ...] = ()
-    top: float | None = None
+    top: int | None = None
     decimals: int | None = None
 
     def list_steps(self) -> list[tuple[float | None, str]]:
@@ -80,92 +78,14 @@ class Look:
         return f"Colours: {', '.join(words)} (the catalogue's defaults)." if self.limits else ""
 
 
-_FULL = (("NoHeadroom", "above", "orange"), ("DemandExceedsCapacity", "share", "red"))
-_KV = (("KvCacheCascade", "filling_level", "yellow"), ("KvCacheNearCeiling", "above", "red"))
-_ACCEPTANCE = (("SpeculationAcceptanceLow", "critical_below", "orange"), ("SpeculationAcceptanceLow", "below", "green"))
-_GPU_MEMORY = (("GpuMemoryLow", "below", "green"), ("GpuMemoryHigh", "above", "orange"))
-_STAGES = (
-    ("none", "green"),
-    ("filling", "yellow"),
-    ("evicting", "orange"),
-    ("queueing", "red"),
-    ("user-visible", "dark-red"),
-)
-
-LOOKS: Mapping[str, Look] = {
-    "number": Look(),
-    "count": Look(decimals=0),
-    "value": Look(decimals=3),
-    "requests": Look("reqps", decimals=2),
-    "events": Look("cps"),
-    "tokens": Look(TOKENS),
-    "tokens_per_second": Look(f"{TOKENS}/s"),
-    "seconds": Look("s"),
-    "whole_seconds": Look("s", decimals=0),
-    "moment": Look("dateTimeAsIso"),
-    "duration": Look("dtdurations", decimals=0),
-    "money": Look(MONEY, decimals=2),
-    "watts": Look("watt"),
-    "joules": Look("joule"),
-    "celsius": Look("celsius"),
-    "bytes_per_second": Look("Bps"),
-    "ratio": Look(PERCENT),
-    "share": Look(PERCENT, top=1),
-    "troubles": Look(steps=((1.0, "orange"),), decimals=0),
-    "cycle": Look("s", steps=((float(CYCLE_AGE_SECONDS), "orange"),)),
-    "promise": Look(PERCENT, steps=((1.0, "red"),), decimals=0),
-    "load": Look(PERCENT, limits=_FULL, decimals=0),
-    "load_by_time": Look(PERCENT, "orange", (("UtilizationTrap", "below", "green"), *_FULL)),
-    "kv": Look(PERCENT, limits=_KV, top=1),
-    "kv_by_time": Look(PERCENT, "orange", (("KvCacheUnderused", "below", "green"), *_KV), top=1),
-    "gpu": Look(PERCENT, "orange", (("GpuComputeLow", "below", "green"),), top=1),
-    "gpu_memory": Look(PERCENT, "orange", _GPU_MEMORY, top=1),
-    "throttling": Look(PERCENT, limits=(("GpuThrottling", "above", "orange"),)),
-    "evictions": Look(PERCENT, limits=(("KvEviction", "warning", "orange"), ("KvEviction", "critical", "red"))),
-    "prefix_hits": Look(PERCENT, "orange", (("PrefixHitLow", "below", "green"),), top=1),
-    "acceptance": Look(PERCENT, "red", _ACCEPTANCE, top=1),
-    "coverage": Look(PERCENT, "orange", (("ForecastDegraded", "coverage", "green"),), top=1),
-    "forecast_error": Look(limits=(("ForecastDegraded", "error_ratio", "red"),)),
-    "verdicts": Look("none", states=(("ok", "green"), ("warning", "orange"), ("critical", "red"))),
-    "certainties": Look("none", states=(("likely", GREY), ("certain", "blue"))),
-    "stages": Look("none", states=_STAGES),
-    "answers": Look("none", states=(("no", "red"), ("yes", "green"))),
-    "up": Look("none", states=(("down", "red"), ("up", "green"))),
-}
+def _load_table(name: str) -> Any:
+    return yaml.safe_load(files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
 
 
-def _style(colour: str, **custom: object) -> Json:
-    return {"color": {"mode": "fixed", "fixedColor": colour}} | {f"custom.{key}": custom[key] for key in custom}
-
-
-_DASHED = {"lineStyle": {"fill": "dash", "dash": [8, 6]}, "fillOpacity": 0}
-STYLES: Mapping[str, Json] = {
-    "lines": {},
-    "plan": _style("blue", **_DASHED, lineWidth=2),
-    "limit": _style("red", **_DASHED),
-    "band": _style("blue", lineWidth=0, fillOpacity=18),
-    "faint": _style(GREY, fillOpacity=0),
-}
-"""Looks of what is planned, promised, the room above the plan, and for comparison."""
-
-_LEGEND: Json = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
-_LAST: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
-OPTIONS: Mapping[str, Json] = {
-    "timeseries": {"legend": _LEGEND, "tooltip": {"mode": "multi", "sort": "desc"}},
-    "stat": {"reduceOptions": _LAST, "colorMode": "value", "graphMode": "area"},
-    "table": {"showHeader": True, "cellHeight": "sm"},
-    "state-timeline": {"mergeValues": True, "showValue": "auto", "rowHeight": 0.85, "legend": _LEGEND},
-}
-CUSTOM: Mapping[str, Json] = {
-    "timeseries": {"lineWidth": 1, "fillOpacity": 6, "showPoints": "auto", "spanNulls": False},
-    "stat": {},
-    "table": {"filterable": True},
-    "state-timeline": {"fillOpacity": 80, "lineWidth": 0},
-}
-
-
-class _Row(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+_TABLE = _load_table("looks")
+STYLES, OPTIONS, CUSTOM = _TABLE["styles"], _TABLE["options"], _TABLE["custom"]
+CYCLE = Look(unit="s", steps=((float(CYCLE_AGE_SECONDS), "orange"),))
+LOOKS: Mapping[str, Look] = {name: Look(**row) for name, row in _TABLE["looks"].items()} | {"cycle": CYCLE}
 
 
 class Panel(_Row):
@@ -234,12 +154,7 @@ class Dashboard(_Row):
     replicas: tuple[str, ...] = ()
 
 
-def _load_dashboard(name: str) -> Dashboard:
-    text = files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    return Dashboard.model_validate(yaml.safe_load(text))
-
-
-DASHBOARDS = tuple(_load_dashboard(name) for name in ("fleet", "tier", "forecast", "itself"))
+DASHBOARDS = tuple(Dashboard(**_load_table(name)) for name in ("fleet", "tier", "forecast", "itself"))
 
 _CLUSTERS = 'cluster=~"$cluster"'
 SCOPES = {

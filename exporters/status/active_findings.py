@@ -9,20 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from exporters.render.text import Tone, format_duration
-from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.incidents import Incident, describe_missed
 from rules.plan.money import amount
-from rules.telemetry.signals import Gap
 from rules.telemetry.wording import number
 from rules.verdicts.error_budget import IMPACT_SECONDS
 from rules.verdicts.finding import Finding, severity_of, severity_words
-from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import FIRING, SEVERITY, Status, Unknown, Verdict
-
-LACKING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
-"""Gap reasons that last until the plan or the engine changes. Other gaps pass or need attention."""
+from rules.verdicts.rule import Rule, Severity
+from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Status, Unknown, Verdict
 
 REPLICAS_NAMED = 3
 
@@ -32,7 +27,7 @@ _GRAVITY = {Severity.PAGE: 2, Severity.TICKET: 1, Severity.REPORT: 0}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveFinding:
     """Open finding with its newest firing verdict, else its worst. `silent` is the gap of a rule that currently has no
-    verdict, else None. `severity` is the status that every surface names, None for what was never certain.
+    verdict, else None.
     """
 
     finding: Finding
@@ -40,14 +35,19 @@ class ActiveFinding:
     silent: Unknown | None = None
 
     @property
+    def rule(self) -> Rule | None:
+        """Return its rule, None for a finding of the history whose rule is gone."""
+        return BY_NAME.get(self.verdict.rule)
+
+    @property
     def severity(self) -> Status | None:
+        """Return the status that every surface names, None for what was never certain."""
         return severity_of(self.verdict, self.finding)
 
     @property
     def is_reported(self) -> bool:
         """Return whether its rule is for the report only."""
-        rule = BY_NAME.get(self.verdict.rule)
-        return rule is not None and rule.severity is Severity.REPORT
+        return self.rule is not None and self.rule.severity is Severity.REPORT
 
     @property
     def is_note(self) -> bool:
@@ -56,7 +56,7 @@ class ActiveFinding:
 
     @property
     def tone(self) -> Tone:
-        return "note" if self.severity is None or self.is_note else self.severity
+        return "note" if self.severity is None or self.is_reported else self.severity
 
     @property
     def words(self) -> str:
@@ -70,15 +70,13 @@ class ActiveFinding:
 
     @property
     def title(self) -> str:
-        rule = BY_NAME.get(self.verdict.rule)
-        title = rule.title if rule else self.verdict.rule
+        title = self.rule.title if self.rule else self.verdict.rule
         return f"{title}, by forecast" if self.verdict.is_forecast else title
 
     @property
     def rank(self) -> tuple[int, bool, int, float]:
         """Return the sort key, worst first: status, certainty, severity of the rule, then earliest begin."""
-        rule = BY_NAME.get(self.verdict.rule)
-        gravity = _GRAVITY[rule.severity] if rule else 0
+        gravity = _GRAVITY[self.rule.severity] if self.rule else 0
         likely = self.verdict.certainty is not Certainty.CERTAIN
         return -SEVERITY[self.severity or self.verdict.status], likely, -gravity, self.finding.started_at
 
@@ -112,45 +110,32 @@ class ActiveIncident:
         return texts
 
 
-def list_active_findings(tier: TierStatus) -> tuple[ActiveFinding, ...]:
-    """Return all active findings, also those that send no alert (DESIGN 3.10), worst first."""
-    results = {(result.rule, result.subject): result for result in tier.results}
+def list_active_findings(findings: Iterable[Finding], results: Iterable[RuleResult]) -> tuple[ActiveFinding, ...]:
+    """Return the open findings of a tier with its newest results, worst first."""
+    newest = {(result.rule, result.subject): result for result in results}
     active = []
-    for finding in tier.findings:
-        result = results.get((finding.rule, finding.subject))
+    for finding in findings:
         if finding.ended_at is not None:
             continue
-        if isinstance(result, Verdict) and result.status in FIRING:
-            active.append(ActiveFinding(finding=finding, verdict=result))
-        else:
-            silent = result if isinstance(result, Unknown) else None
-            active.append(ActiveFinding(finding=finding, verdict=finding.worst, silent=silent))
+        verdict, silent = finding.worst, None
+        result = newest.get((finding.rule, finding.subject))
+        if isinstance(result, Unknown):
+            silent = result
+        elif result is not None and result.status in FIRING:
+            verdict = result
+        active.append(ActiveFinding(finding=finding, verdict=verdict, silent=silent))
     return tuple(sorted(active, key=lambda finding: finding.rank))
 
 
-def list_alerting(tier: TierStatus) -> tuple[ActiveFinding, ...]:
-    """Return the active findings that send an alert, worst first."""
-    return tuple(finding for finding in list_active_findings(tier) if not finding.is_note)
-
-
-def list_notes(tier: TierStatus) -> tuple[ActiveFinding, ...]:
-    """Return active findings that send no alert. They need no immediate attention and do not affect the tier state."""
-    return tuple(finding for finding in list_active_findings(tier) if finding.is_note)
-
-
-def list_likely(tier: TierStatus) -> tuple[ActiveFinding, ...]:
-    """Return the findings that will alert once they are certain."""
-    return tuple(note for note in list_notes(tier) if not note.is_reported)
-
-
-def list_active_incidents(tier: TierStatus, incidents: Iterable[Incident]) -> tuple[ActiveIncident, ...]:
-    """Return those of the tier's incidents with an active finding that is no note, the worst first.
+def list_active_incidents(
+    findings: Iterable[ActiveFinding], incidents: Iterable[Incident]
+) -> tuple[ActiveIncident, ...]:
+    """Return those of a tier's incidents with an active finding that is no note, the worst first.
 
     What is likely is a symptom of such an incident.
     """
-    findings = (finding for finding in list_active_findings(tier) if not finding.is_reported)
-    by_key = {(finding.verdict.rule, finding.verdict.subject): finding for finding in findings}
-    active = []
+    by_key = {(active.verdict.rule, active.verdict.subject): active for active in findings if not active.is_reported}
+    lasting = []
     for incident in incidents:
         members, root = [], ActiveFinding(finding=incident.root, verdict=incident.verdict)
         for finding in incident.findings:
@@ -163,27 +148,5 @@ def list_active_incidents(tier: TierStatus, incidents: Iterable[Incident]) -> tu
         if alerting:
             symptoms = tuple(member for member in members if member is not root)
             worst = min(alerting, key=lambda member: member.rank)
-            active.append(ActiveIncident(incident=incident, root=root, symptoms=symptoms, worst=worst))
-    return tuple(sorted(active, key=lambda incident: incident.worst.rank))
-
-
-def list_unknowns(tier: TierStatus) -> tuple[Unknown, ...]:
-    """Return the rules that are currently unknown."""
-    return tuple(result for result in tier.results if isinstance(result, Unknown))
-
-
-def pending_rules(tier: TierStatus) -> tuple[str, ...]:
-    """Return the page and ticket rules without a verdict for a reason that passes, each once."""
-    names = dict.fromkeys(unknown.rule for unknown in list_unknowns(tier) if unknown.reason not in LACKING)
-    return tuple(name for name in names if name in BY_NAME and BY_NAME[name].severity is not Severity.REPORT)
-
-
-def tier_state(tier: TierStatus) -> Tone:
-    """Return the severity of the tier's worst finding, unknown if no rule has a verdict.
-
-    It is a note where a finding is likely: such a tier is neither fine nor in an incident.
-    """
-    findings = list_alerting(tier) or list_likely(tier)
-    if findings:
-        return findings[0].tone
-    return Status.OK if any(isinstance(result, Verdict) for result in tier.results) else Status.UNKNOWN
+            lasting.append(ActiveIncident(incident=incident, root=root, symptoms=symptoms, worst=worst))
+    return tuple(sorted(lasting, key=lambda active: active.worst.rank))

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from exporters.documents import forecast, timeline
 from exporters.render import text
-from exporters.status import active_findings, plan_comparison, tier_overview
+from exporters.status import plan_comparison, tier_overview
 from exporters.status.records import AgentStatus, TierStatus
 from rules.catalogue.registry import BY_NAME
 from rules.plan.schema import same_model
@@ -75,7 +75,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(number=wording.number, quantity=wording.quantity, count=wording.format_count)
     environment.filters.update(duration=text.format_duration)
-    modules = (active_findings, forecast, plan_comparison, text, tier_overview, timeline)
+    modules = (forecast, plan_comparison, text, tier_overview, timeline)
     environment.globals.update({module.__name__.rpartition(".")[2]: module for module in modules})
     functions = (find_tones, group_unknowns, list_other_models, trace_hour)
     environment.globals.update({function.__name__: function for function in functions})
@@ -114,8 +114,7 @@ def list_other_models(tier: TierStatus) -> Iterator[str]:
 
 def find_tones(tier: TierStatus) -> dict[tuple[str | None, str], text.Tone]:
     """Return the tones of the active findings by replica and rule, for the replica table."""
-    findings = active_findings.list_active_findings(tier)
-    return {(finding.verdict.subject.replica, finding.verdict.rule): finding.tone for finding in findings}
+    return {(finding.verdict.subject.replica, finding.verdict.rule): finding.tone for finding in tier.active}
 
 
 def trace_hour(tier: TierStatus, signal: str, now: float) -> list[list[tuple[float, float]]]:
@@ -142,7 +141,7 @@ def trace_hour(tier: TierStatus, signal: str, now: float) -> list[list[tuple[flo
 def group_unknowns(tier: TierStatus) -> dict[str, list[str]]:
     """Return the titles of the unknown rules by the reason. A reason often affects many rules."""
     reasons: dict[str, list[str]] = {}
-    for unknown in active_findings.list_unknowns(tier):
+    for unknown in tier.unknowns:
         title = BY_NAME[unknown.rule].title if unknown.rule in BY_NAME else unknown.rule
         where = f" ({unknown.subject.replica})" if unknown.subject.replica else ""
         reasons.setdefault(text.describe_gap(unknown.reason, unknown.text), []).append(title + where)

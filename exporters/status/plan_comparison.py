@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exporters.render.text import Tone, describe_gap, format_duration
-from exporters.status.active_findings import ActiveFinding, list_alerting, list_notes
+from exporters.status.active_findings import ActiveFinding
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.thresholds import BURNS
@@ -36,7 +36,8 @@ AT_EQUAL_LOAD = {name for name, rule in RULES.items() if rule.method in (judge_t
 """Rules whose verdicts expect the benchmark value at the same load."""
 
 SLO = "SLO"
-"""Label of a planned value that is an objective."""
+LABELS = {"slo": SLO, "workload": "of prompt tokens", "cost": "planned"}
+"""Labels of planned values by their part of the plan."""
 
 HELD_BACK = ("QueueGrowing", "KvCacheCascade", "EngineStalled")
 """Rules that find requests held back: a completed rate below the usable one is no good sign while one of them fires."""
@@ -47,7 +48,7 @@ OVERLOAD = (*HELD_BACK, *BURNS, "AvailabilityBurn", "LoadBeyondBenchmark", "Dema
 NOTHING_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no data in the last 5 minutes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PlannedValue:
     """Planned number and its label ("SLO", "at usable load")."""
 
@@ -60,8 +61,8 @@ class ComparisonRow:
     """Compared number: its signal, its rules, and its value in the plan, at `path` or else in the curve at usable load.
 
     The rules are all page and ticket rules about the number, so tiles and findings agree. With `more_is_better`, below
-    the plan is worse. An `optional` number is left out without a planned value. A `judged_by_plan` number has no rule:
-    its planned value is its limit.
+    the plan is worse. An `optional` number is left out without a planned value. The limit of a number that is
+    `judged_by_plan` is its planned value.
     """
 
     key: str
@@ -69,7 +70,6 @@ class ComparisonRow:
     signal: str
     rules: tuple[str, ...]
     path: str = ""
-    label: str = ""
     in_curve: bool = False
     more_is_better: bool = False
     optional: bool = False
@@ -116,22 +116,24 @@ class PlanComparison:
         if self.planned is None or isinstance(self.now, Missing):
             return result.status, "no finding"
         if self.planned.text != SLO:
-            return result.status, "no finding" if self.is_worse else self._as_planned
+            return result.status, self._plan_words
         if self.is_worse:
             return Status.UNKNOWN, "beyond the SLO, no finding yet"
         # Its bounds may lie on both sides.
-        may_break = (self.now.value or 0.0) > self.planned.value
-        return (Status.UNKNOWN, "may be beyond the SLO") if may_break else (result.status, "within the SLO")
+        if (self.now.value or 0.0) > self.planned.value:
+            return Status.UNKNOWN, "may be beyond the SLO"
+        return result.status, "within the SLO"
 
     def _state_by_plan(self) -> tuple[Tone, str]:
-        times = self.times_planned
-        if times is None:
+        if self.times_planned is None:
             return Status.UNKNOWN, ""
-        return ("note", f"{number(times, '')}x the plan") if self.is_worse else (Status.OK, self._as_planned)
+        if self.is_worse:
+            return "note", f"{number(self.times_planned, '')}x the plan"
+        return Status.OK, self._plan_words
 
     @property
-    def _as_planned(self) -> str:
-        return "no finding" if self.is_overloaded else "as planned"
+    def _plan_words(self) -> str:
+        return "no finding" if self.is_worse or self.is_overloaded else "as planned"
 
     @property
     def times_planned(self) -> float | None:
@@ -146,16 +148,15 @@ class PlanComparison:
         """Return whether the number is certainly worse than the plan, independent of its rules."""
         if self.planned is None or isinstance(self.now, Missing):
             return False
-        end = self.now.high if self.row.more_is_better else self.now.low
-        if end is None:
-            return False
-        return end < self.planned.value if self.row.more_is_better else end > self.planned.value
+        low, high = self.now.low, self.now.high
+        if self.row.more_is_better:
+            return high is not None and high < self.planned.value
+        return low is not None and low > self.planned.value
 
 
 def compare_with_plan(tier: TierStatus, rows: Iterable[ComparisonRow] = ()) -> tuple[PlanComparison, ...]:
     """Return `rows`, by default every row of ROWS, for a tier, in order."""
-    active = (*list_alerting(tier), *list_notes(tier))
-    compared = (_compare(row, tier, active) for row in rows or ROWS)
+    compared = [_compare(row, tier, (*tier.alerting, *tier.notes)) for row in rows or ROWS]
     return tuple(number for number in compared if number.planned is not None or not number.row.optional)
 
 
@@ -208,19 +209,22 @@ def _read(row: ComparisonRow, tier: TierStatus, window: Window) -> SignalValue:
 
 
 def _read_plan(row: ComparisonRow, context: TierContext) -> PlannedValue | None:
+    plan, curve = context.plan, context.curve
     if row.key == PER_REPLICA:
         return None if context.capacity is None else _describe_capacity(context.capacity)
-    plan, curve = context.plan, context.curve
-    value = plan.value_at(row.path) if plan is not None and row.path else None
-    if value is not None and row is not COST:
-        return PlannedValue(value=value, text=row.label)
+    if plan is None:
+        return None
+    value = plan.value_at(row.path) if row.path else None
     if row is COST:
         cost = planned_cost(context)
-        price = cost.per_million_tokens if cost is not None else None
-        return None if price is None else PlannedValue(value=price, text=f"at {value:.0%} of capacity")
-    point = operating_point(plan) if plan is not None and row.in_curve else None
+        if cost is None or cost.per_million_tokens is None:
+            return None
+        return PlannedValue(cost.per_million_tokens, f"at {value:.0%} of capacity")
+    if value is not None:
+        return PlannedValue(value, LABELS[row.path.partition(".")[0]])
+    point = operating_point(plan) if row.in_curve else None
     value = curve.value_at(row.key, point) if curve is not None and point is not None else None
-    return None if value is None else PlannedValue(value=value, text="at usable load")
+    return None if value is None else PlannedValue(value, "at usable load")
 
 
 def _describe_capacity(capacity: Capacity) -> PlannedValue:
@@ -229,62 +233,37 @@ def _describe_capacity(capacity: Capacity) -> PlannedValue:
     if capacity.source is CapacitySource.PRODUCTION:
         text += ", by production"
         text += "" if capacity.planned_rps is None else f" ({capacity.planned_rps:.3g} by the plan)"
-    return PlannedValue(value=capacity.rps, text=text)
+    return PlannedValue(capacity.rps, text)
 
 
-def _rules_about(*signals: str) -> tuple[str, ...]:
-    """Return the page and ticket rules that judge one of the signals. Report rules never colour a number."""
-    rules = (rule for rule in RULES.values() if rule.severity is not Severity.REPORT)
-    return tuple(rule.name for rule in rules if rule.signal in signals)
+def _row(key: str, title: str, *rules: str, judged: Iterable[str] = (), **options: Any) -> ComparisonRow:
+    """Return a row of the signal `key`, with the page and ticket rules that judge it or a signal of `judged`.
 
-
-def _row(key: str, title: str, *rules: str, **options: Any) -> ComparisonRow:
-    """Return a row of the signal `key`. `rules` add to those that judge this signal."""
-    rules = tuple(dict.fromkeys((*_rules_about(key), *rules)))
-    return ComparisonRow(**{"key": key, "title": title, "signal": key, "rules": rules, **options})
-
-
-def _slo_row(key: str, title: str, **options: bool) -> ComparisonRow:
-    return _row(key, title, path=f"slo.{key}", label=SLO, **options)
+    `rules` add to these. Report rules never colour a number.
+    """
+    signals, loud = {key, *judged}, [rule for rule in RULES.values() if rule.severity is not Severity.REPORT]
+    names = dict.fromkeys([*(rule.name for rule in loud if rule.signal in signals), *rules])
+    return ComparisonRow(**{"key": key, "title": title, "signal": key, "rules": tuple(names), **options})
 
 
 PER_REPLICA = "completed_rps_per_replica"
+LOAD = ("completed_rps", "arrival_rps", "fleet_utilization")
+OF_PROMPT = "workload.prefix_hit_ratio"
+ENERGY = "cost.joules_per_generated_token"
 
 COST = _row("cost_per_million_tokens", "Cost per million tokens", path="cost.planned_utilization", judged_by_plan=True)
 """Cost of a million output tokens. It also tells an oversized tier."""
 
-ENERGY = _row(
-    "energy_per_generated_token",
-    "Energy per generated token",
-    path="cost.joules_per_generated_token",
-    label="planned",
-    optional=True,
-    judged_by_plan=True,
-)
-
 ROWS: tuple[ComparisonRow, ...] = (
-    _slo_row("ttft_p99_seconds", "TTFT P99"),
-    _slo_row("tpot_p99_seconds", "TPOT P99"),
-    _slo_row("itl_p99_seconds", "ITL P99", optional=True),
-    _slo_row("e2e_p99_seconds", "E2E P99", optional=True),
-    _row(
-        PER_REPLICA,
-        "Requests per replica",
-        *_rules_about("completed_rps", "arrival_rps", "fleet_utilization"),
-        *HELD_BACK,
-        signal="completed_rps",
-    ),
+    _row("ttft_p99_seconds", "TTFT P99", path="slo.ttft_p99_seconds"),
+    _row("tpot_p99_seconds", "TPOT P99", path="slo.tpot_p99_seconds"),
+    _row("itl_p99_seconds", "ITL P99", path="slo.itl_p99_seconds", optional=True),
+    _row("e2e_p99_seconds", "E2E P99", path="slo.e2e_p99_seconds", optional=True),
+    _row(PER_REPLICA, "Requests per replica", *HELD_BACK, judged=LOAD, signal=LOAD[0]),
     _row("kv_utilization", "KV cache in use", in_curve=True),
-    _row(
-        "prefix_hit_ratio",
-        "Prefix cache hits",
-        path="workload.prefix_hit_ratio",
-        label="of prompt tokens",
-        in_curve=True,
-        more_is_better=True,
-    ),
+    _row("prefix_hit_ratio", "Prefix cache hits", path=OF_PROMPT, in_curve=True, more_is_better=True),
     _row("eviction_rate", "Evictions per request", "KvCacheCascade", in_curve=True),
     _row("gpu_utilization", "GPU utilisation", in_curve=True, more_is_better=True),
     COST,
-    ENERGY,
+    _row("energy_per_generated_token", "Energy per generated token", path=ENERGY, optional=True, judged_by_plan=True),
 )

@@ -1,7 +1,4 @@
-"""Frozen records of the agent's state at the end of a cycle, the only input of pages and metrics.
-
-The agent fills them and exporters print them.
-"""
+"""State of the agent at the end of a cycle, the only input of pages and metrics. Times are unix seconds."""
 
 from __future__ import annotations
 
@@ -9,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from exporters.render.text import Tone
+from exporters.status.active_findings import ActiveFinding, ActiveIncident, list_active_findings, list_active_incidents
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, is_lasting, step_incident_alerts
 from rules.evaluator.incidents import Incident, group_incidents
@@ -20,7 +20,7 @@ from rules.telemetry.signals import SignalValue
 from rules.telemetry.windows import Window
 from rules.verdicts.context import ForecastPoint
 from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import IdleReplicas, RuleResult, Subject, Verdict
+from rules.verdicts.verdict import IdleReplicas, RuleResult, Status, Subject, Unknown, Verdict
 
 if TYPE_CHECKING:
     # A node forecasts nothing, and does not load what writes a forecast.
@@ -32,14 +32,12 @@ DAY_SECONDS = 86_400.0
 """Seconds that pages look back."""
 
 MISSES_UNTIL_GONE = 3
-"""Scrapes that a replica may miss before its series vanish (DESIGN 6; METRICS trap 12: targets are gone after 2-3)."""
+"""Scrapes that a replica may miss before its series vanish (DESIGN 6; METRICS trap 12)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuStatus:
-    """GPU of a replica. `counters` are running sums of accepted increases and `gauges` are present levels, by family
-    name. `gaps` holds the reason of a missing family. `sampled` names families from a plain poll.
-    """
+    """GPU of a replica: running sums and present levels by family, the reasons of `gaps`, families of a plain poll."""
 
     gpu: str
     product: str
@@ -51,12 +49,10 @@ class GpuStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
-    """Replica of a tier. `totals` are running sums of accepted increases since the agent started: counters, and a
-    histogram part per family. A family restarts when the engine's bucket edges change.
+    """Replica of a tier. `totals` are running sums since the agent started, with one grid of buckets a family.
 
-    `url` contains no credentials, as it is shown. `last_seen` is the time of the last good page (unix seconds, None
-    before any). `misses` counts failed scrapes since then. `gauges` are the levels of that page. `versions` is the
-    known release range ("after 0.29.0").
+    `url` has no credentials. `last_seen` is the time of the last good page, whose levels `gauges` are. `misses` counts
+    failed scrapes since then. `versions` is the known release range ("after 0.29.0").
     """
 
     tier: str
@@ -89,7 +85,7 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendPoint:
-    """Readings of a closed minute of a tier. `t` is its end in unix seconds."""
+    """Readings of a closed minute of a tier, which ends at `t`."""
 
     t: float
     readings: Mapping[str, SignalValue]
@@ -99,12 +95,9 @@ class TrendPoint:
 class ForecastStatus:
     """Forecast of a tier and its replica counts. Outdated values are None, with the reason in `gap`.
 
-    Rates are work per second, in requests of the lengths that capacity counts: `now_rps` at present, `at_lead` forecast
-    at lead time, `for_now` forecast earlier for this moment. `now_requests`, `requests_at_lead` and `requests_for_now`
-    are the requests themselves, and `requests` their forecast (None: no lengths are known, so work is requests).
-    `prewarm` holds the recommendation, the day's schedule and its recent worth. `minimum_warm` is a replica count,
-    `ready` the replicas that are up. `is_burning` says that a finding of the SLO is open. `trouble` is the reason if no
-    newer forecast exists.
+    Rates are work per second, in requests of the lengths that capacity counts: at present, forecast at lead time, and
+    forecast earlier for now. Those of `requests` are the requests themselves (without a forecast: work is requests).
+    `is_burning` says that a finding of the SLO is open. `trouble` is the reason if no newer forecast exists.
     """
 
     forecast: ForecastResult | None = None
@@ -126,23 +119,19 @@ class ForecastStatus:
     @property
     def decision(self) -> Recommendation | None:
         """Return the recommendation for the replicas that are up, None without one."""
-        recommendation = self.prewarm.recommendation if self.prewarm is not None else None
-        return (
-            recommendation.with_present(self.ready, is_burning=self.is_burning) if recommendation is not None else None
-        )
+        if self.prewarm is None or self.prewarm.recommendation is None:
+            return None
+        return self.prewarm.recommendation.with_present(self.ready, is_burning=self.is_burning)
 
     @property
     def recommended(self) -> int | None:
         """Return the recommended replicas, None (never 0) if there is no recommendation."""
-        recommendation = self.decision
-        return recommendation.replicas if recommendation is not None else None
+        return self.decision and self.decision.replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastHealth:
-    """Forecast worker counters since start: results, and failures by kind. `last_seconds` is the duration of the last
-    round, `memory_bytes` the worker's memory then (None without a worker). `troubles` are sentences.
-    """
+    """Results and failures by kind since the start, duration and memory of the last round, sentences of `troubles`."""
 
     runs: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
@@ -167,11 +156,10 @@ class ExportScope(StrEnum):
         return self is not ExportScope.REPLICAS or subject.replica is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TierStatus:
-    """Tier of the plan. `recent` summarises its windows of the last 5 minutes, None before the first. `findings` are
-    open findings and those of the last day, newest first. `trend` is the last hour, oldest first. `step13` is the Step
-    13 sentence for this plan version, None before it. `forecast` is None on agents without forecasts (a node).
+    """Tier of the plan. `recent` is the sum of the last 5 minutes, `trend` the last hour, oldest first. `findings` are the
+    open ones and those of the last day, newest first. `step13` is the sentence of the plan's version, None before it.
 
     `parts` are replicas of another machine with GPUs here: only name, pool and GPUs count. `observed_seconds` is how
     long the tier was observed in the last days, None if nothing counts it.
@@ -200,17 +188,48 @@ class TierStatus:
     @property
     def surplus(self) -> IdleReplicas | None:
         """Return the surplus replicas of the days judged (DESIGN 3.22), None before so many were seen."""
-        verdicts = (
-            result for result in self.results if isinstance(result, Verdict) and result.rule == "UtilizationTrap"
-        )
-        return next((verdict.idle for verdict in verdicts), None)
+        return next((verdict.idle for verdict in self.verdicts if verdict.rule == "UtilizationTrap"), None)
+
+    @cached_property
+    def active(self) -> tuple[ActiveFinding, ...]:
+        """Return all active findings, also those that send no alert (DESIGN 3.10), worst first."""
+        return list_active_findings(self.findings, self.results)
+
+    @property
+    def alerting(self) -> list[ActiveFinding]:
+        return [finding for finding in self.active if not finding.is_note]
+
+    @property
+    def notes(self) -> list[ActiveFinding]:
+        """Return active findings that send no alert. They do not affect the state of the tier."""
+        return [finding for finding in self.active if finding.is_note]
+
+    @property
+    def likely(self) -> list[ActiveFinding]:
+        """Return the findings that will alert once they are certain."""
+        return [note for note in self.notes if not note.is_reported]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [result for result in self.results if isinstance(result, Verdict)]
+
+    @property
+    def unknowns(self) -> list[Unknown]:
+        return [result for result in self.results if isinstance(result, Unknown)]
+
+    @property
+    def tone(self) -> Tone:
+        """Return the severity of the worst finding, a note where it is likely, unknown if no rule has a verdict."""
+        findings = self.alerting or self.likely
+        if findings:
+            return findings[0].tone
+        return Status.OK if self.verdicts else Status.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertmanagerHealth:
-    """Delivery to an Alertmanager. `posts` are finished rounds, `alerts` the accepted alerts, `failures` the failed
-    rounds. `firing` is of the last round. `refused` holds the reason of each refused alert. `trouble` is a sentence
-    while posting fails. `last_success_at` is unix seconds, None before any.
+    """Delivery to an Alertmanager: finished and failed rounds and accepted alerts since the start. `firing` is of the last
+    round. `refused` holds the reason of each refused alert. `trouble` is a sentence while posting fails.
     """
 
     alertmanager: str
@@ -234,9 +253,8 @@ class WebhookHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryHealth:
-    """Discovery of engine pods. `trouble` is a sentence while the API gives no pods, `age_seconds` the duration of
-    that. Pod counts: `watched`, and `starting` among watched pods and those without an address. `left_out` has a sentence for each
-    rejected candidate. `notes` are sentences about uncertain pods.
+    """Discovery of engine pods. `trouble` is a sentence while the API gives no pods, `age_seconds` its duration. Pods are
+    counted. `left_out` has a sentence for each rejected candidate, `notes` for each uncertain pod.
     """
 
     trouble: str | None = None
@@ -249,8 +267,8 @@ class DiscoveryHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreHealth:
-    """Store reads since start. `failures` are queries without a complete result, by kind. `in_sight` holds the reason
-    for each tier without data, empty if it has data.
+    """Queries of a store since the start, and those without a complete result by kind. `in_sight` holds the reason for
+    each tier without data, "" if it has data.
     """
 
     place: str
@@ -262,9 +280,8 @@ class StoreHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryHealth:
-    """Delivery of reports to a destination. Counts are since start: delivered reports, failed attempts that are
-    retried, and dropped reports. `pending` reports wait until `next_at` (unix seconds). `trouble` is the reason if the
-    newest report was not delivered.
+    """Delivery of reports to a destination: delivered and dropped reports and failed attempts since the start. `pending`
+    reports wait until `next_at`. `trouble` is the reason if the newest report was not delivered.
     """
 
     destination: str
@@ -279,9 +296,7 @@ class DeliveryHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportHealth:
-    """Weekly report. Times are unix seconds. `newest` is the name of the last report, "" before any. `trouble` is the
-    reason of an overdue report, `failures` counts failed attempts since start.
-    """
+    """Weekly report. `newest` is the name of the last one, `trouble` the reason why one is overdue."""
 
     next_at: float
     made_at: float | None = None
@@ -295,14 +310,11 @@ class ReportHealth:
 
 @dataclass(kw_only=True)
 class AgentHealth:
-    """Health of the agent. The daemon counts in it, from its start.
+    """Health of the agent, counted from its start. Troubles and problems are sentences. The web server adds `web_*`.
 
-    `history_trouble`, `config_trouble` and `gpu_problems` hold sentences, None or empty if healthy.
-    `last_cycle_at` is the end of the last cycle that succeeded (unix seconds). `failed_in_row` cycles have failed since.
-
-    `unbooked_minutes` wait to be written to the history, `dropped_minutes` are lost (minutes of a replica).
-    `scrape_failures` counts by tier, replica and kind. The web server adds `web_*`. These are None if the feature is
-    off: `webhook`, `forecasting`, `discovery`, `reporting` and `store`.
+    `failed_in_row` cycles failed since the last one that succeeded, at `last_cycle_at`. Minutes are those of replicas:
+    `unbooked_minutes` wait to be written to the history, `dropped_minutes` are lost. `scrape_failures` counts by tier,
+    replica and kind. A part that is off is None.
     """
 
     cycles: int = 0
@@ -330,10 +342,9 @@ class AgentHealth:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentStatus:
-    """State at the end of a cycle. `foreign` are foreign alerts and `events` the events of the last day.
-    `simulated` is the banner text for simulated targets, "" in production. `external_url` is the address of the status
-    page for people, "" if not configured. `config` is the absolute path of the configuration. Incidents are grouped here
-    once, for every page and metric.
+    """State at the end of a cycle, with alerts of others and events of the last day. `simulated` is the banner of simulated
+    targets, `external_url` the address of the page for people, `config` the absolute path of the configuration. Incidents
+    are grouped once, for every page and metric.
     """
 
     role: str
@@ -354,18 +365,19 @@ class AgentStatus:
         return {tier.name: group_incidents(tier.findings, tier.results, self.now) for tier in self.tiers}
 
     @cached_property
+    def active_incidents(self) -> Mapping[str, tuple[ActiveIncident, ...]]:
+        """Return the incidents of each tier that alert now, the worst first."""
+        return {tier.name: list_active_incidents(tier.active, self.incidents[tier.name]) for tier in self.tiers}
+
+    @cached_property
     def exported_incidents(self) -> Mapping[str, tuple[Incident, ...]]:
         """Return the incidents of each tier among the findings whose series this agent exports."""
-        return {
-            tier.name: self.incidents[tier.name]
-            if tier.export_scope is ExportScope.ALL
-            else group_incidents(
-                (finding for finding in tier.findings if tier.export_scope.has_series(finding.subject)),
-                tier.results,
-                self.now,
-            )
-            for tier in self.tiers
-        }
+        exported = dict(self.incidents)
+        for tier in self.tiers:
+            if tier.export_scope is not ExportScope.ALL:
+                findings = [finding for finding in tier.findings if tier.export_scope.has_series(finding.subject)]
+                exported[tier.name] = group_incidents(findings, tier.results, self.now)
+        return exported
 
     @cached_property
     def incident_alerts(self) -> Mapping[str, tuple[IncidentAlert, ...]]:
@@ -378,5 +390,5 @@ class AgentStatus:
     @cached_property
     def timeline(self) -> tuple[TimelineEntry, ...]:
         """Return the last day, newest last."""
-        timeline_entries = (incident for incidents in self.incidents.values() for incident in incidents)
-        return list_entries(timeline_entries, self.foreign, self.events, self.now - DAY_SECONDS)
+        incidents = chain.from_iterable(self.incidents.values())
+        return list_entries(incidents, self.foreign, self.events, self.now - DAY_SECONDS)

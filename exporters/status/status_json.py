@@ -6,7 +6,6 @@ units. NaN and infinity are null.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -16,15 +15,14 @@ from exporters.documents.prewarm import prewarm_json
 from exporters.documents.replay import episode_json, incident_json, reading_json, unknown_json, verdict_json
 from exporters.documents.timeline import entry_json
 from exporters.render.text import copy_fields
-from exporters.status.active_findings import ActiveFinding, list_alerting, list_notes, list_unknowns, tier_state
+from exporters.status.active_findings import ActiveFinding
 from exporters.status.plan_comparison import PlanComparison, compare_with_plan
-from exporters.status.records import AgentHealth, AgentStatus, ForecastStatus, ReplicaStatus, TierStatus
+from exporters.status.records import AgentStatus, ForecastStatus, TierStatus
 from exporters.status.tier_overview import describe_state, headline, summarize_tier, worst_first
-from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert
 from rules.plan.schema import plan_version
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def status_json(status: AgentStatus) -> dict[str, Any]:
@@ -39,37 +37,37 @@ def status_json(status: AgentStatus) -> dict[str, Any]:
         "tiers": list(map(_tier, status.tiers)),
         "incidents": list(map(incident_json, incidents)),
         "alerts": list(map(_alert, alerts)),
-        "foreign_alerts": list(map(_foreign_alert, status.foreign)),
+        "foreign_alerts": status.foreign,
         "timeline": list(map(entry_json, status.timeline)),
-        "agent": _health(status.health),
+        "agent": status.health,
     }
     jsonable: dict[str, Any] = to_jsonable_python(document, inf_nan_mode="null")
+    for alert in jsonable["foreign_alerts"]:
+        alert["labels"] = dict(alert["labels"])
+    failures = sorted(status.health.scrape_failures.items())
+    keys = ("tier", "replica", "kind", "count")
+    jsonable["agent"]["scrape_failures"] = [dict(zip(keys, (*place, n), strict=True)) for place, n in failures]
     return jsonable
-
-
-def _rename_fields(record: Any, *left_out: str, **keys: str) -> dict[str, Any]:
-    """Return the fields of a record by name, without `left_out`. `keys` are those of fields with another key."""
-    names = [field.name for field in fields(record) if field.name not in left_out]
-    return {keys.get(name, name): getattr(record, name) for name in names}
 
 
 def _tier(tier: TierStatus) -> dict[str, Any]:
     plan = tier.context.plan
+    without_totals: Any = {"__all__": {"totals"}}
     return {
         "tier": tier.name,
-        "status": tier_state(tier),
+        "status": tier.tone,
         "state": describe_state(tier).words,
         "plan_version": plan_version(plan) if plan else None,
-        "verdicts": [_finding(finding) for finding in (*list_alerting(tier), *list_notes(tier))],
-        "unknowns": list(map(unknown_json, list_unknowns(tier))),
+        "verdicts": list(map(_finding, (*tier.alerting, *tier.notes))),
+        "unknowns": list(map(unknown_json, tier.unknowns)),
         "numbers": list(map(_number, compare_with_plan(tier))),
         "episodes": list(map(episode_json, tier.findings)),
         "trend": [
             {"t": point.t, "readings": {name: reading_json(value) for name, value in point.readings.items()}}
             for point in tier.trend
         ],
-        "replicas": list(map(_replica, tier.replicas)),
-        "parts": list(map(_replica, tier.parts)),
+        "replicas": to_jsonable_python(tier.replicas, exclude=without_totals),
+        "parts": to_jsonable_python(tier.parts, exclude=without_totals),
         "step13": tier.step13,
         "forecast": _forecast(tier.forecast) if tier.forecast else None,
     }
@@ -77,13 +75,8 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
 
 def _finding(finding: ActiveFinding) -> dict[str, Any]:
     silent = unknown_json(finding.silent) if finding.silent else None
-    own = {
-        "started_at": finding.finding.started_at,
-        "note": finding.is_note,
-        "severity": finding.words,
-        "silent": silent,
-    }
-    return verdict_json(finding.verdict) | own
+    own = {"started_at": finding.finding.started_at, "note": finding.is_note, "severity": finding.words}
+    return verdict_json(finding.verdict) | own | {"silent": silent}
 
 
 def _number(comparison: PlanComparison) -> dict[str, Any]:
@@ -97,25 +90,12 @@ def _number(comparison: PlanComparison) -> dict[str, Any]:
     }
 
 
-def _replica(replica: ReplicaStatus) -> dict[str, Any]:
-    keys = {"name": "replica", "versions": "engine_version", "cascade_stage": "kv_cascade_stage"}
-    return _rename_fields(replica, "tier", "totals", **keys)
-
-
 def _forecast(forecast: ForecastStatus) -> dict[str, Any]:
-    requests = {
-        "now_rps": forecast.now_requests,
-        "at_lead": forecast.requests_at_lead,
-        "for_now": forecast.requests_for_now,
-        "forecast": forecast_json(forecast.requests) if forecast.requests else None,
-    }
     return {
-        **copy_fields(forecast, "now_rps", "at_lead", "for_now", "cold_start", "gap", "trouble"),
-        "requests": requests,
-        "recommended_replicas": forecast.recommended,
-        "minimum_warm_replicas": forecast.minimum_warm,
-        "ready_replicas": forecast.ready,
+        **to_jsonable_python(forecast, exclude={"forecast", "requests", "prewarm"}),
+        "recommended": forecast.recommended,
         "forecast": forecast_json(forecast.forecast) if forecast.forecast else None,
+        "requests": forecast_json(forecast.requests) if forecast.requests else None,
         "prewarm": prewarm_json(forecast.prewarm) if forecast.prewarm else None,
     }
 
@@ -123,20 +103,3 @@ def _forecast(forecast: ForecastStatus) -> dict[str, Any]:
 def _alert(alert: IncidentAlert) -> dict[str, Any]:
     subject, sentence = copy_fields(alert.subject, "tier", "replica"), alert.incident.sentence
     return copy_fields(alert, "rule", "severity", "since") | subject | {"sentence": sentence}
-
-
-def _foreign_alert(alert: ExternalAlert) -> dict[str, Any]:
-    diagnosis = alert.diagnosis
-    flat = None
-    if diagnosis is not None:
-        flat = _rename_fields(diagnosis, "subject") | copy_fields(diagnosis.subject, "tier", "replica")
-    return _rename_fields(alert, "heard_at") | {"labels": dict(alert.labels), "diagnosis": flat}
-
-
-def _health(health: AgentHealth) -> dict[str, Any]:
-    failures = [
-        {"tier": tier, "replica": replica, "kind": kind, "count": count}
-        for (tier, replica, kind), count in sorted(health.scrape_failures.items())
-    ]
-    forecasting = _rename_fields(health.forecasting, runs="answers") if health.forecasting else None
-    return _rename_fields(health) | {"scrape_failures": failures, "forecasting": forecasting}

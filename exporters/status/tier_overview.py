@@ -8,19 +8,13 @@ too large. The status page, `/api/status` and `sizewatch status` print the same 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from exporters.render.text import SIGNS, Tone, format_clock, text_table
-from exporters.status.active_findings import (
-    ActiveIncident,
-    list_active_incidents,
-    list_likely,
-    list_notes,
-    pending_rules,
-    tier_state,
-)
+from exporters.status.active_findings import ActiveIncident
 from exporters.status.plan_comparison import COST, compare_with_plan
 from exporters.status.records import AgentStatus, TierStatus
 from rules.catalogue.registry import BY_NAME, margin_of
@@ -33,7 +27,8 @@ from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.wording import format_count, number
 from rules.verdicts.finding import LIKELY
-from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
+from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import FIRING, SEVERITY, Status
 
 TRAP = BY_NAME["UtilizationTrap"]
 
@@ -52,6 +47,9 @@ _COUNTED = {
 }
 """Words of the states in the headline, in its order."""
 
+LACKING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
+"""Gap reasons that last until the plan or the engine changes. Other gaps pass or need attention."""
+
 IDLE_SHARE = 0.9
 """Share (0-1) of the last hour's minutes in which an oversized tier idles: as much as rules need of their time."""
 
@@ -59,8 +57,7 @@ IDLE_MINUTES = 30
 """Minutes of the last hour that must be known before a tier is oversized: a shorter lull is no size."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierState:
+class TierState(NamedTuple):
     """State of a tier: a name for programs, its tone, and words for people."""
 
     name: str
@@ -68,7 +65,7 @@ class TierState:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Headline:
     """Verdict on the installation: a line, and a sentence about it and about what is not judged."""
 
@@ -83,22 +80,22 @@ def describe_state(tier: TierStatus) -> TierState:
     A certain finding for the report that the fleet is too large colours nothing, but such a tier is not as planned
     (DESIGN 3.23).
     """
-    status = tier_state(tier)
-    if status in FIRING:
-        return TierState(name=str(status), tone=status, words=str(status))
-    if status == Status.UNKNOWN:
-        return TierState(name=str(status), tone=status, words=NO_VERDICT)
-    if likely := list_likely(tier):
-        return TierState(name=LIKELY, tone=status, words=likely[0].named)
+    tone = tier.tone
+    if tone in FIRING:
+        return TierState(tone, tone, tone)
+    if tone == Status.UNKNOWN:
+        return TierState(tone, tone, NO_VERDICT)
+    if tier.likely:
+        return TierState(LIKELY, tone, tier.likely[0].named)
     if tier.context.plan is None:
-        return TierState(name="ok", tone=status, words=WITHOUT_PLAN)
+        return TierState("ok", tone, WITHOUT_PLAN)
     if tier.observed_seconds is not None and is_learning(tier.observed_seconds):
-        return TierState(name=LEARNING, tone="note", words=learning_words(tier.observed_seconds))
-    notes = (note.verdict for note in list_notes(tier) if note.verdict.certainty is Certainty.CERTAIN)
-    trap = next((verdict.sentence for verdict in notes if verdict.rule in TOO_LARGE), "")
-    if oversized := trap[:1].lower() + trap[1:] or _describe_idle(tier):
-        return TierState(name=OVERSIZED, tone="note", words=f"oversized: {oversized}")
-    return TierState(name="ok", tone=status, words=AS_PLANNED)
+        return TierState(LEARNING, "note", learning_words(tier.observed_seconds))
+    notes = [note.verdict for note in tier.notes if note.verdict.rule in TOO_LARGE]
+    sentences = [verdict.sentence for verdict in notes if verdict.certainty is Certainty.CERTAIN]
+    if oversized := "".join(sentences[:1]) or _describe_idle(tier):
+        return TierState(OVERSIZED, "note", f"oversized: {oversized[0].lower()}{oversized[1:]}")
+    return TierState("ok", tone, AS_PLANNED)
 
 
 def _describe_idle(tier: TierStatus) -> str:
@@ -120,16 +117,13 @@ def _describe_idle(tier: TierStatus) -> str:
             idle += is_below and _is_dear(price, cost.planned.value * target / below)
     if len(known) < IDLE_MINUTES or idle < IDLE_SHARE * len(tier.trend):
         return ""
-    surplus = tier.surplus
-    if surplus is None:
-        busiest, margin = max(known) * tier.replicas_up, margin_of(tier.context.limits)
-        surplus = compute_idle_replicas(tier.context.plan, tier.replicas_up, busiest, margin)
+    busiest, margin = max(known) * tier.replicas_up, margin_of(tier.context.limits)
+    surplus = tier.surplus or compute_idle_replicas(tier.context.plan, tier.replicas_up, busiest, margin)
     if not surplus.replicas:
         return ""
-    times = cost.times_planned
-    price_words = "" if times is None else f", {times:.2g}x the planned cost"
-    mean = sum(known) / len(known)
-    return f"{mean:.0%} used, {surplus.replicas:.1f} of {surplus.ready:.1f} replicas are surplus{price_words}"
+    mean, times = sum(known) / len(known), cost.times_planned
+    words = f"{mean:.0%} used, {surplus.replicas:.1f} of {surplus.ready:.1f} replicas are surplus"
+    return words if times is None else f"{words}, {times:.2g}x the planned cost"
 
 
 def _is_dear(price: SignalValue | None, limit: float) -> bool:
@@ -151,30 +145,33 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
     worst open incident; without one `certainty` is that of a likely finding.
     """
     state, plan, up = describe_state(tier), tier.context.plan, tier.replicas_up
-    incidents = list_active_incidents(tier, status.incidents[tier.name])
-    worst = incidents[0] if incidents else None
-    likely = LIKELY if state.name == LIKELY else ""
-    price = price_of(plan) if plan is not None else None
-    decision = tier.forecast.decision if tier.forecast is not None else None
-    return {
+    line: TierLine = {
         "tier": tier.name,
         "state": state.name,
         "tone": str(state.tone),
         "words": state.words,
         "replicas_up": up,
         "replicas_planned": plan.fleet.instances if plan is not None and plan.fleet is not None else None,
-        "recommended": decision.replicas if decision is not None else None,
-        "decision": decision.sentence if decision is not None else "",
+        "recommended": None,
+        "decision": "",
         "fleet_utilization": _estimate(tier, "fleet_utilization"),
         "ttft_p99_seconds": _estimate(tier, "ttft_p99_seconds"),
-        "gpu_hours_a_day": gpu_hours_a_day(up, price.gpus_per_replica) if price is not None else None,
-        "money_a_day": money_per_day(up, price) if price is not None else None,
-        "currency": price.currency if price is not None else "",
-        "incidents": len(incidents),
-        "incident": worst.root.title if worst is not None else "",
-        "certainty": Certainty.CERTAIN.value if worst is not None else likely,
-        "since": worst.incident.started_at if worst is not None else None,
+        "gpu_hours_a_day": None,
+        "money_a_day": None,
+        "currency": "",
+        "incidents": len(status.active_incidents[tier.name]),
+        "incident": "",
+        "certainty": LIKELY if state.name == LIKELY else "",
+        "since": None,
     }
+    if tier.forecast is not None and (decision := tier.forecast.decision) is not None:
+        line |= {"recommended": decision.replicas, "decision": decision.sentence}
+    if plan is not None and (price := price_of(plan)) is not None:
+        hours = gpu_hours_a_day(up, price.gpus_per_replica)
+        line |= {"gpu_hours_a_day": hours, "money_a_day": money_per_day(up, price), "currency": price.currency}
+    for worst in status.active_incidents[tier.name][:1]:
+        line |= {"incident": worst.root.title, "certainty": "certain", "since": worst.incident.started_at}
+    return line
 
 
 def _estimate(tier: TierStatus, signal: str) -> float | None:
@@ -187,21 +184,15 @@ def _estimate(tier: TierStatus, signal: str) -> float | None:
 
 def list_incidents(status: AgentStatus) -> list[tuple[TierStatus, ActiveIncident]]:
     """Return the open incidents of all tiers, the worst first."""
-    incidents = [
-        (tier, incident)
-        for tier in status.tiers
-        for incident in list_active_incidents(tier, status.incidents[tier.name])
-    ]
+    incidents = [(tier, incident) for tier in status.tiers for incident in status.active_incidents[tier.name]]
     return sorted(incidents, key=lambda pair: pair[1].worst.rank)
 
 
 def worst_first(status: AgentStatus) -> list[TierStatus]:
     """Return tiers by severity, likely findings below, then in configuration order: healthy tiers keep their place."""
-    return sorted(status.tiers, key=lambda tier: _place(tier_state(tier)))
-
-
-def _place(tone: Tone) -> tuple[int, bool]:
-    return (0, False) if tone == "note" else (-SEVERITY[Status(tone)], True)
+    ranks: dict[str, tuple[int, bool]] = {"note": (0, False)}
+    ranks |= {tone: (-SEVERITY[tone], True) for tone in Status}
+    return sorted(status.tiers, key=lambda tier: ranks[tier.tone])
 
 
 def headline(status: AgentStatus) -> Headline:
@@ -209,18 +200,16 @@ def headline(status: AgentStatus) -> Headline:
     incidents = list_incidents(status)
     if incidents:
         tier, first = incidents[0]
-        touched = len({candidate.name for candidate, _ in incidents})
-        where = f"{touched} of {len(status.tiers)} tiers" if touched > 1 else tier.name
-        title = first.root.title if touched == 1 else f"{first.root.title} in {tier.name}"
+        touched, where, title = {candidate.name for candidate, _ in incidents}, tier.name, first.root.title
+        if len(touched) > 1:
+            where, title = f"{len(touched)} of {len(status.tiers)} tiers", f"{title} in {tier.name}"
         text = f"{format_count(len(incidents), 'incident')} in {where}: {title}"
-        detail = f"{first.incident.sentence}. {_unanswered(status)}".rstrip()
-        return Headline(status=first.worst.tone, text=text, detail=detail)
+        return Headline(first.worst.tone, text, f"{first.incident.sentence}. {_unanswered(status)}".rstrip())
     if not status.tiers:
-        detail = "The configuration names no tier."
-        return Headline(status=Status.UNKNOWN, text="Nothing is watched", detail=detail)
-    if not any(isinstance(result, Verdict) for tier in status.tiers for result in tier.results):
+        return Headline(Status.UNKNOWN, "Nothing is watched", "The configuration names no tier.")
+    if not any(tier.verdicts for tier in status.tiers):
         detail = "The first verdicts follow a few minutes after the first scrapes."
-        return Headline(status=Status.UNKNOWN, text="No verdict yet", detail=detail)
+        return Headline(Status.UNKNOWN, "No verdict yet", detail)
     return _headline_of_states(status)
 
 
@@ -229,53 +218,55 @@ def _headline_of_states(status: AgentStatus) -> Headline:
     counts = Counter(state.words if state.name == "ok" else state.name for state in states)
     counted = [(counts[state], words) for state, words in _COUNTED.items() if counts[state]]
     (count, words), *others = counted
-    tone: Tone = Status.UNKNOWN if set(counts) == {LEARNING} else Status.OK
-    return Headline(
-        status="note" if counts[LIKELY] else tone,
-        text=", ".join([f"{format_count(count, 'tier')} {words}", *(f"{count} {words}" for count, words in others)]),
-        detail=_unanswered(status),
-    )
+    texts = [f"{format_count(count, 'tier')} {words}", *(f"{count} {words}" for count, words in others)]
+    tone: Tone = Status.OK
+    if counts[LIKELY]:
+        tone = "note"
+    elif set(counts) == {LEARNING}:
+        tone = Status.UNKNOWN
+    return Headline(tone, ", ".join(texts), _unanswered(status))
+
+
+def pending_rules(tier: TierStatus) -> set[str]:
+    """Return the page and ticket rules without a verdict for a reason that passes."""
+    names = {unknown.rule for unknown in tier.unknowns if unknown.reason not in LACKING}
+    return {name for name in names & BY_NAME.keys() if BY_NAME[name].severity is not Severity.REPORT}
 
 
 def _unanswered(status: AgentStatus) -> str:
     """Return the tiers without a plan, and the number of rules that wait for data."""
-    without = [tier.name for tier in status.tiers if tier.context.plan is None]
-    texts = []
+    texts, without = [], [tier.name for tier in status.tiers if tier.context.plan is None]
     if without:
         texts.append(f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no plan.")
-    count = sum(len(pending_rules(tier)) for tier in status.tiers)
-    if count:
+    if count := sum(len(pending_rules(tier)) for tier in status.tiers):
         texts.append(f"{format_count(count, 'rule')} cannot be judged now.")
     return " ".join(texts)
 
 
 def tier_cells(line: TierLine, now: float) -> dict[str, str]:
     """Return the cells of a line by column, "–" where a number is not known. Raise KeyError for another line."""
-    replicas, recommended, cost = str(line["replicas_up"]), "–", "–"
-    if line["replicas_planned"] is not None:
-        replicas += f" of {line['replicas_planned']}"
-    if line["recommended"] is not None:
-        recommended = str(line["recommended"])
-    if line["money_a_day"] is not None:
-        cost = amount(line["money_a_day"], line["currency"])
-    elif line["gpu_hours_a_day"] is not None:
-        cost = amount(line["gpu_hours_a_day"], "GPU-hours")
-    incident = line["incident"]
-    if line["since"] is not None:
-        incident += f", since {format_clock(line['since'], now)}"
-    if line["incidents"] > 1:
-        incident += f" and {line['incidents'] - 1} more"
-    used, ttft = line["fleet_utilization"], line["ttft_p99_seconds"]
-    return {
+    up, planned, more = line["replicas_up"], line["replicas_planned"], line["incidents"] - 1
+    cells = {
         "Tier": line["tier"],
         "State": line["words"],
-        "Replicas": replicas,
-        "Recommended": recommended,
-        "Used": "–" if used is None else f"{used:.0%}",
-        "TTFT P99": "–" if ttft is None else number(ttft, "seconds"),
-        "Cost a day": cost,
-        "Incident": incident,
+        "Replicas": f"{up}" if planned is None else f"{up} of {planned}",
+        "Recommended": _cell(line["recommended"], str),
+        "Used": _cell(line["fleet_utilization"], "{:.0%}".format),
+        "TTFT P99": _cell(line["ttft_p99_seconds"], partial(number, unit="seconds")),
+        "Cost a day": _cell(line["gpu_hours_a_day"], partial(amount, currency="GPU-hours")),
+        "Incident": line["incident"],
     }
+    if line["money_a_day"] is not None:
+        cells["Cost a day"] = amount(line["money_a_day"], line["currency"])
+    if line["since"] is not None:
+        cells["Incident"] += f", since {format_clock(line['since'], now)}"
+    if more > 0:
+        cells["Incident"] += f" and {more} more"
+    return cells
+
+
+def _cell(value: Any, describe: Callable[[Any], str]) -> str:
+    return "–" if value is None else describe(value)
 
 
 def overview_text(document: Mapping[str, Any]) -> str:

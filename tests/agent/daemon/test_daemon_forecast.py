@@ -65,14 +65,14 @@ def test_a_forecast_is_shown_exported_and_judged(tmp_path: Path) -> None:
         daemon.assembly.forecast(time.time())
         assert daemon.counts.cycle_errors == 0
         found = told(daemon)
-        assert found["recommended_replicas"] >= 1
-        assert found["ready_replicas"] == 1
+        assert found["recommended"] >= 1
+        assert found["ready"] == 1
         assert "The plan's 140 s are the lead" in found["prewarm"]["recommendation"]["lead_source"]
         assert found["forecast"]["method"] == "same as now"
-        assert metric(daemon, "sizewatch_recommended_replicas") == found["recommended_replicas"]
+        assert metric(daemon, "sizewatch_recommended_replicas") == found["recommended"]
         assert metric(daemon, "sizewatch_minimum_warm_replicas") == 1
         assert metric(daemon, "sizewatch_forecast_lead_seconds") == 140
-        assert health(daemon)["forecasting"]["answers"] == 1
+        assert health(daemon)["forecasting"]["runs"] == 1
         assert 30e6 < health(daemon)["forecasting"]["memory_bytes"] < 300e6
         page = ask(daemon).decode()
         assert "<h3>Forecast</h3>" in page
@@ -109,5 +109,5 @@ def test_the_schedule_makes_forecasts_by_itself(tmp_path: Path) -> None:
     with engines(1) as served:
         path = write(tmp_path, configuration(served, **ON))
         with running(path, speed=100.0) as daemon:
-            assert wait_for(lambda: health(daemon)["forecasting"]["answers"] >= 2)
+            assert wait_for(lambda: health(daemon)["forecasting"]["runs"] >= 2)
             assert daemon.counts.cycle_errors == 0

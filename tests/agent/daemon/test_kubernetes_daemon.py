@@ -70,7 +70,7 @@ def status(daemon: Daemon) -> dict[str, Any]:
 
 
 def replicas(daemon: Daemon) -> dict[str, dict[str, Any]]:
-    return {one["replica"]: one for tier in status(daemon)["tiers"] for one in tier["replicas"]}
+    return {one["name"]: one for tier in status(daemon)["tiers"] for one in tier["replicas"]}
 
 
 def up(daemon: Daemon) -> set[str]:
@@ -252,7 +252,7 @@ def test_worker_gpus_belong_to_leader(tmp_path: Path, kube: Kube) -> None:
         assert series(daemon, "sizewatch_gpu_info")[0].count('replica="llm/deep-3"') == 1
         assert series(daemon, "sizewatch_target_up") == []
         assert replicas(daemon) == {}
-        assert status(daemon)["tiers"][0]["parts"][0]["replica"] == "llm/deep-3"
+        assert status(daemon)["tiers"][0]["parts"][0]["name"] == "llm/deep-3"
 
 
 def test_claimed_gpu_makes_pod_a_target(tmp_path: Path, kube: Kube) -> None:

@@ -127,16 +127,16 @@ def _values(prometheus: str) -> Iterator[tuple[str, set[str]]]:
             yield f"{dashboard.uid} {variable['name']}", {row["metric"].get(asked[2], "") for row in rows}
 
 
-def test_every_query_answers_but_those_about_what_this_fleet_has_not(asked: Asked) -> None:
+def test_queries_answer_for_what_fleet_has(asked: Asked) -> None:
     assert asked.silent == []
 
 
-def test_the_list_of_what_this_fleet_has_not_hides_nothing(asked: Asked) -> None:
+def test_absent_metrics_are_really_absent(asked: Asked) -> None:
     assert asked.there & set(EMPTY) == set()
     assert len(asked.there) > 60
 
 
-def test_variables_offer_what_there_is_and_need_no_cluster(asked: Asked) -> None:
+def test_variables_need_no_cluster(asked: Asked) -> None:
     assert asked.values["sizewatch-fleet cluster"] == {""}
     assert asked.values["sizewatch-fleet tier"] >= {"quiet", "noisy", "cascade", "code", "chat"}
     assert asked.values["sizewatch-tier replica"] == {"quiet-0", "quiet-1"}

@@ -85,7 +85,7 @@ def test_a_query_reads_only_what_sizewatch_exports() -> None:
         assert {base(name) for name in named(expr)} <= exported, (uid, title)
 
 
-def test_a_query_names_only_labels_of_its_metrics() -> None:
+def test_query_names_labels_of_its_metrics() -> None:
     """Prometheus adds `cluster` and `instance`, and buckets have `le`."""
     labels = {metric.name: {*metric.labels, "cluster", "instance"} for metric in self_metrics.ALL}
     for uid, title, expr in QUERIES:
@@ -96,7 +96,7 @@ def test_a_query_names_only_labels_of_its_metrics() -> None:
             assert any(label in each for each in known), (uid, title, label)
 
 
-def test_counters_and_buckets_are_read_as_rates_and_nothing_else_is() -> None:
+def test_only_counters_are_read_as_rates() -> None:
     for uid, title, expr in QUERIES:
         ranged = {node.vector_selector.name for node in nodes(expr) if isinstance(node, MatrixSelector)}
         for name in named(expr):
@@ -119,7 +119,7 @@ def test_no_aggregation_loses_the_tier() -> None:
             assert ("tier" in node.modifier.labels) != without, (uid, title)
 
 
-def test_quantiles_are_of_buckets_of_one_tier_and_one_release() -> None:
+def test_quantiles_keep_tier_and_release() -> None:
     """Other releases may have other bucket edges: their buckets must not be added up."""
     found = 0
     for uid, title, expr in QUERIES:
@@ -144,11 +144,11 @@ def test_every_number_is_about_the_chosen_tiers() -> None:
 
 
 @pytest.mark.parametrize("uid", [one.uid for one in DASHBOARDS if one.uid != "sizewatch-fleet"])
-def test_a_dashboard_about_one_tier_takes_one_and_not_a_pattern(uid: str) -> None:
+def test_tier_dashboard_takes_no_pattern(uid: str) -> None:
     assert not [title for own, title, expr in QUERIES if own == uid and 'tier=~"' in expr]
 
 
-def test_all_that_the_plan_says_as_a_number_is_shown_somewhere() -> None:
+def test_every_planned_number_is_shown() -> None:
     shown = {base(name) for _, _, expr in QUERIES for name in named(expr)}
     planned = {metric.name for metric in self_metrics.OWN if metric.name.startswith("sizewatch_plan_")}
     assert planned <= shown

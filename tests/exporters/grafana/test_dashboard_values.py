@@ -111,7 +111,7 @@ def test_the_numbers_are_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_unlike_releases_have_lines_of_their_own_and_no_cluster_is_no_label(tmp_path: Path) -> None:
+def test_releases_have_lines_of_their_own(tmp_path: Path) -> None:
     lines = f"count({only(q.quantile(0.5, 'ttft_seconds'), 't')})"
     release = 'label_replace(vector(1), "engine_version", "1", "", "")'
     first = f"{only(q.quantile(0.5, 'ttft_seconds'), 't')} and on (engine_version) {release}"
@@ -120,7 +120,7 @@ def test_unlike_releases_have_lines_of_their_own_and_no_cluster_is_no_label(tmp_
 
 
 @pytest.mark.slow
-def test_two_agents_that_name_unlike_releases_for_a_while_are_no_error(tmp_path: Path) -> None:
+def test_agents_naming_unlike_releases_agree(tmp_path: Path) -> None:
     """One agent sees an upgrade a scrape before the other."""
     late = series("replica_info", "t", "r1", agent="c", more=f'{MODEL},engine="e",engine_version="0"')
     lines = f"count({only(q.quantile(0.5, 'ttft_seconds'), 't')})"
@@ -128,14 +128,14 @@ def test_two_agents_that_name_unlike_releases_for_a_while_are_no_error(tmp_path:
 
 
 @pytest.mark.slow
-def test_without_a_request_there_is_no_quantile_rather_than_no_number(tmp_path: Path) -> None:
+def test_no_request_gives_no_quantile(tmp_path: Path) -> None:
     still = {name: "5x60" if "_bucket{" in name else values for name, values in told().items()}
     lines = f"vector(1) unless on () ({only(q.quantile(0.99, 'ttft_seconds'), 't')})"
     assert not differences(tmp_path, None, [Case(series=still, values=[("10m", lines, 1.0)])])
 
 
 @pytest.mark.slow
-def test_a_tier_without_running_replicas_has_no_load_and_no_cost_rather_than_none(tmp_path: Path) -> None:
+def test_stopped_tier_has_no_load_or_cost(tmp_path: Path) -> None:
     cases = [
         ("10m", f"vector(1) unless on () ({only(expr, 'u')})", 1.0)
         for expr in (q.COST_PER_MILLION, q.REQUESTS_FOR_MONEY)
@@ -143,7 +143,7 @@ def test_a_tier_without_running_replicas_has_no_load_and_no_cost_rather_than_non
     assert not differences(tmp_path, None, [Case(series=told(), values=cases)])
 
 
-def test_names_of_the_expressions_are_those_of_the_metrics() -> None:
+def test_expressions_use_names_of_metrics() -> None:
     assert {name.partition("{")[0] for name in told()} <= {m.name for m in self_metrics.ALL} | {
         names.bucket("ttft_seconds")
     }

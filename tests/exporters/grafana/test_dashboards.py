@@ -26,14 +26,14 @@ def drawn(uid: str) -> list[dict[str, Any]]:
     return [panel for panel in list_panels(MODELS[uid]) if panel["type"] != "row"]
 
 
-def test_uids_are_for_good_and_panels_few_enough_to_read() -> None:
+def test_uids_stay_and_panels_are_few() -> None:
     """Links, alerts and bookmarks hold the uids: a change here breaks other people's."""
     assert list(MODELS) == ["sizewatch-fleet", "sizewatch-tier", "sizewatch-forecast", "sizewatch-itself"]
     assert sum(len(drawn(uid)) for uid in MODELS) <= 80
 
 
 @EVERY
-def test_ids_are_unique_and_no_panel_lies_on_another(uid: str) -> None:
+def test_ids_are_unique_and_panels_apart(uid: str) -> None:
     panels = list_panels(MODELS[uid])
     assert len({panel["id"] for panel in panels}) == len(panels)
     # A folded row has a place of its own for its panels: what follows moves down when it is opened.
@@ -47,7 +47,7 @@ def test_ids_are_unique_and_no_panel_lies_on_another(uid: str) -> None:
             taken |= cells
 
 
-def test_what_an_operator_reads_of_a_tier_is_open_and_the_rest_loads_when_asked_for() -> None:
+def test_rows_for_operators_are_open() -> None:
     rows = [panel for panel in MODELS["sizewatch-tier"]["panels"] if panel["type"] == "row"]
     assert all(row["collapsed"] is bool(row["panels"]) for row in rows)
     assert [row["title"] for row in rows if not row["collapsed"]] == [
@@ -58,7 +58,7 @@ def test_what_an_operator_reads_of_a_tier_is_open_and_the_rest_loads_when_asked_
 
 
 @EVERY
-def test_every_panel_has_words_and_legends_and_money_its_currency(uid: str) -> None:
+def test_panels_have_words_legends_and_currency(uid: str) -> None:
     titles = [panel["title"] for panel in drawn(uid)]
     assert sorted(titles) == sorted(set(titles))
     for panel in drawn(uid):
@@ -75,7 +75,7 @@ def test_every_panel_has_words_and_legends_and_money_its_currency(uid: str) -> N
 
 
 @EVERY
-def test_the_model_is_one_that_every_grafana_from_10_on_takes(uid: str) -> None:
+def test_grafana_from_10_takes_the_model(uid: str) -> None:
     """Import asks for nothing, provisioning fills nothing in: the data source is a variable, the database id is Grafana's."""
     model = MODELS[uid]
     assert 39 <= model["schemaVersion"] <= 42
@@ -88,7 +88,7 @@ def test_the_model_is_one_that_every_grafana_from_10_on_takes(uid: str) -> None:
             assert set(re.findall(r"\[([^\]]+)\]", target["expr"])) <= {"$__rate_interval"}, panel["title"]
 
 
-def test_variables_narrow_from_cluster_and_model_to_tier_and_replica() -> None:
+def test_variables_narrow_from_cluster_to_replica() -> None:
     named = {uid: [each["name"] for each in model["templating"]["list"]] for uid, model in MODELS.items()}
     assert named["sizewatch-tier"] == ["datasource", "cluster", "model", "tier", "replica"]
     assert named["sizewatch-fleet"] == named["sizewatch-forecast"] == ["datasource", "cluster", "model", "tier"]
@@ -102,7 +102,7 @@ def test_variables_narrow_from_cluster_and_model_to_tier_and_replica() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, look in LOOKS.items() if look.limits])
-def test_limits_are_the_catalogues_in_order_and_some_panel_draws_them(name: str) -> None:
+def test_panels_draw_limits_of_the_catalogue(name: str) -> None:
     limits, steps = LOOKS[name].limits, LOOKS[name].list_steps()
     assert steps[0][0] is None
     assert [value for value, _ in steps[1:]] == sorted(BY_NAME[rule].thresholds[key].value for rule, key, _ in limits)
@@ -116,7 +116,7 @@ def test_limits_are_the_catalogues_in_order_and_some_panel_draws_them(name: str)
     assert any(all(rule in text for rule, _, _ in limits) for text in texts), name
 
 
-def test_the_room_above_the_plan_reaches_down_to_the_plans_line() -> None:
+def test_band_reaches_down_to_the_plan() -> None:
     bands = 0
     for uid in MODELS:
         for panel in drawn(uid):
@@ -132,7 +132,7 @@ def test_the_room_above_the_plan_reaches_down_to_the_plans_line() -> None:
 
 
 @EVERY
-def test_a_tables_columns_have_their_titles_and_links_lead_to_what_exists(uid: str) -> None:
+def test_columns_have_titles_and_valid_links(uid: str) -> None:
     (link,) = MODELS[uid]["links"]
     assert (link["tags"], link["includeVars"], link["keepTime"]) == (["sizewatch"], True, True)
     for panel in drawn(uid):
@@ -149,7 +149,7 @@ def test_a_tables_columns_have_their_titles_and_links_lead_to_what_exists(uid: s
                 assert set(re.findall(r"__data\.fields\.(\w+)", address)) <= titles
 
 
-def test_incidents_and_restarts_are_marked_on_all_dashboards_about_tiers() -> None:
+def test_tier_dashboards_mark_incidents_and_restarts() -> None:
     for uid, model in MODELS.items():
         marks = {mark["name"]: mark["expr"] for mark in model["annotations"]["list"]}
         expected = [] if uid == "sizewatch-itself" else ["Incidents: critical", "Incidents: warning", "Restarts"]
@@ -159,7 +159,7 @@ def test_incidents_and_restarts_are_marked_on_all_dashboards_about_tiers() -> No
         )
 
 
-def test_findings_for_the_report_colour_no_tier_and_are_not_counted() -> None:
+def test_report_findings_are_not_counted() -> None:
     notes = {rule.name for rule in RULES if rule.severity is Severity.REPORT}
     (left_out,) = re.findall(r'sizewatch_verdict\{[^}]*rule!~"([^"]*)"', CERTAIN_VERDICTS)
     assert set(left_out.split("|")) == notes
@@ -172,13 +172,13 @@ def test_an_expression_that_says_nothing_is_refused(expression: str) -> None:
         promql_of(expression, "")
 
 
-def test_a_misspelt_key_of_a_panel_is_refused() -> None:
+def test_misspelt_key_of_panel_is_refused() -> None:
     text = (ROOT / "exporters" / "grafana" / "itself.yaml").read_text(encoding="utf-8")
     with pytest.raises(ValidationError, match="widht"):
         Dashboard.model_validate(yaml.safe_load(text.replace("width:", "widht:", 1)))
 
 
-def test_files_are_those_that_render_writes_and_fit_kubernetes() -> None:
+def test_files_are_rendered_and_fit_kubernetes() -> None:
     assert set(FILES) <= set(ARTEFACTS)
     for uid, model in MODELS.items():
         assert json.loads((ROOT / "grafana" / "dashboards" / f"{uid}.json").read_text(encoding="utf-8")) == model
@@ -188,13 +188,13 @@ def test_files_are_those_that_render_writes_and_fit_kubernetes() -> None:
         assert len(text.encode()) < 250_000
 
 
-def test_no_panel_of_a_dashboard_is_on_another() -> None:
+def test_no_panel_stands_on_two_dashboards() -> None:
     """Panels that count or compare whole tiers may stand on several, in other words."""
     titles = [panel["title"] for uid in MODELS for panel in drawn(uid)]
     assert sorted(titles) == sorted(set(titles))
 
 
-def test_provisioning_names_the_folder_and_a_data_source() -> None:
+def test_provisioning_names_folder_and_data_source() -> None:
     folder = ROOT / "grafana" / "provisioning"
     (source,) = yaml.safe_load((folder / "datasources/sizewatch.yaml").read_text(encoding="utf-8"))["datasources"]
     (provider,) = yaml.safe_load((folder / "dashboards/sizewatch.yaml").read_text(encoding="utf-8"))["providers"]

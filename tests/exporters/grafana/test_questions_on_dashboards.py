@@ -73,22 +73,22 @@ def test_a_question_has_panels_that_answer_it(key: str) -> None:
 
 
 @pytest.mark.parametrize("uid", LENGTHS)
-def test_a_dashboard_with_numbers_of_performance_shows_the_lengths_they_hold_for(uid: str) -> None:
+def test_performance_dashboards_show_lengths(uid: str) -> None:
     assert set(LENGTHS[uid]) <= titles(uid)
 
 
-def test_every_question_has_an_answer_in_the_report() -> None:
+def test_report_answers_every_question() -> None:
     found = reported(plan(), hours())[0].tiers[0].questions
     assert [one.key for one in found] == list(PANELS)
     assert all(len(one.answer) > 20 and one.answer != "not known" for one in found)
 
 
-def test_the_docs_say_of_every_question_where_its_answer_is() -> None:
+def test_docs_place_every_answer() -> None:
     rows = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| ") and "?" in line]
     assert len(rows) >= len(QUESTIONS)
 
 
-def test_the_docs_have_a_picture_of_every_dashboard() -> None:
+def test_docs_have_every_dashboards_picture() -> None:
     text = DOCS.read_text(encoding="utf-8")
     for one in DASHBOARDS:
         picture = f"images/dashboard-{one.uid.removeprefix('sizewatch-')}.webp"

@@ -50,9 +50,7 @@ def decide(demand: float, usable: float) -> Recommendation:
     ready=st.integers(0, 40),
     is_burning=st.booleans(),
 )
-def test_every_surface_names_the_count_of_the_decision(
-    demand: float, usable: float, ready: int, is_burning: bool
-) -> None:
+def test_every_surface_names_the_decided_count(demand: float, usable: float, ready: int, is_burning: bool) -> None:
     wanted = decide(demand, usable)
     report = Prewarm(tier="one", zone="UTC", recommendation=wanted)
     forecast = ForecastStatus(prewarm=report, ready=ready, is_burning=is_burning, now_rps=demand)
@@ -91,7 +89,7 @@ def test_the_count_never_falls_when_demand_rises(
     assert less <= higher
 
 
-def test_the_gauge_keeps_the_replicas_of_a_burning_tier() -> None:
+def test_gauge_keeps_replicas_of_burning_tier() -> None:
     wanted = decide(5.0, 10.0)
     forecast = ForecastStatus(prewarm=Prewarm(tier="one", zone="UTC", recommendation=wanted), ready=4, is_burning=True)
     assert (wanted.replicas, forecast.recommended) == (1, 4)

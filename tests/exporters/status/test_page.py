@@ -27,7 +27,7 @@ from status_samples import (
     window,
 )
 
-from exporters.status.active_findings import list_active_incidents, list_alerting, list_notes, pending_rules, tier_state
+from exporters.status.active_findings import list_active_incidents
 from exporters.status.page import PAUSED, ReportListing, list_page, page_policy, render_page, trace_hour
 from exporters.status.plan_comparison import ROWS, compare_with_plan
 from exporters.status.records import (
@@ -41,7 +41,7 @@ from exporters.status.records import (
     TierStatus,
     TrendPoint,
 )
-from exporters.status.tier_overview import headline, list_incidents, summarize_tier
+from exporters.status.tier_overview import headline, list_incidents, pending_rules, summarize_tier
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.incidents import group_incidents
@@ -106,11 +106,11 @@ def test_the_page_reads_as_the_golden_text() -> None:
     assert text == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_every_firing_verdict_and_the_first_action_of_its_incident_stand_on_the_page() -> None:
+def test_firing_verdicts_and_first_actions_are_shown() -> None:
     status, text = agent_status(), read().text
     incidents = list_incidents(status)
     fired = [a for tier in status.tiers for a in tier.results if isinstance(a, Verdict) and a.status in FIRING]
-    alerting = [finding.verdict for tier in status.tiers for finding in list_alerting(tier)]
+    alerting = [finding.verdict for tier in status.tiers for finding in tier.alerting]
     assert len(fired) >= len(alerting) >= 4
     for verdict in alerting:
         assert re.sub(r"\s+", " ", verdict.sentence) in text
@@ -120,7 +120,7 @@ def test_every_firing_verdict_and_the_first_action_of_its_incident_stand_on_the_
         assert f"{active.worst.verdict.status.value}, {active.worst.verdict.certainty.value}" in text
 
 
-def test_the_first_line_counts_incidents_and_names_the_worst_of_the_whole_installation() -> None:
+def test_headline_counts_incidents_and_names_worst() -> None:
     status = agent_status()
     found, title = headline(status), BY_NAME["KvCacheCascade"].title
     assert found.status is Status.CRITICAL
@@ -149,7 +149,7 @@ def test_suspects_stand_with_their_evidence_in_order() -> None:
     assert text.count("5 preemptions") == 1
 
 
-def test_a_capacity_that_no_plan_names_is_not_said_to_be_0_by_the_plan() -> None:
+def test_capacity_without_plan_names_no_planned_rate() -> None:
     tier = planned_tier()
     seen = replace(stated_capacity(3.0, "seen"), source=CapacitySource.PRODUCTION, planned_rps=None, high=None)
     for capacity, text in (
@@ -162,7 +162,7 @@ def test_a_capacity_that_no_plan_names_is_not_said_to_be_0_by_the_plan() -> None
         assert tile.planned.text == text
 
 
-def test_a_gap_of_the_last_hour_is_no_line() -> None:
+def test_gap_of_last_hour_breaks_line() -> None:
     def lines(tier: TierStatus, signal: str = "ttft_p99_seconds") -> list[int]:
         return [len(line) for line in trace_hour(tier, signal, NOW)]
 
@@ -181,7 +181,7 @@ def test_a_gap_of_the_last_hour_is_no_line() -> None:
 HOSTILE = "<script>alert(1)</script>\"'&<b>"
 
 
-def test_a_hostile_name_appears_as_text_wherever_it_comes_from() -> None:
+def test_hostile_names_appear_as_text() -> None:
     context = load_bins.build_tier_context(HOSTILE, plan(HOSTILE, HOSTILE))
     gone = Unknown(t=NOW, rule="TtftDivergence", subject=Subject(tier=HOSTILE), reason=Gap.STALE, text=HOSTILE)
     fired = next(a for a in planned_tier().results if isinstance(a, Verdict) and a.status in FIRING)
@@ -221,12 +221,12 @@ def test_a_hostile_name_appears_as_text_wherever_it_comes_from() -> None:
     assert listed.text.count("<script>alert(1)</script>") == 3
 
 
-def test_a_name_that_cannot_be_encoded_costs_its_letters_and_not_the_page() -> None:
+def test_undecodable_name_costs_only_its_letters() -> None:
     tier = unplanned_tier(replicas=(replica("t", "a\ud800b"),))
     assert "a\ufffdb" in read(with_tiers(tier)).text
 
 
-def test_the_page_needs_no_script_no_other_file_and_no_style_attribute() -> None:
+def test_page_needs_no_script_or_file() -> None:
     page = read()
     assert not {tag for tag, _ in page.tags} & {"script", "img", "iframe", "object", "embed", "form"}
     for tag, attributes in page.tags:
@@ -238,7 +238,7 @@ def test_the_page_needs_no_script_no_other_file_and_no_style_attribute() -> None
             assert not attributes["href"].startswith(("http:", "https:", "//"))
 
 
-def test_the_style_sheet_on_the_page_is_the_one_that_the_policy_allows() -> None:
+def test_policy_allows_the_embedded_style() -> None:
     page = render_page(agent_status())
     (styles,) = re.findall(rb"<style>(.*?)</style>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(styles).digest()).decode()
@@ -254,7 +254,7 @@ def test_colour_never_stands_without_a_word() -> None:
     assert "</span>Critical: " in page
 
 
-def test_the_page_comes_again_by_itself_and_keeps_still_when_asked() -> None:
+def test_page_refreshes_unless_paused() -> None:
     page, still = read(), read(paused=True)
     assert ("meta", {"http-equiv": "refresh", "content": "5"}) in page.tags
     assert "refresh" not in {attributes.get("http-equiv") for tag, attributes in still.tags if tag == "meta"}
@@ -265,7 +265,7 @@ def test_the_page_comes_again_by_itself_and_keeps_still_when_asked() -> None:
     assert ("a", {"href": f"?{PAUSED}"}) in page.tags
 
 
-def test_many_findings_and_many_replicas_do_not_hide_the_page() -> None:
+def test_many_findings_and_replicas_are_folded() -> None:
     tier = planned_tier()
     down = next(a for a in tier.results if isinstance(a, Verdict) and a.rule == "TargetDown" and a.status in FIRING)
     results = tuple(replace(down, subject=Subject(tier=tier.name, replica=f"r{number}")) for number in range(40))
@@ -280,12 +280,12 @@ def test_many_findings_and_many_replicas_do_not_hide_the_page() -> None:
     assert "2 more incidents" in read(with_tiers(*(replace(tier, context=context) for context in contexts))).text
 
 
-def test_a_finding_whose_rule_fell_silent_stays_and_says_so() -> None:
+def test_silent_finding_stays_with_its_gap() -> None:
     tier = planned_tier()
     fired = next(a for a in tier.results if a.rule == "PrefixHitDivergence")
     gone = Unknown(t=NOW, rule=fired.rule, subject=fired.subject, reason=Gap.SCRAPE_FAILED, text="no replica answers")
     tier = replace(tier, results=tuple(gone if a is fired else a for a in tier.results))
-    (found,) = [finding for finding in list_alerting(tier) if finding.verdict.rule == "PrefixHitDivergence"]
+    (found,) = [finding for finding in tier.alerting if finding.verdict.rule == "PrefixHitDivergence"]
     assert found.silent is not None
     assert "No verdict now: scrape failed: no replica answers." in read(with_tiers(tier)).text
 
@@ -343,7 +343,7 @@ DELIVERY = DeliveryHealth(destination="chat", trouble="404", next_at=NOW + 90)
         ({"alertmanagers": (AlertmanagerHealth(alertmanager="am", refused=("a label",)),)}, "am rejected an alert: a"),
     ],
 )
-def test_trouble_of_the_agent_itself_stands_at_the_top(health: dict[str, Any], words: str) -> None:
+def test_agent_troubles_stand_at_the_top(health: dict[str, Any], words: str) -> None:
     text = read(replace(agent_status(), health=AgentHealth(**health))).text
     assert words in text
     assert text.index(words) < text.index("Runbook:")
@@ -355,14 +355,14 @@ def test_what_is_simulated_is_told_first() -> None:
     assert text.index(banner) < text.index("Critical:")
 
 
-def test_every_row_of_the_comparison_is_read_from_a_window_and_from_a_plan() -> None:
+def test_every_row_has_reading_and_planned_value() -> None:
     for row in compare_with_plan(planned_tier()):
         assert isinstance(row.now, Reading) or row.row.optional, row.row.key
         assert row.planned is not None, row.row.key
     assert len({row.key for row in ROWS}) == len(ROWS)
 
 
-def test_a_promise_of_output_events_or_of_whole_requests_has_its_row() -> None:
+def test_itl_and_e2e_objectives_have_rows() -> None:
     tier = planned_tier()
     assert tier.context.plan is not None
     for promised in (None, 0.4):
@@ -373,7 +373,7 @@ def test_a_promise_of_output_events_or_of_whole_requests_has_its_row() -> None:
         assert found[:2] == ["ttft_p99_seconds", "tpot_p99_seconds"]
 
 
-def test_the_worst_answer_of_several_replicas_colours_a_number() -> None:
+def test_worst_replica_colours_a_number() -> None:
     (kv,) = [row for row in compare_with_plan(cascading_tier()) if row.row.key == "kv_utilization"]
     assert isinstance(kv.judged, Verdict)
     assert kv.judged.subject.replica == "l40s-2"
@@ -381,21 +381,21 @@ def test_the_worst_answer_of_several_replicas_colours_a_number() -> None:
     assert isinstance(down.judged, Verdict)  # one replica cannot be judged, the others can
 
 
-def test_the_address_of_a_replica_stands_behind_its_name() -> None:
+def test_replica_name_shows_its_address() -> None:
     tier = unplanned_tier(replicas=(replica("t", "r", url="http://r.t.svc:8000/metrics"),))
     assert 'title="http://r.t.svc:8000/metrics"' in render_page(with_tiers(tier)).decode()
 
 
-def test_what_is_for_the_report_only_spoils_no_tier() -> None:
+def test_report_rule_spoils_no_tier() -> None:
     tier = healthy()
     low = next(a for a in tier.results if a.rule == "GpuComputeLow")
     assert isinstance(low, Verdict)
     noted = replace(low, status=Status.WARNING, sentence="GPU utilisation while serving 7.7%")
     results = tuple(noted if a is low else a for a in tier.results)
     quiet = replace(tier, results=results, findings=started(noted, 60))
-    assert tier_state(quiet) is Status.OK
-    assert list_alerting(quiet) == ()
-    assert [note.verdict for note in list_notes(quiet)] == [noted]
+    assert quiet.tone is Status.OK
+    assert quiet.alerting == []
+    assert [note.verdict for note in quiet.notes] == [noted]
     assert "quiet ✓ as planned" in read(with_tiers(quiet)).text
 
 
@@ -414,17 +414,17 @@ def explained_tier() -> TierStatus:
     return replace(tier, results=tuple(finding.worst for finding in findings), findings=tuple(findings))
 
 
-def test_findings_of_one_cause_are_one_card_with_its_symptoms_folded() -> None:
+def test_findings_of_one_cause_share_card() -> None:
     tier = explained_tier()
     page = read(with_tiers(tier))
-    (active,) = list_active_incidents(tier, group_incidents(tier.findings, tier.results))
+    (active,) = list_active_incidents(tier.active, group_incidents(tier.findings, tier.results))
     assert active.root.verdict.rule == "KvEviction"
     assert [symptom.verdict.rule for symptom in active.symptoms] == ["TtftDivergence"]
     assert page.text.count("Evidence: 2 findings") == 1
     assert page.text.count("Runbook:") == 1
 
 
-def test_an_incident_that_pages_says_what_helps_at_once_before_the_action_of_its_root() -> None:
+def test_relief_precedes_action_of_the_root() -> None:
     tier = explained_tier()
     root, symptom = tier.findings
     burn = replace(symptom.worst, rule="TtftSloBurn", status=Status.CRITICAL, actions=("Shed load",))
@@ -434,24 +434,24 @@ def test_an_incident_that_pages_says_what_helps_at_once_before_the_action_of_its
     assert f"Do first: {root.worst.actions[0]}" in read(with_tiers(tier)).text
 
 
-def test_an_incident_whose_root_has_ended_keeps_its_card_until_its_symptoms_end() -> None:
+def test_ended_root_keeps_card_of_symptoms() -> None:
     tier = explained_tier()
     root, symptom = tier.findings
     ended = replace(tier, findings=(replace(root, ended_at=NOW - 60.0), symptom), results=tier.results[1:])
-    (active,) = list_active_incidents(ended, group_incidents(ended.findings, ended.results))
+    (active,) = list_active_incidents(ended.active, group_incidents(ended.findings, ended.results))
     assert (active.root.verdict.rule, active.worst.verdict.rule) == ("KvEviction", "TtftDivergence")
     assert "Evidence: 2 findings" in read(with_tiers(ended)).text
 
 
-def test_a_rule_that_came_back_is_in_the_later_incident() -> None:
+def test_returned_rule_is_in_later_incident() -> None:
     tier = explained_tier()
     earlier = tuple(replace(one, started_at=NOW - 9000.0, ended_at=NOW - 8000.0) for one in tier.findings)
     known = group_incidents((*tier.findings, *earlier), tier.results)
-    (shown,) = list_active_incidents(tier, known)
+    (shown,) = list_active_incidents(tier.active, known)
     assert (shown.incident, shown.incident.started_at) == (known[-1], NOW - 600.0)
 
 
-def test_the_overview_says_since_when_the_incident_lasts_also_where_its_root_began_later() -> None:
+def test_incident_begins_with_its_earliest_finding() -> None:
     tier = explained_tier()
     root, symptom = tier.findings
     status = with_tiers(replace(tier, findings=(replace(root, started_at=symptom.started_at + 60.0), symptom)))
@@ -459,7 +459,7 @@ def test_the_overview_says_since_when_the_incident_lasts_also_where_its_root_beg
     assert (line["incident"], line["since"]) == (BY_NAME["KvEviction"].title, symptom.started_at)
 
 
-def test_a_plan_for_another_model_than_the_engines_is_a_banner() -> None:
+def test_plan_for_another_model_is_notice() -> None:
     tier = planned_tier()
     assert tier.context.plan is not None
 
@@ -483,7 +483,7 @@ def test_a_plan_for_another_model_than_the_engines_is_a_banner() -> None:
     ],
     ids=["perhaps", "surely", "none"],
 )
-def test_the_impact_denies_nothing_that_its_bounds_allow(share: Reading, words: str) -> None:
+def test_impact_denies_nothing_within_its_bounds(share: Reading, words: str) -> None:
     tier, missed = cascading_tier(), MissedObjective(objective="TTFT", limit_seconds=2.0, share=share)
     results = []
     for result in tier.results:

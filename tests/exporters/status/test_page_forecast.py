@@ -77,7 +77,7 @@ def samples(shown: AgentStatus) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def test_the_section_says_what_is_wanted_and_why(told: ForecastStatus) -> None:
+def test_section_states_decision_and_reasons(told: ForecastStatus) -> None:
     page = text(status(told))
     recommended = told.recommended
     assert recommended is not None
@@ -98,7 +98,7 @@ def test_the_section_says_what_is_wanted_and_why(told: ForecastStatus) -> None:
     assert f"{line['tier']}: {decision.sentence}" in overview_text(status_json(status(told)))
 
 
-def test_what_is_missing_is_said_and_not_shown_as_zero(told: ForecastStatus) -> None:
+def test_missing_forecast_is_no_zero(told: ForecastStatus) -> None:
     assert told.prewarm is not None
     gone = replace(
         told,
@@ -122,17 +122,17 @@ def test_what_is_missing_is_said_and_not_shown_as_zero(told: ForecastStatus) -> 
     assert "No newer forecast: the forecasting process died: killed by SIGKILL." in page
     # What the last week would have cost is as true as before.
     assert {name.partition("{")[0] for name in samples(status(gone))} == WORTH
-    assert status_json(status(gone))["tiers"][0]["forecast"]["recommended_replicas"] is None
+    assert status_json(status(gone))["tiers"][0]["forecast"]["recommended"] is None
 
 
-def test_where_nothing_is_forecast_one_line_says_why() -> None:
+def test_absent_forecast_has_one_line() -> None:
     page = text(status(ForecastStatus(gap="not exposed: this agent keeps no history")))
     assert "No replica count: not exposed: this agent keeps no history." in page
     assert "Demand now" not in page
     assert "No replica count" not in text(status(None))
 
 
-def test_the_gauges_are_there_while_the_forecast_stands(told: ForecastStatus) -> None:
+def test_valid_forecast_has_its_gauges(told: ForecastStatus) -> None:
     health = ForecastHealth(runs=7, failures={"died": 2}, last_seconds=0.25, memory_bytes=180_000_000)
     found = samples(status(told, forecasting=health))
     tier = 'tier="h100-llama70b-fp8"'
@@ -172,7 +172,7 @@ def test_the_gauges_are_there_while_the_forecast_stands(told: ForecastStatus) ->
     assert sum(weights) == pytest.approx(1.0)
 
 
-def test_a_recommendation_that_is_withdrawn_takes_its_gauge_with_it(told: ForecastStatus) -> None:
+def test_withdrawn_recommendation_removes_its_gauge(told: ForecastStatus) -> None:
     assert told.prewarm is not None
     outlived = replace(told, prewarm=replace(told.prewarm, recommendation=None), minimum_warm=None)
     found = samples(status(outlived))
@@ -180,12 +180,12 @@ def test_a_recommendation_that_is_withdrawn_takes_its_gauge_with_it(told: Foreca
     assert [name for name in found if "forecast_requests" in name]
 
 
-def test_a_cold_start_that_only_the_plan_knows_is_no_measurement(told: ForecastStatus) -> None:
+def test_planned_cold_start_is_no_measurement(told: ForecastStatus) -> None:
     planned = replace(COLD, source=LeadSource.PLAN, timing=None, known=())
     found = samples(status(replace(told, cold_start=planned)))
     assert not [name for name in found if "cold_start_measured" in name]
 
 
-def test_trouble_with_forecasts_is_a_notice_of_the_page(told: ForecastStatus) -> None:
+def test_forecast_trouble_is_a_notice(told: ForecastStatus) -> None:
     page = text(status(told, forecasting=ForecastHealth(troubles=("h100: the forecast failed: MemoryError",))))
     assert "No new forecast of h100: the forecast failed: MemoryError" in page

@@ -36,7 +36,7 @@ def browser(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True).stdout
 
 
-def test_the_page_shows_every_tier_and_its_charts(url: str, tmp_path: Path) -> None:
+def test_browser_shows_tiers_and_charts(url: str, tmp_path: Path) -> None:
     page = browser(tmp_path, "--window-size=1280,1600", "--dump-dom", url)
     for tier in agent_status().tiers:
         assert f"{tier.name}</h2>" in page
@@ -52,19 +52,19 @@ def measured(page: str, folder: Path, width: int, height: int) -> list[int]:
 
 
 @pytest.mark.parametrize("width", [390, 760, 1000, 1280])
-def test_nothing_sticks_out_at_phone_and_desktop_width(url: str, tmp_path: Path, width: int) -> None:
+def test_nothing_sticks_out_at_any_width(url: str, tmp_path: Path, width: int) -> None:
     page = browser(tmp_path, f"--window-size={width},1600", "--dump-dom", url)
     widest, window, _, _ = measured(page, tmp_path, width, 1600)
     assert widest <= window
 
 
-def test_forty_tiers_and_an_incident_fit_one_screen_before_anything_is_opened(tmp_path: Path) -> None:
+def test_forty_folded_tiers_fit_one_screen(tmp_path: Path) -> None:
     widest, window, height, _ = measured(render_page(fleet_status()).decode(), tmp_path, 1280, 900)
     assert (window, widest) == (1280, 1280)
     assert height <= 900
 
 
-def test_an_opened_fleet_and_its_evidence_do_not_stick_out(tmp_path: Path) -> None:
+def test_opened_fleet_does_not_stick_out(tmp_path: Path) -> None:
     page = render_page(fleet_status(8), paused=True).decode()
     for width in (390, 1280):
         widest, window, _, _ = measured(page, tmp_path, width, 900)

@@ -18,7 +18,6 @@ from status_samples import (
     unplanned_tier,
 )
 
-from exporters.status.active_findings import list_alerting
 from exporters.status.page import TIERS_OPEN, render_page
 from exporters.status.plan_comparison import ROWS, PlanComparison, compare_with_plan
 from exporters.status.records import TierStatus, TrendPoint
@@ -52,16 +51,16 @@ def tile(tier: TierStatus, key: str) -> PlanComparison:
 
 
 @pytest.mark.parametrize("tier", [planned_tier(), cascading_tier()], ids=lambda tier: tier.name)
-def test_a_tile_is_at_least_as_bad_as_each_finding_about_it(tier: TierStatus) -> None:
+def test_tile_is_as_bad_as_findings(tier: TierStatus) -> None:
     compared = compare_with_plan(tier)
-    assert any(one.verdict.rule in row.row.rules for one in list_alerting(tier) for row in compared)
+    assert any(one.verdict.rule in row.row.rules for one in tier.alerting for row in compared)
     for row in compared:
-        found = [one.verdict.status for one in list_alerting(tier) if one.verdict.rule in row.row.rules]
+        found = [one.verdict.status for one in tier.alerting if one.verdict.rule in row.row.rules]
         worst = max(found, key=SEVERITY.__getitem__, default=None)
         assert row.state[0] == worst or worst is None, row.row.key
 
 
-def test_a_note_of_a_rule_that_was_removed_is_listed_and_breaks_no_tile() -> None:
+def test_note_of_removed_rule_breaks_nothing() -> None:
     """The history may hold findings of rules that are gone."""
     tier = cascading_tier()
     finding = next(one for one in tier.findings if one.ended_at is None)
@@ -121,7 +120,7 @@ def surfaces(tier: TierStatus) -> dict[str, str]:
     }
 
 
-def test_what_is_only_likely_has_no_colour_and_is_called_likely_on_every_surface() -> None:
+def test_likely_finding_is_likely_on_every_surface() -> None:
     for observed in (None, 60.0):
         tier = replace(overloaded((Status.CRITICAL, LIKELY)), observed_seconds=observed)
         assert set(surfaces(tier).values()) == {"note"}
@@ -140,7 +139,7 @@ def test_what_is_only_likely_has_no_colour_and_is_called_likely_on_every_surface
 
 
 @pytest.mark.parametrize("after", [(), ((Status.CRITICAL, LIKELY),)], ids=["certain", "likely again"])
-def test_what_becomes_certain_is_critical_on_every_surface_until_it_ends(after: tuple[Judged, ...]) -> None:
+def test_certain_finding_is_critical_until_its_end(after: tuple[Judged, ...]) -> None:
     tier = overloaded((Status.CRITICAL, LIKELY), (Status.CRITICAL, CERTAIN), *after)
     assert set(surfaces(tier).values()) == {"critical"}
     assert tile(tier, "ttft_p99_seconds").state == (Status.CRITICAL, "critical, certain")
@@ -151,13 +150,13 @@ def test_what_becomes_certain_is_critical_on_every_surface_until_it_ends(after: 
     assert {one["severity"] for one in told["verdicts"] if not one["note"]} == {"critical, certain"}
 
 
-def test_a_likely_critical_after_a_certain_warning_is_still_a_warning() -> None:
+def test_likely_critical_leaves_a_certain_warning() -> None:
     tier = overloaded((Status.WARNING, CERTAIN), (Status.CRITICAL, LIKELY))
     assert set(surfaces(tier).values()) == {"warning"}
     assert not re.search(r"critical(, certain)?</span>|(sign|incident|top) critical", shown(tier))
 
 
-def test_what_has_ended_is_as_planned_on_every_surface() -> None:
+def test_ended_finding_is_planned_everywhere() -> None:
     for certainty in (CERTAIN, LIKELY):
         tier = overloaded((Status.CRITICAL, certainty), (Status.OK, CERTAIN))
         found = surfaces(tier)
@@ -166,14 +165,14 @@ def test_what_has_ended_is_as_planned_on_every_surface() -> None:
         assert describe_state(tier).words == "as planned"
 
 
-def test_a_likely_warning_is_the_state_of_its_tier_and_a_likely_note_for_the_report_is_not() -> None:
+def test_likely_note_of_report_is_no_state() -> None:
     assert describe_state(overloaded((Status.WARNING, LIKELY))).words == "likely: TTFT SLO burn"
     for rule in ("UtilizationTrap", "KvCacheUnderused"):
         note = firing(rule, Status.CRITICAL, certainty=LIKELY)
         assert describe_state(fine_tier(TIER, results=(note,))).words == "as planned"
 
 
-def test_a_likely_tier_stands_below_incidents_and_above_calm_ones() -> None:
+def test_likely_tier_stands_between_incident_and_calm() -> None:
     likely = replace(overloaded((Status.CRITICAL, LIKELY)), context=replace(fine_tier("z").context, name="z"))
     tiers = (fine_tier("a"), likely, overloaded((Status.WARNING, CERTAIN)))
     assert [one.name for one in worst_first(agent_status(tiers=tiers))] == [TIER, "z", "a"]
@@ -181,7 +180,7 @@ def test_a_likely_tier_stands_below_incidents_and_above_calm_ones() -> None:
 
 @pytest.mark.parametrize("certainty", [LIKELY, CERTAIN])
 @pytest.mark.parametrize("rule", ["TtftSloBurn", "QueueGrowing", "KvCacheCascade", "LoadBeyondBenchmark"])
-def test_no_number_is_as_planned_while_requests_are_held_back(rule: str, certainty: Certainty) -> None:
+def test_overload_leaves_no_number_as_planned(rule: str, certainty: Certainty) -> None:
     """KV use, hits and cost of an overloaded tier are those of the overload."""
     calm = fine_tier(TIER)
     planned = {one.row.key for one in compare_with_plan(calm) if one.state[1] == "as planned"}
@@ -197,7 +196,7 @@ def test_no_number_is_as_planned_while_requests_are_held_back(rule: str, certain
     [rule for rule in RULES if rule.signal in {row.key for row in ROWS} - {"e2e_p99_seconds"}],
     ids=lambda r: r.name,
 )
-def test_a_rule_colours_the_tile_of_its_signal_unless_it_only_reports(rule: Any) -> None:
+def test_alerting_rule_colours_its_tile(rule: Any) -> None:
     tier = fine_tier(TIER)
     calm = (one for one in tier.results if one.rule != rule.name)
     fired = fine_tier(TIER, results=(*calm, firing(rule.name)))
@@ -208,7 +207,7 @@ def test_a_rule_colours_the_tile_of_its_signal_unless_it_only_reports(rule: Any)
         assert (tone, words) == (Status.CRITICAL, "critical, certain")
 
 
-def test_a_finding_without_a_verdict_now_still_colours_its_tile() -> None:
+def test_silent_finding_colours_its_tile() -> None:
     tier = planned_tier()
     open_one = next(one for one in tier.findings if one.rule == "PrefixHitDivergence")
     gone = Unknown(t=NOW, rule=open_one.rule, subject=open_one.subject, reason=Gap.SCRAPE_FAILED)
@@ -216,7 +215,7 @@ def test_a_finding_without_a_verdict_now_still_colours_its_tile() -> None:
     assert tile(silent, "prefix_hit_ratio").state[0] == open_one.worst.status
 
 
-def test_a_number_beyond_its_objective_is_not_as_planned_while_no_rule_fires() -> None:
+def test_number_beyond_objective_is_not_planned() -> None:
     tier = cascading_tier()
     quiet = replace(tier, findings=(), results=(firing("TtftDivergence", Status.OK, subject=Subject(tier=tier.name)),))
     assert tile(quiet, "ttft_p99_seconds").state == (Status.UNKNOWN, "beyond the SLO, no finding yet")
@@ -237,7 +236,7 @@ def test_every_tile_names_its_window() -> None:
         (None, "as planned"),
     ],
 )
-def test_a_tier_is_learning_until_it_was_observed_long_enough(observed: float | None, words: str) -> None:
+def test_tier_learns_until_observed_long_enough(observed: float | None, words: str) -> None:
     tier = fine_tier("new", observed_seconds=observed)
     assert describe_state(tier).words == words
     assert (describe_state(tier).tone == "note") == words.startswith("learning")
@@ -262,7 +261,7 @@ def idle(minutes: int = 60, used: float = 0.12, high: float = 0.12, cost: float 
     return fine_tier("idle", trend=trend, **changes)
 
 
-def test_a_tier_that_idles_at_a_multiple_of_the_planned_cost_is_oversized_and_alarms_nobody() -> None:
+def test_idle_dear_tier_is_oversized() -> None:
     state = describe_state(idle())
     assert (state.name, state.tone) == ("oversized", "note")
     assert state.words.startswith("oversized: 12% used")
@@ -296,7 +295,7 @@ def test_minutes_without_a_token_cost_and_idle() -> None:
     assert describe_state(replace(tier, trend=(*half, *tier.trend[30:]))).name == "oversized"
 
 
-def test_of_a_latency_beyond_the_largest_bucket_the_overview_has_the_lower_bound() -> None:
+def test_overview_has_bound_beyond_largest_bucket() -> None:
     slow = {"ttft_seconds": (log_normal((0.5, math.inf), 100, 5.0, 0.1),)}
     tier = planned_tier()
     assert tier.recent is not None
@@ -304,7 +303,7 @@ def test_of_a_latency_beyond_the_largest_bucket_the_overview_has_the_lower_bound
     assert line["ttft_p99_seconds"] == 0.5
 
 
-def test_replicas_that_are_kept_warm_on_purpose_are_not_too_many() -> None:
+def test_warm_replicas_are_not_too_many() -> None:
     tier = idle()
     plan = tier.context.plan
     assert plan is not None
@@ -323,7 +322,7 @@ def test_the_cost_is_coloured_by_the_plan() -> None:
     assert dear.state == ("note", "5x the plan")
 
 
-def test_energy_is_compared_only_where_it_is_planned() -> None:
+def test_only_planned_energy_is_compared() -> None:
     tier = planned_tier()
     assert "energy_per_generated_token" not in {one.row.key for one in compare_with_plan(tier)}
     plan = tier.context.plan
@@ -340,7 +339,7 @@ def test_energy_is_compared_only_where_it_is_planned() -> None:
         assert found.state == (Status.UNKNOWN, "")
 
 
-def test_a_large_fleet_has_a_line_a_tier_and_every_card_folded() -> None:
+def test_large_fleet_has_folded_cards() -> None:
     page = render_page(fleet_status()).decode()
     assert page.count('<details class="tier') == 40
     assert page.count(" open id=") == 0
@@ -353,7 +352,7 @@ def test_a_large_fleet_has_a_line_a_tier_and_every_card_folded() -> None:
     assert len(re.findall(r"<details[^>]* open", paused)) == page.count("<details")
 
 
-def test_the_text_of_the_command_is_the_overview_of_the_json() -> None:
+def test_command_prints_overview_of_the_json() -> None:
     status = fleet_status()
     told = json.loads(json.dumps(status_json(status), allow_nan=False))
     lines = overview_text(told).splitlines()
@@ -379,7 +378,7 @@ def unknown(rule: str, reason: Gap = Gap.TOO_FEW_REQUESTS, wait_seconds: float |
     return Unknown(t=NOW, rule=rule, subject=Subject(tier="fine"), reason=reason, wait_seconds=wait_seconds)
 
 
-def test_a_value_waits_for_every_rule_that_time_alone_will_answer() -> None:
+def test_value_waits_for_its_slowest_rule() -> None:
     fine = firing("KvCacheCascade", Status.OK, subject=Subject(tier="fine", replica="a"))
     near = unknown("KvCacheNearCeiling", wait_seconds=120.0)
     assert tile(with_results(fine, near), "kv_utilization").state == (Status.UNKNOWN, "not judged yet, 2 min")
@@ -392,7 +391,7 @@ def test_a_value_waits_for_every_rule_that_time_alone_will_answer() -> None:
 
 
 @pytest.mark.parametrize("rule", ["UtilizationTrap", "QueueAlwaysEmpty"])
-def test_a_tier_that_is_surely_too_large_is_not_as_planned_and_alarms_nobody(rule: str) -> None:
+def test_certain_trap_is_oversized_without_alarm(rule: str) -> None:
     trap = firing(
         rule, Status.WARNING, subject=Subject(tier="fine"), sentence="Fleet utilisation is 11.0% over 7.0 days"
     )
@@ -408,7 +407,7 @@ def test_a_tier_that_is_surely_too_large_is_not_as_planned_and_alarms_nobody(rul
 
 
 @pytest.mark.parametrize("rule", ["QueueGrowing", "KvCacheCascade", "EngineStalled"])
-def test_few_completed_requests_are_not_as_planned_while_requests_are_held_back(rule: str) -> None:
+def test_held_back_requests_are_not_planned(rule: str) -> None:
     assert tile(fine_tier("fine"), "completed_rps_per_replica").state[1] == "as planned"
     held = firing(rule, Status.CRITICAL, subject=Subject(tier="fine"))
     assert tile(with_results(held), "completed_rps_per_replica").state == (Status.CRITICAL, "critical, certain")
