@@ -126,7 +126,7 @@ class ForecastStatus:
     @property
     def recommended(self) -> int | None:
         """Return the recommended replicas, None (never 0) if there is no recommendation."""
-        return self.decision and self.decision.replicas
+        return self.decision.replicas if self.decision is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
