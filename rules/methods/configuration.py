@@ -149,7 +149,6 @@ class AdapterWait(NamedTuple):
     seconds: float | None
     most: float
     waiting: float
-    finished: float
 
 
 def judge_adapters(context: RuleContext) -> RuleResult:
@@ -164,8 +163,9 @@ def judge_adapters(context: RuleContext) -> RuleResult:
     whole = _measure(total)
     if whole is None or not served.high:
         return context.unknown(Gap.NO_TRAFFIC, "no request with a LoRA adapter was seen")
-    if whole.finished < needed:
-        return context.too_few_requests(whole.finished, needed)
+    finished = total.counters.get("requests_finished", 0.0)
+    if finished < needed:
+        return context.too_few_requests(finished, needed)
     allowed = context.limit("held_share") * (context.tier.basis.ttft_slo_seconds or context.limit("ttft_slo_seconds"))
     fit = context.tier.plan.lora.max_adapters if context.tier.plan and context.tier.plan.lora else math.inf
 
@@ -176,22 +176,21 @@ def judge_adapters(context: RuleContext) -> RuleResult:
         return part.most >= fit and part.waiting > context.limit("waiting")
 
     last, each = measure_parts(context, lambda part: _measure(hold(part).sum_families(READ)) if part else None)
-    observed, expected = exact_reading(whole.seconds, whole.finished), range_reading(0.0, allowed, whole.finished)
+    observed, expected = exact_reading(whole.seconds, finished), range_reading(0.0, allowed, finished)
     ran, waited = format_count(int(whole.most), "adapter"), number(whole.seconds or 0.0, "seconds")
     healthy = f"up to {number(allowed, 'seconds')} is healthy"
     fine = "no more adapters ran than fit" if whole.seconds is None else f"requests waited {waited} each, {healthy}"
     status, certain, details = Status.WARNING, False, [UNCOUNTED]
     if is_held_back(whole) and is_persistent(last, each, is_held_back):
-        certain = not any(
-            total.counters.get(name) or any(p.n for p in total.histograms.get(name, ())) for name in LOADS
-        )
+        loads = math.fsum(part.n for name in LOADS for part in total.histograms.get(name, ()))
+        certain = not loads and not any(total.counters.get(name) for name in LOADS)
         slots = "adapter slots" if certain else "adapter slots or KV loads"
         sentence = f"Requests wait {waited} for {slots} on average; {healthy}"
         details.insert(0, f"at most {ran} ran at once{f', {fit} fit' if fit < math.inf else ''}")
     elif is_crowded(whole) and is_persistent(last, each, is_crowded):
         waiting = f"requests of {number(whole.waiting, '')} adapters wait on average"
-        sentence, observed = f"{ran} ran at once where {fit} fit; {waiting}", range_reading(0.0, None, whole.finished)
-        expected = Reading(value=0.0, low=0.0, high=None, n=whole.finished)
+        sentence, observed = f"{ran} ran at once where {fit} fit; {waiting}", range_reading(0.0, None, finished)
+        expected = Reading(value=0.0, low=0.0, high=None, n=finished)
     elif any(part is not None and (is_held_back(part) or is_crowded(part)) for part in each):
         # Unknown would not end a finding.
         status, details = Status.OK, ["not lastingly, or no longer", UNCOUNTED]
@@ -208,12 +207,12 @@ def _measure(total: Window) -> AdapterWait | None:
     """
     names = ("adapters_running", "adapters_waiting", "requests_waiting_deferred")
     served, waiting, held = (mean_level(total, name) for name in names)
-    rps, finished = replica_rate(total, "requests_finished"), total.counters.get("requests_finished", 0.0)
+    rps = replica_rate(total, "requests_finished")
     if isinstance(served, Missing):
         return None
     seconds = (held.value or 0.0) / rps if isinstance(held, Reading) and rps else None
     crowd = waiting.value or 0.0 if isinstance(waiting, Reading) else 0.0
-    return AdapterWait(seconds, served.high or 0.0, crowd, finished)
+    return AdapterWait(seconds, served.high or 0.0, crowd)
 
 
 class StartTimes(NamedTuple):

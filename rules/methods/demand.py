@@ -52,13 +52,12 @@ class Arrivals(NamedTuple):
 
 
 class Supply(NamedTuple):
-    """Capacity of a replica, its usable share and rate (requests per second), planned replicas and their rate.
+    """Capacity of a replica, its usable rate (requests per second), planned replicas and their rate.
 
     `planned_rps` is infinite, and `planned` None, where the plan has no number.
     """
 
     capacity: Capacity
-    share: float
     usable: float
     planned: int | None
     planned_rps: float
@@ -75,7 +74,7 @@ def judge_demand(context: RuleContext) -> RuleResult:
     if context.tier.plan is None or capacity is None or capacity.is_lower_bound:
         return context.unknown(Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
     planned, usable = read_plan_value(context.tier, "fleet.instances"), capacity.rps * share
-    supply = Supply(capacity, share, usable, planned, math.inf if planned is None else planned * usable)
+    supply = Supply(capacity, usable, planned, math.inf if planned is None else planned * usable)
     whole = _read_arrivals(context, context.binned)
     last, parts = measure_parts(context, partial(_read_arrivals, context))
     if isinstance(whole, Missing):
@@ -95,9 +94,7 @@ def judge_demand(context: RuleContext) -> RuleResult:
 
         if not exceeds(whole) or not is_persistent(last, each, exceeds):
             return None
-        # The upper bound of the usable rate.
-        most = capacity.high
-        return Certainty.of(most is not None and whole.surely_exceed(count(whole) * most * share))
+        return Certainty.of(capacity.high is not None and whole.surely_exceed(count(whole) * capacity.high * share))
 
     too_few_ready = find_excess(lambda part: part.ready)
     too_few_planned = find_excess(lambda part: math.inf if planned is None else planned)

@@ -9,7 +9,7 @@ and a row of the catalogue.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -159,7 +159,7 @@ def _sum_tail(
         rows.append((expected, over, independent))
         if expected.requests >= supported:
             surely.append((histograms.share_above(parts, expected.high * factor), independent))
-    whole, sure = _add_shares(over for _, over, _ in rows), _add_shares(share for share, _ in surely)
+    whole, sure = _add_shares([over for _, over, _ in rows]), _add_shares([share for share, _ in surely])
     if whole.n <= 0:
         return None
     bounds = ([over.n / whole.n * end for end in expected[:3]] for expected, over, _ in rows)
@@ -168,8 +168,7 @@ def _sum_tail(
     return Tail(whole, sure, requests, sure_requests, ends, min(expected.requests for expected, *_ in rows))
 
 
-def _add_shares(shares: Iterable[Share]) -> Share:
-    known = list(shares)
+def _add_shares(known: Sequence[Share]) -> Share:
     return Share(**{name: math.fsum(getattr(share, name) for share in known) for name in ("low", "best", "high", "n")})
 
 
@@ -209,8 +208,6 @@ ENOUGH_SEEN = 0.5
 LOOKUPS = ("prefix_queried_tokens", "prefix_hit_tokens")
 
 MORE_HITS = "the engine counts more prefix cache hits than lookups: its counters contradict each other"
-
-CACHE_OFF = "no prompt was looked up in the prefix cache: is prefix caching on?"
 
 PROMISED = 10**9
 """Requests behind a value of the plan: it is no estimate."""
@@ -266,9 +263,10 @@ def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
         gap = f"{below:.0f} points below the plan" if below >= 0.5 else "not below the plan"
         sentence = f"{words} is {gap}; {observed:.1%} where {expected:.1%} is planned at this load"
         is_off = status is not Status.OK and not observed and any(mean.is_weak for mean in seen)
-        remark = CACHE_OFF if is_off and context.rule.signal == "prefix_hit_ratio" else reason
+        if is_off and context.rule.signal == "prefix_hit_ratio":
+            reason = "no prompt was looked up in the prefix cache: is prefix caching on?"
         planned = Reading(value=expected, low=lower, high=upper, n=weight)
-        details = (f"{points * 100:.0f} points below are allowed", remark)
+        details = (f"{points * 100:.0f} points below are allowed", reason)
         return context.verdict(status, certainty, exact_reading(observed, weight), planned, sentence, details=details)
 
     exceeds = observed < expected - points
