@@ -1,4 +1,4 @@
-"""Command `sizewatch plan check|show|schema|import|init|diff|workload`. A new subcommand is a row of SUBCOMMANDS."""
+"""Command `sizewatch plan check|show|schema|import|init|diff|workload|calibration`. A new subcommand is a row of SUBCOMMANDS."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import click
+from pydantic import ValidationError
 
 from agent.cli import plan_import
 from agent.cli.arguments import (
@@ -19,11 +20,13 @@ from agent.cli.arguments import (
     CONFIG,
     FINDING,
     FINE,
+    FORMAT,
     PATH,
     connection_options,
     make_command,
     number,
     option,
+    print_result,
     since_option,
     tier_option,
     ways_in,
@@ -35,7 +38,10 @@ from agent.config.peer import Peer
 from agent.errors import ConfigError, ScrapeError
 from agent.history.daily_queries import read_production
 from agent.http_client.errors import place_of
+from agent.reporting.calibration import read_calibration
 from agent.scrape.engine_probe import EngineProbe, probe_engine
+from exporters.documents.calibration import ADAPTER as CALIBRATION
+from exporters.documents.calibration import CalibrationFile, calibration_text, compare_calibrations
 from exporters.documents.plan_diff import plan_diff
 from exporters.documents.plan_files import LOAD_GENERATORS, TierFacts, skeleton, workload_files
 from exporters.documents.plan_show import show, workload_text
@@ -193,6 +199,38 @@ def _workload(options: SimpleNamespace) -> int:
     return FINE
 
 
+def _calibration(options: SimpleNamespace) -> int:
+    """Print measured / predicted from the history, or what changed between two files. Exit 3 if nothing is comparable."""
+    files = [_read_calibration_file(path) for path in options.files]
+    if len(files) == 2:
+        lines = compare_calibrations(*files)
+        print("\n".join(lines) or "The files have no tier in common.")
+        return FINE if lines else CANNOT_JUDGE
+    loaded, now = load_config(options), time.time()
+    tier = select_tier(loaded, options.tier) if options.tier else None
+    with open_history(loaded) as store:
+        made = read_calibration(store, loaded, now - options.since, now, tier)
+    if options.out:
+        try:
+            options.out.write_bytes(CALIBRATION.dump_json(made, indent=2) + b"\n")
+        except OSError as error:
+            raise ConfigError((f"{options.out} cannot be written: {error.strerror}; give another --out",)) from None
+    text = "\n".join([calibration_text(made), *(line for old in files for line in compare_calibrations(old, made))])
+    print_result(options, CALIBRATION.dump_python(made, mode="json"), text)
+    return FINE if made.calibrations else CANNOT_JUDGE
+
+
+def _read_calibration_file(path: Path) -> CalibrationFile:
+    try:
+        return CALIBRATION.validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError((f"{path} cannot be read: {error.strerror}",)) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigError((f"{path} is no calibration file: {place + ': ' if place else ''}{first['msg']}",)) from None
+
+
 PLAN = click.Argument(["plan"], type=PATH, metavar="PLAN", help="sizing plan (YAML or JSON)")
 TIER = tier_option("one tier; default all")
 
@@ -212,6 +250,15 @@ WORKLOAD = (
     ),
     option("--requests", "N", "of each load (default 300)", click.IntRange(1, 100_000), default=300),
     option("--top", "RPS", "highest load of a replica; default twice production's", number(1e-9, 1e7)),
+)
+
+CALIBRATION_FILES = (
+    click.Argument(["files"], nargs=-1, type=PATH, metavar="[BEFORE [AFTER]]", help="files to compare, of --out"),
+    tier_option("one tier; default all"),
+    since_option("how much of the history"),
+    CONFIG,
+    option("--out", "FILE", "write the factors there, for a planner", PATH),
+    *FORMAT,
 )
 
 BEFORE_AND_AFTER = (
@@ -235,6 +282,12 @@ SUBCOMMANDS = (
         "production's lengths, loads and prefix hits as a benchmark for a load generator",
         WORKLOAD,
         _workload,
+    ),
+    make_command(
+        "calibration",
+        "measured / predicted by load and metric, with bounds, from production's history",
+        CALIBRATION_FILES,
+        _calibration,
     ),
     make_command("diff", "what changed between two plans, in words, and what it costs", BEFORE_AND_AFTER, _diff),
 )

@@ -37,7 +37,7 @@ def run(options: SimpleNamespace) -> int:
     # Jinja2 and the forecast libraries are imported on demand.
     os.environ.update(ONE_THREAD)
     collect_rarely()
-    from agent.reporting.generate import files_of, load_report_inputs
+    from agent.reporting.generate import make_files
 
     loaded = load_config(options)
     if options.deliver and not loaded.config.report.deliver:
@@ -45,7 +45,7 @@ def run(options: SimpleNamespace) -> int:
     with _writing(options.out):
         # Before the work of half a minute.
         options.out.mkdir(parents=True, exist_ok=True)
-    texts, report = files_of(load_report_inputs(loaded, options.since, time.time(), tell_progress))
+    texts, report = make_files(loaded, options.since, time.time(), tell_progress)
     with _writing(options.out):
         write_files({options.out / name: text for name, text in texts.items()}, EVERYBODY_READS)
     if report.simulated:

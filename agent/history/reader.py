@@ -93,18 +93,33 @@ class Reader:
         """
         return self._slices(HOURS, tier, since, until, plan)
 
+    def bins_by_release(
+        self, tier: str, since: float, until: float, plan: str
+    ) -> Mapping[tuple[str, str], tuple[BinnedWindow, ...]]:
+        """Return the same hours by release ("vllm 0.33.0") and precision ("fp8 weights")."""
+        grouped: dict[tuple[str, str], list[BinnedWindow]] = {}
+        for release, precision, row in self._rows(HOURS, tier, since, until, plan):
+            grouped.setdefault((release, precision), []).append(row)
+        return {key: tuple(rows) for key, rows in grouped.items()}
+
     def _slices(
         self, sums: SumTable, tier: str, since: float, until: float, plan: str | None
     ) -> tuple[BinnedWindow, ...]:
+        return tuple(row for _, _, row in self._rows(sums, tier, since, until, plan))
+
+    def _rows(
+        self, sums: SumTable, tier: str, since: float, until: float, plan: str | None
+    ) -> list[tuple[str, str, BinnedWindow]]:
         # CROSS JOIN: by time first, as the tables are ordered; SQLite without statistics may begin with the series.
         statement = (
-            f"SELECT replica, bin, beyond, body FROM {sums.table} AS row CROSS JOIN series ON series.id = row.series"
+            f"SELECT release, precision, replica, bin, beyond, body FROM {sums.table} AS row"
+            " CROSS JOIN series ON series.id = row.series"
             " WHERE start >= :since AND start < :until AND tier = :tier AND (:plan IS NULL OR plan = :plan)"
             " ORDER BY start, replica, bin, series.id"
         )
         rows = self._query(statement, {"tier": tier, "since": since, "until": until, "plan": plan})
         with self._decoding(sums.table):
-            return tuple(codec.decode_slice(*row) for row in rows)
+            return [(release, precision, codec.decode_slice(*row)) for release, precision, *row in rows]
 
     def plan_versions(self, tier: str, since: float, until: float) -> tuple[str, ...]:
         """Return the plan versions under which hours of the span were booked, that of the newest hour last."""

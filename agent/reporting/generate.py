@@ -16,7 +16,9 @@ from agent.history import daily_queries
 from agent.history.reader import Reader
 from agent.history.schema import DAY
 from agent.history.store import HistoryStore
+from agent.reporting.calibration import read_calibration
 from agent.version import VERSION
+from exporters.documents.calibration import ADAPTER
 from exporters.render.text import copy_fields
 from exporters.report.build import report
 from exporters.report.formats import report_html, report_markdown
@@ -165,8 +167,19 @@ def prewarming_from_response(result: ForecastResponse) -> Prewarming | None:
     )
 
 
+def make_files(
+    loaded: LoadedConfig, seconds: float, now: float, progress: Callable[[float, str], None] = lambda share, tier: None
+) -> tuple[dict[str, str], Report]:
+    """Return the files of a report over the last `seconds` before `now`, and the report. Raise ConfigError or HistoryError."""
+    past = load_report_inputs(loaded, seconds, now, progress)
+    texts, made = files_of(past)
+    with HistoryStore.open_reader(history_path(loaded)) as store:
+        calibrated = read_calibration(store, loaded, past.since, past.until)
+    return texts | {"calibration.json": ADAPTER.dump_json(calibrated, indent=2).decode() + "\n"}, made
+
+
 def files_of(past: ReportInputs) -> tuple[dict[str, str], Report]:
-    """Return the text of every file, and the report. Without a plan there is no plan.next.yaml."""
+    """Return the text of the report's own files, and the report. Without a plan there is no plan.next.yaml."""
     made, proposed = report(past)
     texts = {"report.html": report_html(made), "report.md": report_markdown(made), "report.json": report_json(made)}
     if proposed is not None:

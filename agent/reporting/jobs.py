@@ -91,11 +91,11 @@ class JobRunner:
 
 def run_generate(loaded: LoadedConfig, due: float, folder: Path, name: str) -> JobResult:
     """Write the report of the time before `due` in this process, and remove old reports."""
-    from agent.reporting.generate import files_of, load_report_inputs
+    from agent.reporting.generate import make_files
 
     keys = loaded.config.report
     try:
-        texts, report = files_of(load_report_inputs(loaded, keys.since_seconds, due))
+        texts, report = make_files(loaded, keys.since_seconds, due)
         files = {file: text.encode("utf-8", "replace") for file, text in texts.items()}
         storage.publish(folder, name, files, keys.keep)
     except SizewatchError as error:

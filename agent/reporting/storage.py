@@ -24,6 +24,7 @@ FILES: Mapping[str, str] = {
     "report.md": "text/markdown; charset=utf-8",
     "report.json": "application/json",
     "plan.next.yaml": "application/yaml; charset=utf-8",
+    "calibration.json": "application/json",
 }
 """Files of a report and their content types."""
 

@@ -23,6 +23,7 @@ from exporters.docs.reference_pages import (
     walk_schema,
 )
 from exporters.docs.runbooks import fill_runbooks
+from exporters.documents.calibration import calibration_schema
 from exporters.grafana.dashboards import FILES as GRAFANA
 from exporters.metrics import self_metrics
 from exporters.prometheus_rules.alerts import alerts_text
@@ -49,6 +50,7 @@ Only a hand-written page with generated blocks depends on the present text.
 
 ARTEFACTS: Mapping[str, Render] = {
     "docs/plan.schema.json": lambda sources, _: schema_text(plan_schema()),
+    "docs/calibration.schema.json": lambda sources, _: schema_text(calibration_schema()),
     "docs/report.schema.json": lambda sources, _: schema_text(report_schema()),
     "docs/config.schema.json": lambda sources, _: schema_text(sources.config_schema),
     "docs/public-surface.json": lambda sources, present: surface_text(public_surface(sources), present),
@@ -86,6 +88,7 @@ def public_surface(inputs: RenderInputs) -> dict[str, list[str]]:
         commands.append(context.command_path)
         commands += [f"{context.command_path} {option}" for option in options if option.startswith("--")]
     mapping = {
+        "calibration": _keys(calibration_schema()),
         "commands": commands,
         "configuration": _keys(inputs.config_schema),
         "gaps": [gap.value for gap in Gap],

@@ -1,0 +1,470 @@
+"""Calibration of a plan by production: measured over predicted, by load bin and metric, with bounds.
+
+A planner multiplies its prediction by these factors. They are relative to the plan's own curve at the same load of one
+replica, whether a benchmark measured that curve or a model predicted it. What is not comparable is named, never guessed.
+
+Bounds are of 95 % (two-sided) and of the measurement; the curve between two points is interpolated. Those of quantiles
+end at bucket edges: what lies inside a bucket is not known, so wide buckets give wide bounds. Those of means hold for
+requests, and samples of a gauge, that are independent of each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from exporters.render.text import format_duration, format_reading, format_rfc3339, text_table
+from rules.plan.curve import CERTAIN_REQUESTS, Curve, interpolate
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS
+from rules.telemetry.histograms import Histogram, mean
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+
+SCHEMA_ID = "urn:sizewatch:calibration:1"
+
+DEVIATIONS = 1.96
+"""Standard deviations of a normal distribution on either side that hold 95 %."""
+
+QUANTILES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds")
+LEVELS = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio")
+LENGTHS = {"prompt_tokens_mean": "prompt_tokens", "generation_tokens_mean": "generation_tokens"}
+"""Mean tokens a request, as the plan's points name them, and their counters."""
+
+TIME = "mean_seconds_in_system"
+
+UNITS = {
+    **dict.fromkeys(QUANTILES, "seconds"),
+    TIME: "seconds",
+    **dict.fromkeys(LEVELS, "ratio"),
+    **dict.fromkeys(LENGTHS, "tokens"),
+}
+"""Every metric with its unit, in the order of the text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """`value` is measured / predicted, between `low` and `high`. None: not bounded on that side, or not known."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """A metric at one load: what the plan's curve predicts there, what production measured, and their factor.
+
+    Units are in UNITS. `n` are the requests, or the samples of a gauge, behind the measurement. `measured` of a quantile
+    is the best estimate inside its bucket.
+    """
+
+    metric: str
+    predicted: float
+    measured: float | None
+    low: float | None
+    high: float | None
+    n: float
+    factor: Factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationBin:
+    """One load bin of the curve: mean load of a replica there, its requests, and why a metric is not compared."""
+
+    bin: int
+    requests_per_second: float
+    requests_in_system: float | None
+    requests: float
+    measures: tuple[Measure, ...]
+    missing: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityFactor:
+    """Completed requests per second of one replica within the SLO: by the plan, and as production showed it."""
+
+    planned: float
+    measured: float
+    low: float | None
+    high: float | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """One tier under one release and precision. `factors` are means over the load bins, weighted by their requests."""
+
+    tier: str
+    model: str
+    engine: str
+    engine_release: str
+    precision: str
+    gpu_product: str
+    gpus_per_replica: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    begin: str
+    end: str
+    observed_replica_seconds: float
+    requests: float
+    bins: tuple[CalibrationBin, ...]
+    factors: Mapping[str, Factor]
+    capacity: CapacityFactor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationFile:
+    """Everything of one file. `not_calibrated` has the tiers that could not be compared, and why."""
+
+    schema: str = SCHEMA_ID
+    made_at: str
+    sizewatch: str
+    simulated: bool
+    calibrations: tuple[Calibration, ...]
+    not_calibrated: Mapping[str, str] = field(default_factory=dict)
+
+
+ADAPTER: TypeAdapter[CalibrationFile] = TypeAdapter(CalibrationFile)
+
+
+def calibration_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        "title": "sizewatch calibration",
+        **ADAPTER.json_schema(mode="serialization"),
+    }
+
+
+def calibrate(context: TierContext, release: str, precision: str, binned: Sequence[BinnedWindow]) -> Calibration | str:
+    """Return what production under one release measured against the plan, or why nothing can be compared.
+
+    `binned` is one sum for each load bin of the plan's curve. Only bins with CERTAIN_REQUESTS are compared: below, a P99
+    is the third worst request or less (DESIGN 3.3).
+    """
+    plan, curve = context.plan, context.curve
+    if plan is None or curve is None:
+        return "its plan has no curve"
+    if not context.serves_whole_requests:
+        return "prefill and decode are served apart, and the curve is of whole requests"
+    placed = [part for part in binned if part.bin is not None and part.bin < len(curve.points) and part.rps]
+    if not placed:
+        return "no request was served at a load of the curve"
+    bins = tuple(_calibrate_bin(context, part) for part in sorted(placed, key=lambda part: part.bin or 0))
+    if not any(row.measures for row in bins):
+        most = max(row.requests for row in bins)
+        return f"no load bin has {CERTAIN_REQUESTS} requests; the fullest has {most:.0f}"
+    engine, _, version = release.partition(" ")
+    return Calibration(
+        tier=context.name,
+        model=plan.model,
+        engine=engine or plan.engine,
+        engine_release=version,
+        precision=precision,
+        gpu_product=plan.gpu.product,
+        gpus_per_replica=plan.gpu.per_replica,
+        tensor_parallel=plan.gpu.tensor_degree,
+        pipeline_parallel=plan.gpu.pipeline_parallel or 1,
+        begin=format_rfc3339(min(part.window.start for part in placed)),
+        end=format_rfc3339(max(part.window.end for part in placed)),
+        observed_replica_seconds=math.fsum(part.window.covered_seconds for part in placed),
+        requests=math.fsum(row.requests for row in bins),
+        bins=bins,
+        factors=_average_factors(bins),
+        capacity=_compare_capacity(context),
+    )
+
+
+def _calibrate_bin(context: TierContext, binned: BinnedWindow) -> CalibrationBin:
+    requests = binned.window.counters.get("requests_finished", 0.0)
+    measures, missing = [], {}
+    for metric in UNITS:
+        if requests < CERTAIN_REQUESTS:
+            missing[metric] = f"{requests:.0f} requests; {CERTAIN_REQUESTS} are needed"
+            continue
+        predicted = _predict(context, binned, metric)
+        measured = _measure(context, binned, metric)
+        if isinstance(measured, Missing):
+            missing[metric] = measured.text or measured.gap.value
+        elif isinstance(predicted, str):
+            missing[metric] = predicted
+        else:
+            measures.append(_compare(metric, predicted, measured))
+    return CalibrationBin(
+        bin=binned.bin or 0,
+        requests_per_second=binned.rps or 0.0,
+        requests_in_system=binned.in_system,
+        requests=requests,
+        measures=tuple(measures),
+        missing=missing,
+    )
+
+
+def _compare(metric: str, predicted: float, measured: Reading) -> Measure:
+    factor = Factor(
+        value=measured.value / predicted if measured.value is not None else None,
+        low=measured.low / predicted if measured.low is not None else None,
+        high=measured.high / predicted if measured.high is not None else None,
+    )
+    return Measure(
+        metric=metric,
+        predicted=predicted,
+        measured=measured.value,
+        low=measured.low,
+        high=measured.high,
+        n=measured.n,
+        factor=factor,
+    )
+
+
+def _predict(context: TierContext, binned: BinnedWindow, metric: str) -> float | str:
+    """Return what the curve says at this load, or why it says nothing."""
+    curve, rps = context.curve, binned.rps
+    if curve is None or rps is None or binned.bin is None:
+        return "the load is not known"
+    if metric == TIME:
+        return _predict_time(curve, binned.bin, rps)
+    expected = curve.expectation(binned.bin, metric, rps, binned.in_system)
+    if expected is not None and expected.value > 0:
+        return expected.value
+    planned: float | None = None
+    if metric in LENGTHS and context.plan is not None:
+        planned = context.plan.value_at(f"workload.{LENGTHS[metric]}.mean")
+    return planned or "the curve does not have it at this load"
+
+
+def _predict_time(curve: Curve, bin: int, rps: float) -> float | str:
+    """Return the mean seconds in the system at this rps: concurrency / rps at both points of the bin (Little's law)."""
+    if curve.concurrencies is None or not (curve.concurrency_given or curve.is_littles_law):
+        # Concurrency that was estimated by medians is no mean.
+        return "the curve has no concurrency"
+    places = (max(bin - 1, 0), bin)
+    before, after = (curve.concurrencies[place] / curve.points[place].completed_rps for place in places)
+    low, high = (curve.points[place].completed_rps for place in places)
+    share = (rps - low) / (high - low) if high > low else 1.0
+    return interpolate(before, after, min(max(share, 0.0), 1.0), log=True)
+
+
+def _measure(context: TierContext, binned: BinnedWindow, metric: str) -> SignalValue:
+    """Return what production measured at this load, with bounds of 95 %."""
+    window = binned.window
+    n = window.counters.get("requests_finished", 0.0)
+    if metric == TIME:
+        times = _mean_with_bounds(window.histograms.get("e2e_seconds", ()))
+        return times or Missing(gap=window.explain_missing("e2e_seconds"), text="the sum of request times is not known")
+    if metric in LENGTHS:
+        tokens = window.counters.get(LENGTHS[metric])
+        if tokens is None:
+            return Missing(gap=window.explain_missing(LENGTHS[metric]))
+        return Reading(value=tokens / n, low=tokens / n, high=tokens / n, n=n)
+    if metric == "gpu_utilization" and context.curve is not None:
+        kind = context.curve.written.gpu_utilization_kind
+        if kind is None:
+            return Missing(gap=Gap.NOT_IN_PLAN, text="the curve does not say which kind of utilisation it has")
+        # The signal takes the first kind that there is, and only like is compared.
+        others = set(GPU_UTILIZATION_KINDS.values()) - {GPU_UTILIZATION_KINDS[kind]}
+        gauges = {family: gauge for family, gauge in window.gauges.items() if family not in others}
+        counters = {family: count for family, count in window.counters.items() if family not in others}
+        window = replace(window, gauges=gauges, counters=counters)
+    signal = BY_NAME[metric]
+    reading = read(signal, window, context.basis)
+    if isinstance(reading, Missing):
+        return reading
+    if signal.q is None:
+        return _narrow_level(reading)
+    # A rank is off by at most this share of the requests (normal approximation of the binomial).
+    deviation = DEVIATIONS * math.sqrt(signal.q * (1 - signal.q) / reading.n)
+    low = read(replace(signal, q=max(signal.q - deviation, 0.0)), window, context.basis)
+    high = read(replace(signal, q=min(signal.q + deviation, 1.0)), window, context.basis)
+    parts = window.histograms.get(signal.families[0], ())
+    return Reading(
+        value=_estimate_quantile(parts[0], signal.q) if len(parts) == 1 else reading.value,
+        low=low.low if isinstance(low, Reading) else None,
+        high=high.high if isinstance(high, Reading) else None,
+        n=reading.n,
+    )
+
+
+def _narrow_level(reading: Reading) -> Reading:
+    """Return the mean of a gauge with bounds of its sampling, in place of its extremes.
+
+    The variance between two extremes is at most (highest - mean) (mean - lowest) (Bhatia and Davis 2000).
+    """
+    value, low, high = reading.value, reading.low, reading.high
+    if value is None or low is None or high is None or reading.n <= 0:
+        return reading
+    deviation = DEVIATIONS * math.sqrt(max((high - value) * (value - low), 0.0) / reading.n)
+    return replace(reading, low=max(low, value - deviation), high=min(high, value + deviation))
+
+
+def _estimate_quantile(part: Histogram, q: float) -> float | None:
+    """Return the quantile as if the bucket that holds it were a piece of a log-normal distribution; None in the last one.
+
+    Latencies are near log-normal, and both edges tell the shares below them. An even bucket, or one that falls all the
+    way, puts the median of a narrow distribution far off.
+    """
+    place, below = 0, 0.0
+    while below + part.counts[place] < q * part.n:
+        below += part.counts[place]
+        place += 1
+    upper = part.edges[place]
+    if upper == math.inf:
+        return None
+    lower = part.edges[place - 1] if place else upper / 2
+    # Half a request stands for none: the normal distribution has no end.
+    least = 0.5 / part.n
+    shares = [below / part.n, q, (below + part.counts[place]) / part.n]
+    first, middle, last = [NormalDist().inv_cdf(min(max(share, least), 1 - least)) for share in shares]
+    return interpolate(lower, upper, (middle - first) / (last - first) if last > first else 0.5, log=True)
+
+
+def _mean_with_bounds(parts: tuple[Histogram, ...]) -> Reading | None:
+    """Return the mean of the sum, with bounds by the largest variance that the buckets allow; None without a sum.
+
+    Observations above the last edge leave the variance open.
+    """
+    value = mean(parts)
+    if value is None:
+        return None
+    n = math.fsum(part.n for part in parts)
+    squares = math.fsum(
+        count * edge**2 for part in parts for edge, count in zip(part.edges, part.counts, strict=True) if count
+    )
+    if not math.isfinite(squares):
+        return Reading(value=value, low=None, high=None, n=n)
+    deviation = DEVIATIONS * math.sqrt(max(squares / n - value**2, 0.0) / n)
+    return Reading(value=value, low=max(value - deviation, 0.0), high=value + deviation, n=n)
+
+
+def _average_factors(bins: Iterable[CalibrationBin]) -> dict[str, Factor]:
+    """Return the geometric mean of each metric's factors, weighted by requests. Its bounds are the means of the bounds."""
+    weighted: dict[str, list[tuple[Factor, float]]] = {}
+    for row in bins:
+        for measure in row.measures:
+            weighted.setdefault(measure.metric, []).append((measure.factor, row.requests))
+    return {metric: _average(rows) for metric, rows in weighted.items()}
+
+
+def _average(weighted: Sequence[tuple[Factor, float]]) -> Factor:
+    return Factor(
+        value=_geometric_mean([(factor.value, weight) for factor, weight in weighted]),
+        low=_geometric_mean([(factor.low, weight) for factor, weight in weighted]),
+        high=_geometric_mean([(factor.high, weight) for factor, weight in weighted]),
+    )
+
+
+def _geometric_mean(weighted: Sequence[tuple[float | None, float]]) -> float | None:
+    if any(value is None for value, _ in weighted):
+        return None
+    if any(value == 0 for value, _ in weighted):
+        return 0.0
+    total = math.fsum(weight for _, weight in weighted)
+    return math.exp(math.fsum(math.log(value) * weight for value, weight in weighted if value) / total)
+
+
+def _compare_capacity(context: TierContext) -> CapacityFactor | None:
+    capacity = context.capacity
+    if capacity is None or capacity.planned_rps is None:
+        return None
+    return CapacityFactor(
+        planned=capacity.planned_rps,
+        measured=capacity.rps,
+        low=capacity.low or None,
+        high=capacity.high,
+        source=capacity.source.value,
+    )
+
+
+def calibration_text(made: CalibrationFile) -> str:
+    """Return the file for a terminal."""
+    lines: list[str] = []
+    for row in made.calibrations:
+        what = " ".join(part for part in (row.engine, row.engine_release, row.precision) if part)
+        span = format_duration(row.observed_replica_seconds)
+        lines += [
+            f"{row.tier}: {row.model} on {row.gpus_per_replica} x {row.gpu_product}, {what}",
+            f"  {row.requests:,.0f} requests in {span} of replicas, {row.begin} to {row.end}",
+        ]
+        if row.capacity is not None:
+            capacity = row.capacity
+            measured = Reading(value=capacity.measured, low=capacity.low, high=capacity.high, n=row.requests)
+            text = format_reading(measured, "rps")
+            lines.append(f"  capacity of a replica: planned {capacity.planned:.3g} rps, now {text} ({capacity.source})")
+        cells = []
+        for metric in filter(row.factors.__contains__, UNITS):
+            measures = [measure for load in row.bins for measure in load.measures if measure.metric == metric]
+            each = " ".join(factor_text(measure.factor).partition(" ")[0] for measure in measures)
+            cells.append((f"  {metric}", factor_text(row.factors[metric]), each))
+        loads = ", ".join(f"{load.requests_per_second:.3g}" for load in row.bins if load.measures)
+        lines += text_table(("  measured / predicted", "all loads (95 %)", f"at {loads} rps a replica"), cells, words=3)
+        missing = {
+            (metric, why) for load in row.bins for metric, why in load.missing.items() if metric not in row.factors
+        }
+        lines += [f"  not compared: {metric}: {why}" for metric, why in sorted(missing)]
+        lines.append("")
+    lines += [f"{tier}: not calibrated: {why}" for tier, why in made.not_calibrated.items()]
+    return "\n".join(lines).rstrip()
+
+
+def factor_text(factor: Factor) -> str:
+    """Return a factor in words: "1.18x (1.1 to 1.3)", "at least 1.2x"."""
+    low = "" if factor.low is None else f"{factor.low:.3g}"
+    high = "" if factor.high is None else f"{factor.high:.3g}"
+    if not low and not high:
+        bounds = "not bounded"
+    elif not high:
+        bounds = f"at least {low}"
+    else:
+        bounds = f"{low} to {high}" if low else f"at most {high}"
+    return bounds if factor.value is None else f"{factor.value:.3g}x ({bounds})"
+
+
+def compare_calibrations(before: CalibrationFile, after: CalibrationFile) -> list[str]:
+    """Return what changed from one file to another, a line for each metric of each tier that both have.
+
+    Factors of one load bin are of the same prediction, so their ratio compares production with production at equal load.
+    """
+    lines = []
+    for new in after.calibrations:
+        for old in before.calibrations:
+            if (old.tier, old.gpu_product) != (new.tier, new.gpu_product):
+                continue
+            name = f"{new.tier}: {_name(new)} against {_name(old)}"
+            ratios = _ratios(old, new)
+            lines += [f"{name}: {metric} {factor_text(ratio)} at equal load" for metric, ratio in ratios.items()]
+            if not ratios:
+                lines.append(f"{name}: no metric was measured at the same load in both")
+    return lines
+
+
+def _name(row: Calibration) -> str:
+    return " ".join(part for part in (row.engine_release or "unknown release", row.precision) if part)
+
+
+def _ratios(old: Calibration, new: Calibration) -> dict[str, Factor]:
+    known = {(load.bin, measure.metric): measure for load in old.bins for measure in load.measures}
+    weighted: dict[str, list[tuple[Factor, float]]] = {}
+    for load in new.bins:
+        for measure in load.measures:
+            earlier = known.get((load.bin, measure.metric))
+            if earlier is not None:
+                ratio = _divide(measure.factor, earlier.factor)
+                weighted.setdefault(measure.metric, []).append((ratio, min(measure.n, earlier.n)))
+    return {metric: _average(rows) for metric, rows in weighted.items()}
+
+
+def _divide(new: Factor, old: Factor) -> Factor:
+    return Factor(
+        value=_quotient(new.value, old.value), low=_quotient(new.low, old.high), high=_quotient(new.high, old.low)
+    )
+
+
+def _quotient(upper: float | None, lower: float | None) -> float | None:
+    return upper / lower if upper is not None and lower else None

@@ -1,0 +1,201 @@
+"""Calibration against simulated production whose truth is known: bounds hold it, estimates are near it."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from statistics import NormalDist
+
+import pytest
+
+from exporters.documents.calibration import (
+    ADAPTER,
+    TIME,
+    Calibration,
+    CalibrationFile,
+    Measure,
+    calibrate,
+    calibration_text,
+    compare_calibrations,
+)
+from rules.plan.load_bins import BinnedWindow, build_tier_context
+from rules.plan.schema import Plan
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.windows import Window
+
+TTFT_EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, math.inf)
+TPOT_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, math.inf)
+E2E_EDGES = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, math.inf)
+"""Edges of vLLM."""
+
+Z99 = NormalDist().inv_cdf(0.99)
+LOADS = (1.0, 2.0, 4.0)
+
+
+def point(rps: float) -> dict[str, float]:
+    return {
+        "completed_rps": rps,
+        "concurrency": rps * (4 + rps),
+        "requests": 3000,
+        "ttft_p50_seconds": 0.12 * rps,
+        "ttft_p99_seconds": 0.12 * rps * 3,
+        "tpot_p50_seconds": 0.016 * rps,
+        "tpot_p99_seconds": 0.016 * rps * 2,
+    }
+
+
+PLAN = Plan.model_validate(
+    {
+        "schema": 1,
+        "tiers": {
+            "chat": {
+                "model": "m",
+                "engine": "vllm",
+                "gpu": {"product": "H100", "per_replica": 2},
+                "slo": {"ttft_p99_seconds": 2.0, "tpot_p99_seconds": 0.2},
+                "workload": {"prompt_tokens": {"mean": 1000.0}, "generation_tokens": {"mean": 200.0}},
+                "curve": {"points": [point(rps) for rps in LOADS]},
+            }
+        },
+    }
+)
+CONTEXT = build_tier_context("chat", PLAN.tiers["chat"])
+
+
+def histogram(edges: tuple[float, ...], values: list[float]) -> Histogram:
+    counts = [0.0] * len(edges)
+    for value in values:
+        counts[next(place for place, edge in enumerate(edges) if value <= edge)] += 1
+    return Histogram(edges=edges, counts=tuple(counts), total=math.fsum(values))
+
+
+def simulate(factor: float, requests: int, seed: int, prompt_tokens: float = 1000.0) -> tuple[BinnedWindow, ...]:
+    """Return one bin for each point of the curve, at its load, with every latency `factor` x the curve's."""
+    rng = random.Random(seed)
+
+    def draw(p50: float, p99: float) -> list[float]:
+        return [factor * p50 * math.exp(rng.gauss(0, math.log(p99 / p50) / Z99)) for _ in range(requests)]
+
+    bins = []
+    for place, rps in enumerate(LOADS):
+        planned = point(rps)
+        # Mean of a log-normal distribution: median x exp(sigma^2 / 2).
+        e2e_mean, sigma = planned["concurrency"] / rps, 0.5
+        median = e2e_mean / math.exp(sigma**2 / 2)
+        window = Window(
+            start=0.0,
+            end=requests / rps,
+            expected_seconds=requests / rps,
+            covered_seconds=requests / rps,
+            counters={
+                "requests_finished": float(requests),
+                "prompt_tokens": prompt_tokens * requests,
+                "generation_tokens": 200.0 * requests,
+            },
+            histograms={
+                "ttft_seconds": (
+                    histogram(TTFT_EDGES, draw(planned["ttft_p50_seconds"], planned["ttft_p99_seconds"])),
+                ),
+                "tpot_seconds": (
+                    histogram(TPOT_EDGES, draw(planned["tpot_p50_seconds"], planned["tpot_p99_seconds"])),
+                ),
+                "e2e_seconds": (histogram(E2E_EDGES, draw(median, median * math.exp(sigma * Z99))),),
+            },
+        )
+        bins.append(BinnedWindow(replica=None, window=window, rps=rps, in_system=None, bin=place))
+    return tuple(bins)
+
+
+def calibrated(factor: float, requests: int, seed: int = 1, **lengths: float) -> Calibration:
+    made = calibrate(CONTEXT, "vllm 0.33.0", "fp8", simulate(factor, requests, seed, **lengths))
+    assert isinstance(made, Calibration)
+    return made
+
+
+def measures_of(made: Calibration) -> list[Measure]:
+    latencies = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", TIME)
+    return [measure for row in made.bins for measure in row.measures if measure.metric in latencies]
+
+
+def holds(measure: Measure, factor: float) -> bool:
+    low, high = measure.factor.low, measure.factor.high
+    return (low is None or low <= factor) and (high is None or factor <= high)
+
+
+@pytest.mark.parametrize("requests", [300, 3000])
+def test_bounds_hold_the_truth(requests: int) -> None:
+    """Over 100 seeds at least 95 % of each metric's bounds hold the true factor."""
+    seeds = 100 if requests == 300 else 20
+    held: dict[str, list[bool]] = {}
+    for seed in range(seeds):
+        for measure in measures_of(calibrated(1.1, requests, seed)):
+            held.setdefault(measure.metric, []).append(holds(measure, 1.1))
+    assert len(held) == 5
+    for metric, each in held.items():
+        # Chance alone leaves 95 % of so many trials a little short.
+        allowance = 3 * math.sqrt(0.95 * 0.05 / len(each))
+        assert sum(each) / len(each) >= 0.95 - allowance, metric
+
+
+def test_estimates_are_near_the_truth() -> None:
+    for measure in measures_of(calibrated(1.3, 3000)):
+        assert measure.factor.value == pytest.approx(1.3, rel=0.1), measure.metric
+
+
+def test_ten_percent_slower_is_told_apart() -> None:
+    slower, equal = calibrated(1.1, 3000).factors[TIME], calibrated(1.0, 3000).factors[TIME]
+    assert slower.low is not None
+    assert slower.low > 1.0
+    assert equal.low is not None
+    assert equal.high is not None
+    assert equal.low <= 1.0 <= equal.high
+    assert (equal.high - equal.low) / 2 <= 0.15
+
+
+def test_too_few_requests_are_named() -> None:
+    few = simulate(1.0, 299, 1)
+    assert calibrate(CONTEXT, "vllm", "", few) == "no load bin has 300 requests; the fullest has 299"
+    made = calibrate(CONTEXT, "vllm", "", (*few[:2], *simulate(1.0, 300, 1)[2:]))
+    assert isinstance(made, Calibration)
+    assert [len(row.measures) > 0 for row in made.bins] == [False, False, True]
+    assert made.bins[0].missing[TIME] == "299 requests; 300 are needed"
+
+
+def test_lengths_and_missing_metrics_are_told() -> None:
+    made = calibrated(1.0, 300, prompt_tokens=1800.0)
+    assert made.factors["prompt_tokens_mean"].value == pytest.approx(1.8)
+    assert made.bins[0].missing["gpu_utilization"] == "the curve does not say which kind of utilisation it has"
+    text = calibration_text(file_of(made))
+    assert "prompt_tokens_mean" in text
+    assert "not compared: gpu_utilization" in text
+
+
+def test_open_bucket_leaves_the_factor_open() -> None:
+    (first, *_) = simulate(1.0, 300, 1)
+    times = Histogram(edges=TTFT_EDGES, counts=(*[0.0] * (len(TTFT_EDGES) - 1), 300.0), total=None)
+    window = replace(first.window, histograms={**first.window.histograms, "ttft_seconds": (times,)})
+    made = calibrate(CONTEXT, "vllm", "", (replace(first, window=window),))
+    assert isinstance(made, Calibration)
+    factor = made.factors["ttft_p99_seconds"]
+    assert factor.value is None
+    assert factor.high is None
+    assert factor.low == pytest.approx(10.0 / 0.36)
+
+
+def file_of(*made: Calibration) -> CalibrationFile:
+    return CalibrationFile(made_at="2026-11-29T00:00:00Z", sizewatch="0", simulated=True, calibrations=made)
+
+
+def test_releases_are_compared_at_equal_load() -> None:
+    old = replace(calibrated(1.0, 3000), engine_release="0.32.0")
+    new = replace(calibrated(1.18, 3000, seed=2), engine_release="0.33.0")
+    lines = compare_calibrations(file_of(old), file_of(new))
+    assert any(line.startswith("chat: 0.33.0 fp8 against 0.32.0 fp8: mean_seconds_in_system 1.1") for line in lines)
+    assert all(line.endswith("at equal load") for line in lines)
+    assert compare_calibrations(file_of(old), file_of(replace(new, tier="other"))) == []
+
+
+def test_file_survives_its_round_trip() -> None:
+    made = file_of(calibrated(1.1, 300))
+    assert ADAPTER.validate_json(ADAPTER.dump_json(made)) == made
