@@ -170,7 +170,7 @@ def test_demand_against_capacity(name: str, rate: Rate, more: dict[str, Any], wa
 
 @pytest.mark.parametrize(("name", "projection", "limits", "wanted", "text"), FORECASTS)
 def test_forecast_that_degraded(
-    name: str, projection: Projection | None, limits: dict[str, float], wanted: Wanted, text: str
+    name: str, projection: Projection | None, limits: dict[str, Any], wanted: Wanted, text: str
 ) -> None:
     result = judged(1.0, rule=DEGRADED, projection=projection, **limits)
     assert outcome(result) == wanted, result
