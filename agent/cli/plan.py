@@ -41,7 +41,8 @@ from agent.http_client.errors import place_of
 from agent.reporting.calibration import read_calibration
 from agent.scrape.engine_probe import EngineProbe, probe_engine
 from exporters.documents.calibration import ADAPTER as CALIBRATION
-from exporters.documents.calibration import CalibrationFile, calibration_text, compare_calibrations
+from exporters.documents.calibration import CalibrationFile
+from exporters.documents.calibration_text import calibration_text, compare_calibrations
 from exporters.documents.plan_diff import plan_diff
 from exporters.documents.plan_files import LOAD_GENERATORS, TierFacts, skeleton, workload_files
 from exporters.documents.plan_show import show, workload_text

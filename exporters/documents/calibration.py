@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from exporters.render.text import format_duration, format_reading, format_rfc3339, text_table
+from exporters.render.text import format_rfc3339
 from rules.plan.curve import CERTAIN_REQUESTS, Curve, interpolate
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS
@@ -349,10 +349,10 @@ def _average_factors(bins: Iterable[CalibrationBin]) -> dict[str, Factor]:
     for row in bins:
         for measure in row.measures:
             weighted.setdefault(measure.metric, []).append((measure.factor, row.requests))
-    return {metric: _average(rows) for metric, rows in weighted.items()}
+    return {metric: average(rows) for metric, rows in weighted.items()}
 
 
-def _average(weighted: Sequence[tuple[Factor, float]]) -> Factor:
+def average(weighted: Sequence[tuple[Factor, float]]) -> Factor:
     return Factor(
         value=_geometric_mean([(factor.value, weight) for factor, weight in weighted]),
         low=_geometric_mean([(factor.low, weight) for factor, weight in weighted]),
@@ -380,91 +380,3 @@ def _compare_capacity(context: TierContext) -> CapacityFactor | None:
         high=capacity.high,
         source=capacity.source.value,
     )
-
-
-def calibration_text(made: CalibrationFile) -> str:
-    """Return the file for a terminal."""
-    lines: list[str] = []
-    for row in made.calibrations:
-        what = " ".join(part for part in (row.engine, row.engine_release, row.precision) if part)
-        span = format_duration(row.observed_replica_seconds)
-        lines += [
-            f"{row.tier}: {row.model} on {row.gpus_per_replica} x {row.gpu_product}, {what}",
-            f"  {row.requests:,.0f} requests in {span} of replicas, {row.begin} to {row.end}",
-        ]
-        if row.capacity is not None:
-            capacity = row.capacity
-            measured = Reading(value=capacity.measured, low=capacity.low, high=capacity.high, n=row.requests)
-            text = format_reading(measured, "rps")
-            lines.append(f"  capacity of a replica: planned {capacity.planned:.3g} rps, now {text} ({capacity.source})")
-        cells = []
-        for metric in filter(row.factors.__contains__, UNITS):
-            measures = [measure for load in row.bins for measure in load.measures if measure.metric == metric]
-            each = " ".join(factor_text(measure.factor).partition(" ")[0] for measure in measures)
-            cells.append((f"  {metric}", factor_text(row.factors[metric]), each))
-        loads = ", ".join(f"{load.requests_per_second:.3g}" for load in row.bins if load.measures)
-        lines += text_table(("  measured / predicted", "all loads (95 %)", f"at {loads} rps a replica"), cells, words=3)
-        missing = {
-            (metric, why) for load in row.bins for metric, why in load.missing.items() if metric not in row.factors
-        }
-        lines += [f"  not compared: {metric}: {why}" for metric, why in sorted(missing)]
-        lines.append("")
-    lines += [f"{tier}: not calibrated: {why}" for tier, why in made.not_calibrated.items()]
-    return "\n".join(lines).rstrip()
-
-
-def factor_text(factor: Factor) -> str:
-    """Return a factor in words: "1.18x (1.1 to 1.3)", "at least 1.2x"."""
-    low = "" if factor.low is None else f"{factor.low:.3g}"
-    high = "" if factor.high is None else f"{factor.high:.3g}"
-    if not low and not high:
-        bounds = "not bounded"
-    elif not high:
-        bounds = f"at least {low}"
-    else:
-        bounds = f"{low} to {high}" if low else f"at most {high}"
-    return bounds if factor.value is None else f"{factor.value:.3g}x ({bounds})"
-
-
-def compare_calibrations(before: CalibrationFile, after: CalibrationFile) -> list[str]:
-    """Return what changed from one file to another, a line for each metric of each tier that both have.
-
-    Factors of one load bin are of the same prediction, so their ratio compares production with production at equal load.
-    """
-    lines = []
-    for new in after.calibrations:
-        for old in before.calibrations:
-            if (old.tier, old.gpu_product) != (new.tier, new.gpu_product):
-                continue
-            name = f"{new.tier}: {_name(new)} against {_name(old)}"
-            ratios = _ratios(old, new)
-            lines += [f"{name}: {metric} {factor_text(ratio)} at equal load" for metric, ratio in ratios.items()]
-            if not ratios:
-                lines.append(f"{name}: no metric was measured at the same load in both")
-    return lines
-
-
-def _name(row: Calibration) -> str:
-    return " ".join(part for part in (row.engine_release or "unknown release", row.precision) if part)
-
-
-def _ratios(old: Calibration, new: Calibration) -> dict[str, Factor]:
-    known = {(load.bin, measure.metric): measure for load in old.bins for measure in load.measures}
-    weighted: dict[str, list[tuple[Factor, float]]] = {}
-    for load in new.bins:
-        for measure in load.measures:
-            earlier = known.get((load.bin, measure.metric))
-            if earlier is not None:
-                ratio = _divide(measure.factor, earlier.factor)
-                weighted.setdefault(measure.metric, []).append((ratio, min(measure.n, earlier.n)))
-    return {metric: _average(rows) for metric, rows in weighted.items()}
-
-
-def _divide(new: Factor, old: Factor) -> Factor:
-    return Factor(
-        value=_quotient(new.value, old.value), low=_quotient(new.low, old.high), high=_quotient(new.high, old.low)
-    )
-
-
-def _quotient(upper: float | None, lower: float | None) -> float | None:
-    return upper / lower if upper is not None and lower else None

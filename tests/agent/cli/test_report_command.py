@@ -30,7 +30,7 @@ from rules.plan.schema import Plan
 from rules.resize.production_summary import FINE
 from rules.telemetry.windows import Window
 
-FILES = ["plan.next.yaml", "report.html", "report.json", "report.md"]
+FILES = ["calibration.json", "plan.next.yaml", "report.html", "report.json", "report.md"]
 
 
 def history(folder: Path, several: list[Window], one: Plan | None = None) -> Path:

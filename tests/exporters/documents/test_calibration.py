@@ -16,9 +16,8 @@ from exporters.documents.calibration import (
     CalibrationFile,
     Measure,
     calibrate,
-    calibration_text,
-    compare_calibrations,
 )
+from exporters.documents.calibration_text import calibration_text, compare_calibrations
 from rules.plan.load_bins import BinnedWindow, build_tier_context
 from rules.plan.schema import Plan
 from rules.telemetry.histograms import Histogram
