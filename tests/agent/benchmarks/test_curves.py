@@ -270,7 +270,8 @@ def test_written_curve_reads_back(margin: int) -> None:
     lines = curve_lines(curve, margin, head=["two\nlines # and \x07 a bell"], notes=[["first"], [], ["third: {x}"]])
     text = "\n".join(lines)
     assert BenchmarkCurve.model_validate(yaml.safe_load(text)["curve"]) == curve
-    assert max(map(len, lines)) <= 120
+    # No line is folded inside the name of a file.
+    assert max(len(line) for line in lines if "/" not in line) <= 120
     assert "# two lines # and a bell" in text
 
 

@@ -29,7 +29,7 @@ from daemon_runs import (
 from engine_server import answers_500, engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.config.load import LoadedConfig, load
+from agent.config.load import LoadedConfig
 from agent.daemon.assembly import Assembly
 from agent.daemon.daemon import Daemon
 from agent.daemon.factory import assemble
@@ -160,7 +160,7 @@ def test_unusable_report_directory_is_refused_by_name(tmp_path: Path) -> None:
     with engines() as served:
         path = write(tmp_path, configuration(served, report={"directory": "file"}))
         with pytest.raises(ConfigError, match=r"report\.directory: .*file cannot be written \(File exists\)"):
-            Daemon(load(path)).start()
+            made(path).start()
 
 
 def test_defect_in_reload_costs_the_reload(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

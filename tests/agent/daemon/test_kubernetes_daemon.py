@@ -310,8 +310,8 @@ def test_reload_replaces_or_ends_discovery(tmp_path: Path, kube: Kube) -> None:
             before = daemon.assembly.pods
             write(tmp_path, cluster(tmp_path, kube, kubernetes={"namespaces": ["other"]}))
             daemon.ask_reload()
+            assert wait_for(lambda: daemon.assembly.pods is not before)
             assert wait_for(lambda: up(daemon) == {"other/b"})
-            assert daemon.assembly.pods is not before
             again = daemon.assembly.pods
             daemon.ask_reload()
             assert wait_for(lambda: daemon.counts.config_reloads >= 2)

@@ -21,6 +21,7 @@ FILES = {
     "report.md": b"# report",
     "report.json": json.dumps({"headline": "Grow <script>alert(1)</script>"}).encode(),
     "plan.next.yaml": b"schema: 1",
+    "calibration.json": b'{"calibrations": []}',
 }
 NAME = "2026-11-23"
 
