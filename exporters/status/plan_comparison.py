@@ -252,7 +252,6 @@ OF_PROMPT = "workload.prefix_hit_ratio"
 ENERGY = "cost.joules_per_generated_token"
 
 COST = _row("cost_per_million_tokens", "Cost per million tokens", path="cost.planned_utilization", judged_by_plan=True)
-"""Cost of a million output tokens. It also tells an oversized tier."""
 
 ROWS: tuple[ComparisonRow, ...] = (
     _row("ttft_p99_seconds", "TTFT P99", path="slo.ttft_p99_seconds"),

@@ -1,8 +1,8 @@
 """State of each tier, its line in the overview, and the headline of the installation.
 
 A state beside the statuses alarms nobody: a tier has a likely finding until that is certain, is learning until it was
-observed long enough, and oversized while it idles and costs a multiple of the plan, or while a rule over days finds it
-too large. The status page, `/api/status` and `sizewatch status` print the same lines.
+observed long enough, and oversized while a rule over days finds it too large. The status page, `/api/status` and
+`sizewatch status` print the same lines.
 """
 
 from __future__ import annotations
@@ -15,22 +15,18 @@ from typing import Any, NamedTuple
 
 from exporters.render.text import SIGNS, Tone, format_clock, text_table
 from exporters.status.active_findings import ActiveIncident
-from exporters.status.plan_comparison import COST, compare_with_plan
 from exporters.status.records import AgentStatus, TierStatus
-from rules.catalogue.registry import BY_NAME, margin_of
+from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import is_learning, learning_words
-from rules.methods.utilization import compute_idle_replicas
 from rules.plan.money import amount, gpu_hours_a_day, money_per_day, price_of
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME as SIGNALS
-from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.wording import format_count, number
 from rules.verdicts.finding import LIKELY
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, SEVERITY, Status
-
-TRAP = BY_NAME["UtilizationTrap"]
 
 TOO_LARGE = ("UtilizationTrap", "QueueAlwaysEmpty")
 """Rules over days that find a fleet too large."""
@@ -49,12 +45,6 @@ _COUNTED = {
 
 LACKING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
 """Gap reasons that last until the plan or the engine changes. Other gaps pass or need attention."""
-
-IDLE_SHARE = 0.9
-"""Share (0-1) of the last hour's minutes in which an oversized tier idles: as much as rules need of their time."""
-
-IDLE_MINUTES = 30
-"""Minutes of the last hour that must be known before a tier is oversized: a shorter lull is no size."""
 
 
 class TierState(NamedTuple):
@@ -91,46 +81,11 @@ def describe_state(tier: TierStatus) -> TierState:
         return TierState("ok", tone, WITHOUT_PLAN)
     if tier.observed_seconds is not None and is_learning(tier.observed_seconds):
         return TierState(LEARNING, "note", learning_words(tier.observed_seconds))
-    notes = [note.verdict for note in tier.notes if note.verdict.rule in TOO_LARGE]
-    sentences = [verdict.sentence for verdict in notes if verdict.certainty is Certainty.CERTAIN]
-    if oversized := "".join(sentences[:1]) or _describe_idle(tier):
-        return TierState(OVERSIZED, "note", f"oversized: {oversized[0].lower()}{oversized[1:]}")
+    for note in tier.notes:
+        verdict = note.verdict
+        if verdict.rule in TOO_LARGE and verdict.certainty is Certainty.CERTAIN:
+            return TierState(OVERSIZED, "note", f"oversized: {verdict.sentence[0].lower()}{verdict.sentence[1:]}")
     return TierState("ok", tone, AS_PLANNED)
-
-
-def _describe_idle(tier: TierStatus) -> str:
-    """Return how idle and how expensive an oversized tier is, "" for any other.
-
-    The limits are those of the utilization trap. A tier at its limit costs target / limit of the plan, or more. The
-    surplus is that of the days judged, or of these minutes before so many are seen (DESIGN 3.22).
-    """
-    below, target = (TRAP.limit(name, tier.context.limits) for name in ("below", "target"))
-    (cost,) = compare_with_plan(tier, (COST,))
-    if cost.planned is None:
-        return ""
-    known, idle = [], 0
-    for point in tier.trend:
-        used, price = (point.readings.get(name) for name in ("fleet_utilization", cost.row.key))
-        if isinstance(used, Reading) and used.value is not None:
-            known.append(used.value)
-            is_below = used.high is not None and used.high < below
-            idle += is_below and _is_dear(price, cost.planned.value * target / below)
-    if len(known) < IDLE_MINUTES or idle < IDLE_SHARE * len(tier.trend):
-        return ""
-    busiest, margin = max(known) * tier.replicas_up, margin_of(tier.context.limits)
-    surplus = tier.surplus or compute_idle_replicas(tier.context.plan, tier.replicas_up, busiest, margin)
-    if not surplus.replicas:
-        return ""
-    mean, times = sum(known) / len(known), cost.times_planned
-    words = f"{mean:.0%} used, {surplus.replicas:.1f} of {surplus.ready:.1f} replicas are surplus"
-    return words if times is None else f"{words}, {times:.2g}x the planned cost"
-
-
-def _is_dear(price: SignalValue | None, limit: float) -> bool:
-    """Return whether a minute surely cost more. A minute without a token has no price, and was paid for."""
-    if isinstance(price, Missing):
-        return price.gap is Gap.NO_TRAFFIC
-    return price is not None and price.low is not None and price.low >= limit
 
 
 TierLine = dict[str, Any]

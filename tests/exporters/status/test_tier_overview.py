@@ -20,13 +20,13 @@ from status_samples import (
 
 from exporters.status.page import TIERS_OPEN, render_page
 from exporters.status.plan_comparison import ROWS, PlanComparison, compare_with_plan
-from exporters.status.records import TierStatus, TrendPoint
+from exporters.status.records import TierStatus
 from exporters.status.status_json import status_json
 from exporters.status.tier_overview import describe_state, headline, overview_text, summarize_tier, worst_first
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import LEARNING_SECONDS
-from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.finding import Finding, step_rule_state
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Subject, Unknown, Verdict
@@ -251,66 +251,12 @@ def test_a_finding_outweighs_learning() -> None:
     assert describe_state(replace(planned_tier(), observed_seconds=60.0)).words == "warning"
 
 
-def idle(minutes: int = 60, used: float = 0.12, high: float = 0.12, cost: float = 8.4, **changes: Any) -> TierStatus:
-    """A tier whose minutes of the last hour are used so much, at this cost; its plan has 1.68 USD."""
-    readings = {
-        "fleet_utilization": Reading(value=used, low=used, high=high, n=100),
-        "cost_per_million_tokens": Reading(value=cost, low=cost, high=cost, n=100),
-    }
-    trend = tuple(TrendPoint(t=NOW - 60 * ago, readings=readings) for ago in range(minutes))
-    return fine_tier("idle", trend=trend, **changes)
-
-
-def test_idle_dear_tier_is_oversized() -> None:
-    state = describe_state(idle())
-    assert (state.name, state.tone) == ("oversized", "note")
-    assert state.words.startswith("oversized: 12% used")
-    found = headline(agent_status(tiers=(idle(),)))
-    assert (found.status, found.text) == (Status.OK, "1 tier oversized")
-
-
-@pytest.mark.parametrize(
-    "tier",
-    [
-        idle(high=0.41),
-        idle(cost=2.0),
-        idle(minutes=20),
-        idle(used=0.5, high=0.5),
-        idle(observed_seconds=60.0),
-        idle(recent=None, context=unplanned_tier().context),
-    ],
-    ids=["bound", "cheap", "short", "used", "learning", "unplanned"],
-)
-def test_no_other_tier_is_oversized(tier: TierStatus) -> None:
-    assert describe_state(tier).name != "oversized"
-
-
-def test_minutes_without_a_token_cost_and_idle() -> None:
-    nothing = {
-        "fleet_utilization": Reading(value=0.0, low=0.0, high=0.0, n=0),
-        "cost_per_million_tokens": Missing(gap=Gap.NO_TRAFFIC),
-    }
-    tier = idle()
-    half = tuple(replace(one, readings=nothing) for one in tier.trend[:30])
-    assert describe_state(replace(tier, trend=(*half, *tier.trend[30:]))).name == "oversized"
-
-
 def test_overview_has_bound_beyond_largest_bucket() -> None:
     slow = {"ttft_seconds": (log_normal((0.5, math.inf), 100, 5.0, 0.1),)}
     tier = planned_tier()
     assert tier.recent is not None
     line = summarize_tier(agent_status(), replace(tier, recent=replace(tier.recent, histograms=slow)))
     assert line["ttft_p99_seconds"] == 0.5
-
-
-def test_warm_replicas_are_not_too_many() -> None:
-    tier = idle()
-    plan = tier.context.plan
-    assert plan is not None
-    assert plan.fleet is not None
-    warm = plan.model_copy(update={"fleet": plan.fleet.model_copy(update={"minimum_warm": len(tier.replicas)})})
-    kept = replace(tier, context=replace(tier.context, plan=warm))
-    assert describe_state(kept).words == "as planned"
 
 
 def test_the_cost_is_coloured_by_the_plan() -> None:
