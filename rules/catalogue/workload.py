@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rules.catalogue.thresholds import ENOUGH_FOR_P99, LONGER, MINIMUM_REQUESTS, SUPPORTED_REQUESTS
-from rules.methods.drift import judge_drift
-from rules.methods.representative import judge_representative
+from rules.methods.drift import judge_drift, judge_representative
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Rule

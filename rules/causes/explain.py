@@ -17,8 +17,8 @@ from rules.methods.availability import judge_cascade
 from rules.methods.bands import judge_band, judge_event_ratio, judge_excess
 from rules.methods.burn_rate import judge_availability, judge_refused
 from rules.methods.divergence import judge_mean, judge_tail
+from rules.methods.drift import judge_representative
 from rules.methods.load import judge_beyond, judge_queue, judge_saturated
-from rules.methods.representative import judge_representative
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.verdicts.error_budget import OBJECTIVES
 from rules.verdicts.held_windows import hold
