@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 
 import pytest
+import recorded
 
+from agent.config.files import load_plan
+from agent.replay.replay import replay
+from agent.sources.recording import load
 from exporters.documents.calibration import (
     ADAPTER,
     TIME,
@@ -18,7 +23,8 @@ from exporters.documents.calibration import (
     calibrate,
 )
 from exporters.documents.calibration_text import calibration_text, compare_calibrations
-from rules.plan.load_bins import BinnedWindow, build_tier_context
+from rules.confidence import nearest_rank
+from rules.plan.load_bins import BinnedWindow, bin_window, build_tier_context, sum_by_bin
 from rules.plan.schema import Plan
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.windows import Window
@@ -198,3 +204,45 @@ def test_releases_are_compared_at_equal_load() -> None:
 def test_file_survives_its_round_trip() -> None:
     made = file_of(calibrated(1.1, 300))
     assert ADAPTER.validate_json(ADAPTER.dump_json(made)) == made
+
+
+RECORDED = [(name, "cpu-small-open") for name in ("steady", "steady_quiet", "diurnal", "diurnal_quiet")]
+
+
+@pytest.mark.parametrize(("name", "plan"), [*RECORDED, ("diurnal", "cpu-small")])
+def test_bounds_hold_what_clients_measured(name: str, plan: str) -> None:
+    """On real engines: the clients' own times of the requests that ended at each load."""
+    result = replay(load(recorded.folder(name))[0], load_plan(recorded.PLANS / f"{plan}.yaml"))
+    tier, context = next(iter(result.contexts.items()))
+    windows = [shown for shown in result.windows if shown.tier == tier and shown.replica is not None]
+    placed = [bin_window(shown.window, context.curve, shown.replica) for shown in windows]
+    made = calibrate(context, "vllm 0.32.0", "", sum_by_bin(placed))
+    assert isinstance(made, Calibration)
+    rows = [row for row in recorded.requests(name) if row["e2e"] and not row["error"]]
+    for load_bin in made.bins:
+        spans = [part.window for part in placed if part.bin == load_bin.bin]
+        requests = [
+            row
+            for row in rows
+            if any(span.start <= float(row["t_start"]) + float(row["e2e"]) < span.end for span in spans)
+        ]
+        for measure in load_bin.measures:
+            if measure.metric in CLIENT_TIMES:
+                truth = CLIENT_TIMES[measure.metric]([client_times(row) for row in requests])
+                assert len(requests) >= 300
+                assert (measure.low or 0.0) <= truth <= (measure.high or math.inf), (load_bin.bin, measure)
+
+
+def client_times(row: dict[str, str]) -> tuple[float, float, float]:
+    """Return TTFT, time per output token and time of the whole request, in seconds."""
+    first, whole, tokens = float(row["ttft"]), float(row["e2e"]), int(row["completion_tokens"])
+    return first, (whole - first) / max(tokens - 1, 1), whole
+
+
+CLIENT_TIMES: dict[str, Callable[[list[tuple[float, float, float]]], float]] = {
+    "ttft_p50_seconds": lambda times: nearest_rank([first for first, _, _ in times], 0.5),
+    "ttft_p99_seconds": lambda times: nearest_rank([first for first, _, _ in times], 0.99),
+    "tpot_p50_seconds": lambda times: nearest_rank([token for _, token, _ in times], 0.5),
+    "tpot_p99_seconds": lambda times: nearest_rank([token for _, token, _ in times], 0.99),
+    TIME: lambda times: fmean(whole for _, _, whole in times),
+}
