@@ -1,8 +1,4 @@
-"""Methods over single scrapes: KV cache cascade, targets and tiers that are down, engines that no longer step, lasting
-unknowns.
-
-A stalled engine has requests, and no counter of work moves (vLLM issue 29928 for the exception).
-"""
+"""Methods over single scrapes: KV cache cascade, targets and tiers that are down, stalled engines, lasting unknowns."""
 
 from __future__ import annotations
 
@@ -51,10 +47,7 @@ def _verdict(
 
 
 def judge_cascade(context: RuleContext) -> RuleResult:
-    """Return the stage of a replica's KV cache cascade.
-
-    Certain once a second scrape shows evictions or a queue, or users feel it: one scrape is one instant.
-    """
+    """Return the stage of a replica's KV cache cascade. One scrape is one instant: the second makes it certain."""
     replica = require_replica(context)
     state, last = replica.cascade, replica.track.last
     if last is None or replica.track.misses:
@@ -116,10 +109,7 @@ def _may_start(context: RuleContext, replica: ReplicaState) -> bool:
 
 
 def judge_stale_page(context: RuleContext) -> RuleResult:
-    """Find replicas whose page is served and does not change, or whose GPUs cannot be read.
-
-    An engine that waits for KV or loads keeps its page rightly.
-    """
+    """Find replicas whose page is served and does not change without an excuse, or whose GPUs cannot be read."""
     replica = require_replica(context)
     seconds, last = replica.stale_seconds, replica.track.last
     if replica.gpu_problem:
@@ -182,10 +172,7 @@ def _silent_since(replica: ReplicaState) -> float:
 
 
 def judge_unknown_too_long(context: RuleContext) -> RuleResult:
-    """Find rules that had a result and for long have none, for a reason that an operator can repair.
-
-    A pause of the agent itself does not count.
-    """
+    """Find rules that had a result and for long have none, for a reason that an operator can repair."""
     silent = []
     for state in context.states:
         result, pause = state.result, state.unknown
@@ -210,9 +197,9 @@ def judge_unknown_too_long(context: RuleContext) -> RuleResult:
 
 
 def judge_stalled(context: RuleContext) -> RuleResult:
-    """Find engines and ranks that hold requests and do no work. Critical if no replica of the tier answers anybody.
+    """Find engines and ranks that hold requests and do no work (vLLM issue 29928 for the exception).
 
-    Certain after the longest time that a step may take, over at least FEWEST_PAGES good pages.
+    Critical if no replica of the tier answers anybody. Certain after the longest time that a step may take.
     """
     replica = require_replica(context)
     last = replica.track.last

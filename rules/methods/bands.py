@@ -78,10 +78,7 @@ class BandThresholds:
 
 
 def judge_band(context: RuleContext) -> RuleResult:
-    """Compare the signal of the rule with its limits, over the minutes that its condition selects.
-
-    Likely in two separate minutes, certain in three. A quantile is certain by the edge of its bucket, a plain poll never.
-    """
+    """Compare the signal of the rule with its limits, over the minutes that its condition selects."""
     if context.rule.needs and not read_plan_value(context.tier, context.rule.needs):
         return context.unknown(Gap.NOT_IN_PLAN, f"the plan has no {context.rule.needs}")
     if not any(binned.window.covered_seconds > 0 for binned in context.binned):
@@ -169,10 +166,7 @@ def _build_verdict(
 
 
 def judge_experts(context: RuleContext) -> RuleResult:
-    """Return the worst balance of experts of all replicas: the busiest GPU of each slows it down.
-
-    From the engine's balance of each pass. Minutes with small batches are left out: their tokens fall unevenly by chance.
-    """
+    """Return the worst balance of experts of all replicas. Small batches are left out: chance is in them."""
     families = frozenset(BY_NAME[context.rule.signal].families)
     counting = [binned for binned in context.binned if binned.window.counters.keys() >= families]
     if not counting:
@@ -209,9 +203,9 @@ def judge_acceptance(context: RuleContext) -> RuleResult:
 
 
 def _describe_economics(context: RuleContext) -> tuple[str, ...]:
-    """Return the speed-up over plain decoding, and the acceptance from which on drafts of this length pay.
+    """Return the speed-up over plain decoding, and the lowest acceptance at which k drafted tokens pay.
 
-    That is the lowest a at which k drafted tokens pay: a + a^2 + ... + a^k = k x draft step / verify step.
+    That is the a with a + a^2 + ... + a^k = k x draft step / verify step.
     """
     planned = context.tier.plan.speculation if context.tier.plan else None
     if planned is None or planned.draft_step_seconds is None or planned.verify_step_seconds is None:
@@ -268,10 +262,7 @@ def count_events(binned: Iterable[BinnedWindow]) -> EventCount:
 
 
 def judge_event_ratio(context: RuleContext) -> RuleResult:
-    """Compare preemptions per finished request with the guide's two limits, at any load.
-
-    Certain beyond chance (Poisson) and in separate minutes, because preemptions cluster.
-    """
+    """Compare preemptions per finished request with the guide's two limits. Certain beyond chance."""
     reading = ratio(hold(context.binned).sum_families((EVENTS, REQUESTS)), EVENTS, REQUESTS)
     total = count_events(context.binned)
     if isinstance(reading, Missing) and total.events <= 0:
@@ -296,10 +287,7 @@ def judge_event_ratio(context: RuleContext) -> RuleResult:
 
 
 def judge_excess(context: RuleContext) -> RuleResult:
-    """Find more preemptions per finished request than the benchmark at equal load, beyond the allowed points.
-
-    Certain as `judge_event_ratio`, if enough requests stand behind the points of most of the load.
-    """
+    """Find more preemptions per finished request than the benchmark at equal load, beyond the allowed points."""
     comparison = select_comparable(context, (EVENTS, REQUESTS))
     if isinstance(comparison, Unknown):
         return comparison

@@ -79,10 +79,7 @@ class BurnWindow(NamedTuple):
 
 
 def judge_burn(context: RuleContext) -> RuleResult:
-    """Find a budget of slow requests that burns too fast, from a latency's histogram and its objective in the plan.
-
-    Certain if bucket edges and chance leave no doubt in both windows, and if separate minutes show it.
-    """
+    """Find a budget of slow requests that burns too fast, from a latency's histogram and its objective in the plan."""
     objective = read_plan_value(context.tier, context.rule.needs)
     if not isinstance(objective, float | int):
         return context.unknown(Gap.NOT_IN_PLAN, f"the plan has no {context.rule.needs}")
@@ -106,10 +103,7 @@ def _rank(result: RuleResult | None) -> tuple[bool, bool, bool]:
 
 
 def _judge_standing_queue(context: RuleContext, promise: Promise) -> Verdict | None:
-    """Return a finding of requests that wait longer than the objective now, None without one.
-
-    Certain beyond chance, or if nobody got a first token in the last SEPARATE minutes.
-    """
+    """Return a finding of requests that wait longer than the objective now, None without one."""
     overdue = error_budget.count_overdue(context.budget, context.rule.family, context.now)
     seconds = error_budget.IMPACT_SECONDS
     standing = error_budget.count_standing_minutes(context.budget, context.now - seconds, context.now)
@@ -136,10 +130,7 @@ def _judge_standing_queue(context: RuleContext, promise: Promise) -> Verdict | N
 
 
 def judge_promise(context: RuleContext, promise: Promise) -> RuleResult | None:
-    """Return the worst rung that fires, certain ones first; else unknown if one cannot be judged; else ok.
-
-    Return None if no rung could be evaluated.
-    """
+    """Return the worst rung that fires, certain ones first, else unknown or ok. None if none could be evaluated."""
     rungs = [_judge_rung(context, promise, name, status) for name, status in RUNGS]
     return max((rung for rung in rungs if rung is not None), key=itemgetter(0), default=(0, None))[1]
 
@@ -259,10 +250,7 @@ KINDS: tuple[tuple[str, str, str, str], ...] = (
 
 
 def judge_availability(context: RuleContext) -> RuleResult:
-    """Compare failed requests with the availability of the plan, by the burn of its budget.
-
-    From errors of the engine and HTTP answers 5xx. Refused requests are in neither number. Certain as a burn is.
-    """
+    """Compare failed requests with the availability of the plan, by the burn of its budget."""
     allowed, of_plan = allowed_to_fail(context.tier, context.rule)
     source = "" if of_plan else " (the default: the plan has no slo.availability)"
     note = f"{(1 - allowed) * 100:.6g}% are promised to be served{source}"
@@ -303,10 +291,7 @@ def _read_outcomes(binned: Iterable[BinnedWindow]) -> list[Outcomes]:
 
 
 def judge_refused(context: RuleContext) -> RuleResult:
-    """Compare the share of refused requests with the limit of each kind. Return the worse of the two.
-
-    From refusals for want of room and HTTP answers 4xx. Certain beyond chance, where the counts do not contradict each other.
-    """
+    """Compare the share of refused requests with the limit of each kind. Return the worse of the two."""
     total = hold(context.binned).sum_families(READ)
     kinds = [kind for kind in KINDS if kind[0] in total.counters]
     if not kinds:

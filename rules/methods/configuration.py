@@ -31,11 +31,7 @@ from rules.verdicts.verdict import RuleResult, Status
 
 
 def judge_precision(context: RuleContext) -> RuleResult:
-    """Compare the formats of weights and KV cache in the plan with those that the planned GPU computes.
-
-    From the plan and the table of GPUs. Certain for weights that can only be a mistake; a small KV cache saves memory all the
-    same.
-    """
+    """Compare the formats of weights and KV cache in the plan with those that the planned GPU computes."""
     plan = context.tier.plan
     if plan is None or plan.precision is None or not (plan.precision.weights or plan.precision.kv):
         return context.unknown(Gap.NOT_IN_PLAN, "the plan has no precision")
@@ -76,10 +72,7 @@ MEASURED_FACTS = (
 
 
 def judge_benchmark_stale(context: RuleContext) -> RuleResult:
-    """Compare what the replicas run with what was benchmarked: release, batch limit and parallelism of their pages.
-
-    Certain where a page tells them. Names on a page prove a release only by excluding it.
-    """
+    """Compare release, batch limit and parallelism of the replicas' pages with what was benchmarked."""
     measured = read_plan_value(context.tier, "curve.measured")
     wanted = {key: str(value) for key, *_ in MEASURED_FACTS if (value := getattr(measured, key, None))}
     if not wanted:
@@ -152,10 +145,7 @@ class AdapterWait(NamedTuple):
 
 
 def judge_adapters(context: RuleContext) -> RuleResult:
-    """Compare held-back requests with the TTFT objective, else running adapters with those that fit.
-
-    Certain by held-back requests without a KV connector. Likely by the lists: vLLM may name an adapter in both of them.
-    """
+    """Compare held-back requests with the TTFT objective, else running adapters with those that fit."""
     total, needed = hold(context.binned).sum_families(READ), context.limit("minimum_requests")
     served = mean_level(total, "adapters_running")
     if isinstance(served, Missing):
@@ -226,10 +216,7 @@ class StartTimes(NamedTuple):
 
 
 def judge_cold_start(context: RuleContext) -> RuleResult:
-    """Find starts above the planned time: each start of the window, then the P95 of all known starts.
-
-    A start that was timed in part is a lower bound: proof above the plan, and likely at most below it.
-    """
+    """Find starts above the planned time: each start of the window, then the P95 of all known starts."""
     planned = context.tier.plan.cold_start_seconds if context.tier.plan else None
     allowed = math.inf if planned is None else planned * context.limit("factor")
     found = (_find_slowest_start(context, timing, planned, allowed) for timing in Timing)
@@ -308,10 +295,7 @@ ShortLife = tuple[float, str, float]
 
 
 def judge_flapping(context: RuleContext) -> RuleResult:
-    """Find replicas that stopped within their own cold start, and what those starts cost.
-
-    From starts and last pages of the last hour. Always certain: a start without an observed begin does not count.
-    """
+    """Find replicas that stopped within their own cold start, in the last hour, and what those starts cost."""
     if not any(binned.replica for binned in context.binned):
         return context.unknown(Gap.NOT_EXPOSED, "the tier is read as sums, without the starts of its replicas")
     short, most = find_short_lives(context), context.limit("times")

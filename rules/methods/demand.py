@@ -67,8 +67,7 @@ class Supply(NamedTuple):
 def judge_demand(context: RuleContext) -> RuleResult:
     """Compare arrivals with the capacity of the ready and the planned replicas, then the forecast at the lead time.
 
-    Above the ready replicas is a warning, above the planned ones too is critical. Certain needs the lower bound of the
-    arrivals, persistence, and a capacity with an upper bound. A forecast is likely, and ignored while it is degraded.
+    Above the ready replicas is a warning, above the planned ones too is critical. A forecast is likely at most.
     """
     capacity, share = context.tier.capacity, context.limit("share")
     if context.tier.plan is None or capacity is None or capacity.is_lower_bound:
@@ -180,11 +179,7 @@ def _build_verdict(
 
 
 def judge_forecast(context: RuleContext) -> RuleResult:
-    """Compare recent targets of the forecast with its 95 % quantile, and its error with that of the naive method.
-
-    Certain if the one-sided 99.9 % lower bound of the share above the quantile exceeds the allowed share. Likely if the
-    95 % bound does, or if the naive method was as good.
-    """
+    """Compare recent targets of the forecast with its 95 % quantile, and its error with that of the naive method."""
     projection = context.projection
     if projection is None:
         return context.unknown(Gap.TOO_FEW_REQUESTS, "no forecast is made yet")

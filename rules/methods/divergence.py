@@ -110,11 +110,7 @@ class Tail(NamedTuple):
 
 
 def judge_tail(context: RuleContext) -> RuleResult:
-    """Find more requests slower than 1.3 x the benchmark at equal load than the 1 % that a P99 allows.
-
-    From the histograms of a latency. Certain by the buckets above the upper end of each load bin. Ok is likely if the whole
-    bucket around the limit would be too many.
-    """
+    """Find more requests slower than 1.3 x the benchmark at equal load than the 1 % that a P99 allows."""
     if context.rule.family == "itl_seconds" and not context.tier.itl_comparable:
         return context.unknown(Gap.NOT_EXPOSED, "benchmark and engine do not mean the same by ITL")
     of = select_comparable(context, (context.rule.family,))
@@ -227,11 +223,7 @@ class BinMean(NamedTuple):
 
 
 def judge_mean(context: RuleContext) -> RuleResult:
-    """Find a mean below the benchmark at equal load by more than the allowed points.
-
-    From GPU-seconds of the benchmark's own kind of utilisation, or prefix hits and lookups. Certain against the lower end of
-    the bins, if nearly all was observed, and beyond chance.
-    """
+    """Find a mean below the benchmark at equal load by more than the allowed points, by its row of MEANS."""
     is_of_hits = context.rule.signal == "prefix_hit_ratio"
     of = select_comparable(context, promised=_read_planned_hits(context) if is_of_hits else None)
     return of if isinstance(of, Unknown) else judge_divergence(of, _measure_mean, MEANS[context.rule.signal][2])

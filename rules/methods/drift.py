@@ -88,11 +88,7 @@ class LengthDrift(NamedTuple):
 
 
 def judge_drift(context: RuleContext) -> RuleResult:
-    """Compare lengths and peak with the plan in both directions. A rule of one family finds longer P99 only.
-
-    From the histograms of lengths, else mean lengths against the benchmark's; arrivals of the busiest periods. Certain
-    beyond chance by the buckets wholly beyond the factor.
-    """
+    """Compare lengths and peak with the plan in both directions. A rule of one family finds longer P99 only."""
     plan, family, needed = context.tier.plan, context.rule.family, context.limit("minimum_requests")
     if not context.tier.serves_whole_requests:
         # Prefill replicas count a request too, and its prompt.

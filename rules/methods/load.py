@@ -141,8 +141,7 @@ class ReplicaOverload(NamedTuple):
 def judge_beyond(context: RuleContext) -> RuleResult:
     """Find load beyond the benchmark in most of the last quarter, from completed and present requests of each replica.
 
-    Certain in three separate minutes, likely in two. A queue that grew throughout is likely too: completed requests do not
-    show the arrivals.
+    A queue that grew throughout is likely too: completed requests do not show the arrivals.
     """
     curve, minutes = context.tier.curve, context.limit("minutes")
     if curve is None:
@@ -239,10 +238,7 @@ QUANTILES = (0.5, 0.99)
 
 
 def judge_queue(context: RuleContext) -> RuleResult:
-    """Find replicas whose queue grew over the whole window while more requests arrived than finished.
-
-    From waiting, arrived and finished requests. Certain beyond chance, and in twice three separate minutes.
-    """
+    """Find replicas whose queue grew over the whole window while more requests arrived than finished."""
     replicas, held = hold(context.binned).by_replica, hold(context.binned)
     late = context.last_quarter(context.binned).by_replica
     last = {name: mean_waiting(late.get(name, ())) for name in replicas}
@@ -289,10 +285,7 @@ def _measure_growth(
 
 
 def judge_saturated(context: RuleContext) -> RuleResult:
-    """Find replicas with pegged GPUs and a rising TTFT. Pegged GPUs with a stable TTFT are healthy.
-
-    From GPU utilisation and the histogram of TTFT. Certain beyond chance by bucket edges, if no plain poll measured the GPUs.
-    """
+    """Find replicas with pegged GPUs and a rising TTFT. Pegged GPUs with a stable TTFT are healthy."""
     replicas, limit = hold(context.binned).by_replica, context.limit("pegged")
     readings = {name: read_signal(context, group, "gpu_utilization") for name, group in replicas.items()}
     known = {name: reading for name, reading in readings.items() if isinstance(reading, Reading)}

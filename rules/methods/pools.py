@@ -48,10 +48,7 @@ class PoolRatio(NamedTuple):
 
 
 def judge_pools(context: RuleContext) -> RuleResult:
-    """Compare the ratio of prefill to decode replicas with the ratio that the tokens need (guide 6.5).
-
-    From prompt and output tokens of each pool, and the plan's rates of a replica. Certain, as tokens are counted.
-    """
+    """Compare the ratio of prefill to decode replicas with the ratio that the tokens need (guide 6.5)."""
     planned = context.tier.plan.disaggregation if context.tier.plan else None
     if planned is None:
         return context.unknown(Gap.NOT_IN_PLAN, "the plan has no disaggregation")
@@ -133,9 +130,7 @@ class OddReplica(NamedTuple):
 def judge_imbalance(context: RuleContext) -> RuleResult:
     """Find a replica that is far busier or slower than the others of its pool, or a full rank inside a replica.
 
-    From requests in the system and waiting, seconds per token, lengths and KV utilisation of each minute, against the
-    median of the other replicas. A new replica is left out while its cache may be cold. Certain if so many minutes are no
-    chance (sign test).
+    Each minute is compared with the median of the others. Certain if so many minutes are no chance (sign test).
     """
     warm = hold(context.binned).once(split_by_warmth, context.limit("warm_up_seconds"))[0]
     compared: dict[tuple[str, str], list[tuple[float, float, bool]]] = {}

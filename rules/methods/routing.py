@@ -70,8 +70,7 @@ class HitRates(NamedTuple):
 def judge_replicas(context: RuleContext) -> RuleResult:
     """Blame the routing if every replica lost prefix hits at once and the rate fell to a single replica's share.
 
-    From hits, lookups, prompt lengths, preemptions and finished requests of each replica, in the last minutes against the
-    minutes before them and the plan. Certain only if requests are proven to be dealt out in turn now, and were not before.
+    Certain only if requests are proven to be dealt out in turn now, and were not before.
     """
     if not any(QUERIED in binned.window.counters for binned in context.binned):
         return context.unmeasured(QUERIED)
@@ -288,8 +287,7 @@ class TierPair(NamedTuple):
 def judge_tiers(context: RuleContext) -> RuleResult:
     """Find a faster tier of the same model that gets hardly more requests per replica than this one.
 
-    From finished requests and lengths of the last minutes, and the plans' usable rates, else mean latencies. Certain if both
-    benchmarks reached the knee, or if the median here is slower by the edges of its bucket.
+    Speeds are the plans' usable rates, else mean latencies.
     """
     slow, model = context.tier.name, read_plan_value(context.tier, "model")
     if model is None:

@@ -91,8 +91,7 @@ def _is_covered(rows: Sequence[Window]) -> bool:
 def judge_trap(context: RuleContext) -> RuleResult:
     """Find fleet utilisation below 40 % over a week, with KV utilisation below 75 % in its fullest hours (DESIGN 3.12).
 
-    Ok where no replica is surplus and less than one on average is beyond the minimum warm count. A fleet that only its
-    peaks need is in the trap, with no surplus (guide 9.2). Certain if the bounds of utilisation are on the same side.
+    A fleet that only its peaks need is in the trap, with no surplus (guide 9.2).
     """
     hours, limit = sum_periods(context), context.limit("below")
     used = read_hours(context, hours)
@@ -123,10 +122,7 @@ def judge_trap(context: RuleContext) -> RuleResult:
 
 
 def judge_empty_queue(context: RuleContext) -> RuleResult:
-    """Find a queue that is always empty while the GPUs are mostly idle, over a day with traffic (guide 9.3).
-
-    From waiting requests, and GPU utilisation of the busiest hours. Certain if most of the time was seen, not by plain polls.
-    """
+    """Find a queue that is always empty while the GPUs are mostly idle, over a day with traffic (guide 9.3)."""
     hours, limit, fullest = sum_periods(context), context.limit("gpu_below"), context.limit("fullest_hours")
     total = windows.sum_windows(hours)
     if not total.counters.get("requests_finished"):
@@ -164,8 +160,7 @@ def judge_empty_queue(context: RuleContext) -> RuleResult:
 def judge_empty_cache(context: RuleContext) -> RuleResult:
     """Find a KV cache below the guide's band at the highest instants of its fullest hours, for a week (guide 9.3).
 
-    Hourly maxima count, because a cache is sized for its fullest moment. Blocks that only hold cached prefixes count as
-    free, so the result is likely at most if many tokens hit them.
+    A cache is sized for its fullest moment. Blocks that only hold cached prefixes count as free.
     """
     hours, limit, fullest = sum_periods(context), context.limit("below"), context.limit("fullest_hours")
     total, full = windows.sum_windows(hours), hours_of_fullest(hours, "kv_utilization", fullest)
@@ -235,11 +230,7 @@ def _describe_cost(context: RuleContext, replicas: float) -> str:
 
 @judge_each_pool
 def judge_headroom(context: RuleContext) -> RuleResult:
-    """Find fleet utilisation above 90 % (guide 9.3): in the minutes of the window, or in the busiest hours of a week.
-
-    Certain if the lower bound is above the limit too. Headroom is certain if the upper bound is below the limit, or if
-    the lower bound was above it for a while.
-    """
+    """Find fleet utilisation above 90 % (guide 9.3): in the minutes of the window, or the busiest hours of a week."""
     each, weekly, limit = sum_periods(context), context.period_seconds > MINUTE_SECONDS, context.limit("above")
     judged = _select_busiest(context, each) if weekly else each
     used = read_hours(context, judged)
@@ -314,11 +305,9 @@ class TokenYield(NamedTuple):
 
 
 def judge_falling(context: RuleContext) -> RuleResult:
-    """Find fewer tokens per GPU-hour than the week before while traffic grew (guide 9.3: "flat or declining as traffic
-    grows, something is saturating").
+    """Find fewer tokens per GPU-hour than the week before while traffic grew: something saturates (guide 9.3).
 
-    Whole weeks are compared, so that each has every weekday once. Certain if single days show it too, each against the
-    same weekday.
+    Whole weeks are compared, so that each has every weekday once, and single days against the same weekday.
     """
     hours, growth, kept = sum_periods(context), 1 + context.limit("growth"), 1 - context.limit("fall")
     reading = read_hours(context, hours)
