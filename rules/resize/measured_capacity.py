@@ -225,16 +225,8 @@ def _between(
         if is_between or (plan.source is CapacitySource.OPERATOR and plan.rps < kept.rps):
             best, source = plan.rps, plan.source
     best = _crossing(context, kept, broken) if best is None else best
-    sure = kept.kept is SloStatus.KEPT and broken.kept is SloStatus.BROKEN
-    return replace(
-        base,
-        rps=best,
-        low=min(kept.rps, best),
-        high=broken.rps,
-        source=source,
-        certainty=Certainty.of(sure),
-        reason=text,
-    )
+    sure = Certainty.of(kept.kept is SloStatus.KEPT and broken.kept is SloStatus.BROKEN)
+    return replace(base, rps=best, low=min(kept.rps, best), high=broken.rps, source=source, certainty=sure, reason=text)
 
 
 def _whose(plan: Capacity) -> str:

@@ -254,7 +254,8 @@ def _propose_fewer(
     if held:
         return _keep(now, held, evidence)
     loads = loads_of(seen, size)
-    fewest = fewest_within_limits(loads, size.replicas, now, size.margin)
+    enough = (count for count in range(size.replicas, now) if not find_exceeded_limit(loads, count, size.margin))
+    fewest = next(enough, now)
     if fewest > size.replicas:
         binding = find_exceeded_limit(loads, fewest - 1, size.margin)
         evidence = (*evidence, f"{format_count(fewest - 1, 'replica')} would be too few: {binding}")
@@ -333,11 +334,6 @@ def _fullest(hours: Iterable[Window], families: Sequence[str], q: float) -> floa
         if all(name in hour.gauges and hour.gauges[name].seconds > 0 for name in families)
     ]
     return nearest_rank(sums, q) if sums else None
-
-
-def fewest_within_limits(loads: Sequence[TierLoad], replicas: int, most: int, margin: Margin) -> int:
-    """Return the fewest replicas from `replicas` to `most` that keep every limit; `most` where none does."""
-    return next((count for count in range(replicas, most) if not find_exceeded_limit(loads, count, margin)), most)
 
 
 def find_exceeded_limit(loads: Iterable[TierLoad], replicas: int, margin: Margin) -> str:
