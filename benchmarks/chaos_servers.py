@@ -263,16 +263,11 @@ class Manager(Address):
 
 
 class Store(Victoria):
-    """VictoriaMetrics that can be signalled and killed."""
+    """VictoriaMetrics that can be signalled."""
 
     def send(self, number: int) -> None:
         assert self._process is not None
         self._process.send_signal(number)
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
 
     def ask(self, path: str, body: bytes, seconds: float = STORE_SECONDS) -> tuple[int, bytes]:
         """Return status and body of a POST. Raise OSError where nothing comes."""

@@ -299,7 +299,7 @@ def main() -> int:
         hook, engines = serve_webhook(messages, folder / "messages.jsonl"), serve_engines(stories, began)
         sample = re.sub(r"https://[\w.-]+\.example/\w+", hook, (ROOT / "examples" / "alertmanager.yml").read_text())
         (folder / "alertmanager.yml").write_text(sample)
-        manager = stack.enter_context(alertmanager(folder, folder / "alertmanager.yml"))
+        manager = stack.enter_context(alertmanager(folder, folder / "alertmanager.yml")).url
         web, prometheus = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         posts = {"path": "posts", "alertmanagers": [{"url": manager}]} if options.path == "posts" else {}
         config = write_sizewatch(folder, scenes, engines, web, posts)

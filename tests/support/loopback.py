@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import BaseServer
-from typing import Any
+from typing import Any, TypeVar
 
 from waiting import CEILING_SECONDS, wait_until_answered
 
@@ -55,13 +56,42 @@ def served(server: BaseServer) -> Iterator[None]:
         thread.join()
 
 
+class Program:
+    """A program on loopback. Its address and its data stay the same when it is started again."""
+
+    def __init__(self, words: Sequence[str | Path], url: str, ready: str = "") -> None:
+        self.url = url
+        self._words, self._ready = words, f"{url}{ready}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Return when it answers."""
+        self._process = subprocess.Popen(self._words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until_answered(self._ready)
+
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(by)
+            self._process.wait(CEILING_SECONDS)
+            self._process = None
+
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
+
+
+AnyProgram = TypeVar("AnyProgram", bound=Program)
+
+
 @contextmanager
-def program(words: Sequence[str | Path], url: str) -> Iterator[None]:
-    """Run a program that answers at `url`, until the end of the block."""
-    started = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def running(one: AnyProgram) -> Iterator[AnyProgram]:
+    """Run a program until the end of the block."""
     try:
-        wait_until_answered(url)
-        yield
+        one.start()
+        yield one
     finally:
-        started.terminate()
-        started.wait(CEILING_SECONDS)
+        one.stop()
+
+
+def program(words: Sequence[str | Path], url: str, ready: str = "") -> AbstractContextManager[Program]:
+    """Run these words until the end of the block."""
+    return running(Program(words, url, ready))

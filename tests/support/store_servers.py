@@ -9,29 +9,28 @@ Only what was started here is stopped. A test that needs one for several tests m
 
 from __future__ import annotations
 
-import subprocess
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import tools
+from loopback import Program, running
 from prometheus_server import prometheus
-from waiting import CEILING_SECONDS, free_port, wait_until_answered
+from waiting import CEILING_SECONDS, free_port
 
 Sample = tuple[str, Mapping[str, str], float, float]
 """Name, other labels, unix seconds and value; a value may be NaN."""
 
 
-class Victoria:
-    """One VictoriaMetrics, whose address and data stay the same however often it is stopped and started again."""
+class Victoria(Program):
+    """A VictoriaMetrics whose data outlive its stops."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
-        self._port = free_port()
-        self.url = f"http://127.0.0.1:{self._port}"
-        self._command = (
+        port = free_port()
+        command = (
             tools.tool("victoria-metrics"),
-            f"-httpListenAddr=127.0.0.1:{self._port}",
+            f"-httpListenAddr=127.0.0.1:{port}",
             f"-storageDataPath={folder / 'vm'}",
             "-retentionPeriod=100y",
             "-memory.allowedBytes=128MB",
@@ -40,34 +39,16 @@ class Victoria:
             "-loggerLevel=ERROR",
             *flags,
         )
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Until it answers."""
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until_answered(f"{self.url}/health")
-
-    def stop(self) -> None:
-        """Its data stay."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(CEILING_SECONDS)
-            self._process = None
+        super().__init__(command, f"http://127.0.0.1:{port}", "/health")
 
     def write(self, samples: Iterable[Sample]) -> None:
         """Can be asked for as soon as this returns."""
         write_vm(self.url, samples)
 
 
-@contextmanager
-def victoria_metrics(folder: Path, *flags: str) -> Iterator[Victoria]:
+def victoria_metrics(folder: Path, *flags: str) -> AbstractContextManager[Victoria]:
     """A VictoriaMetrics without samples."""
-    store = Victoria(folder, *flags)
-    store.start()
-    try:
-        yield store
-    finally:
-        store.stop()
+    return running(Victoria(folder, *flags))
 
 
 def prometheus_with_blocks(

@@ -24,10 +24,8 @@ from alert_path_servers import (
     scraping,
     sped_up,
 )
-from alertmanager_server import alertmanager
-from alertmanager_server import alerts as held
+from alertmanager_server import Pager, alertmanager, pager
 from daemon_runs import StandingClock, Stepped, at_port, configuration, stepping, write
-from mortal_alertmanager import Pager, pager
 from paths import ROOT
 from waiting import free_port, wait_for
 
@@ -133,7 +131,7 @@ def test_rules_page_a_cascade_once(tmp_path: Path) -> None:
         pager() as called,
         watched(tmp_path, port, StandingClock(time.time())) as watching,
         alertmanager(tmp_path, routed(routes, called.url)) as manager,
-        scraping(tmp_path, f"127.0.0.1:{port}", manager, rules) as prometheus,
+        scraping(tmp_path, f"127.0.0.1:{port}", manager.url, rules) as prometheus,
     ):
 
         def pages() -> list[dict[str, Any]]:
@@ -158,7 +156,7 @@ def test_rules_page_a_cascade_once(tmp_path: Path) -> None:
         (paged,) = told(called, "pages", "firing")
         assert (paged["labels"]["alertname"], paged["labels"]["severity"]) == (alert_name(CASCADE), "critical")
         assert paged["annotations"]["runbook_url"] == runbook_url(CASCADE)
-        (page,) = of("critical", held(manager))
+        (page,) = of("critical", manager.alerts())
         assert (page["fingerprint"], page["status"]["state"]) == (paged["fingerprint"], "active")
 
         # Its symptoms are found, and until it is over none of them has an alert of its own.
@@ -167,7 +165,7 @@ def test_rules_page_a_cascade_once(tmp_path: Path) -> None:
         assert query(prometheus, found)
         assert ever(prometheus, "critical") == {alert_name(CASCADE)}
         assert ever(prometheus, "warning") <= of_agents()
-        assert names(of("warning", held(manager))) <= of_agents()
+        assert names(of("warning", manager.alerts())) <= of_agents()
         assert told(called, "pages", "resolved") == []
 
         rules.write_text(sped_up(text, RULE_TIMES, SPEED), encoding="utf-8")
@@ -176,7 +174,7 @@ def test_rules_page_a_cascade_once(tmp_path: Path) -> None:
         (over,) = told(called, "pages", "resolved")
         assert over["fingerprint"] == paged["fingerprint"]
         assert over["startsAt"] == paged["startsAt"] < over["endsAt"]
-        assert of("critical", firing(prometheus)) == of("critical", held(manager)) == []
+        assert of("critical", firing(prometheus)) == of("critical", manager.alerts()) == []
 
         # Nothing else paged, at any time and anywhere; the watchdog came through, and every rule could be evaluated.
         for _ in range(3):

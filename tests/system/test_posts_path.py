@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import recorded
 from alert_path_servers import ROUTE_TIMES, receivers_at, sped_up
-from alertmanager_server import alertmanager
-from mortal_alertmanager import Pager, pager
+from alertmanager_server import Pager, alertmanager, pager
 from paths import ROOT
 from waiting import wait_for
 
@@ -157,7 +156,7 @@ def test_posts_page_a_cascade_once(tmp_path: Path) -> None:
             receivers_at(sped_up(SAMPLE.read_text(encoding="utf-8"), ROUTE_TIMES, 1000), called.url), encoding="utf-8"
         )
         with alertmanager(tmp_path, routes) as manager:
-            client = AlertmanagerClient(Peer(url=manager))
+            client = AlertmanagerClient(Peer(url=manager.url))
             page = ("pages", "SizewatchKvCacheCascade")
             # What is watched ends now, so that every end lies behind Alertmanager's clock.
             ever: list[AlertPayload] = []

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alertmanager_server import hooked_alertmanager
 from loopback import LoopbackServer, Quiet, served
-from mortal_alertmanager import alertmanager
 from peers import peer_fields
 from waiting import CEILING_SECONDS, free_port, wait_for
 
@@ -125,7 +125,7 @@ def test_silent_or_absent_alertmanager_ends_round() -> None:
 @pytest.mark.server
 def test_alertmanager_holds_good_alerts_of_batch(tmp_path: Path) -> None:
     bad = one("Bad", **{"bad-name": "x"})
-    with alertmanager(tmp_path) as real:
+    with hooked_alertmanager(tmp_path) as real:
         poster = AlertmanagerClient(Peer(url=f"{real.url}"))
         refused = poster.round([one("A"), bad, one("B"), one("Over", firing=False)])
         assert refused == dict.fromkeys(("A", "Bad", "B", "Over"), REFUSED)

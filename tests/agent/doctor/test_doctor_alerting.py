@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alertmanager_server import hooked_alertmanager
 from daemon_runs import configuration, write
 from engine_server import engines, give
-from mortal_alertmanager import alertmanager
 from waiting import free_port
 
 from agent.config.load import load
@@ -27,7 +27,7 @@ def posts(url: str) -> dict[str, Any]:
 
 @pytest.mark.server
 def test_alertmanager_is_named_with_its_version(tmp_path: Path) -> None:
-    with alertmanager(tmp_path / "am") as real:
+    with hooked_alertmanager(tmp_path / "am") as real:
         (one,) = found(tmp_path, **posts(real.url))
     assert one.level is CheckLevel.OK
     assert one.text.startswith(f"{real.url}: Alertmanager 0.")

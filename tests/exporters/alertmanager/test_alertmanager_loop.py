@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alertmanager_server import Alertmanager, Pager, hooked_alertmanager, pager
 from daemon_runs import StandingClock, ask, configuration, further, metric, running, write
 from engine_server import Engine, answers_500, engines
-from mortal_alertmanager import Alertmanager, Pager, alertmanager, pager
 from test_alert_path import STEP, watched
 from waiting import free_port, wait_for
 
@@ -59,7 +59,7 @@ def test_cascade_pages_once_and_resolves(tmp_path: Path, capsys: pytest.CaptureF
     port, clock = free_port(), StandingClock(time.time() - 600.0)
     with (
         pager() as called,
-        alertmanager(tmp_path / "am", *hooks(called, port)) as manager,
+        hooked_alertmanager(tmp_path / "am", *hooks(called, port)) as manager,
     ):
         keys = {
             "path": "posts",
@@ -154,7 +154,7 @@ def trouble(daemon: Daemon) -> str | None:
 
 @pytest.mark.usefixtures("without_waits")
 def test_outage_ends_with_present_state(tmp_path: Path) -> None:
-    with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines(3) as served:
+    with pager() as called, hooked_alertmanager(tmp_path / "am", *hooks(called)) as manager, engines(3) as served:
         tiers = [{"url": one.url, "tier": f"t{n}", "replica": "r"} for n, one in enumerate(served)]
         with posting(tmp_path, manager, served, targets=tiers) as daemon:
             # t0 fires before and after, t1 only before the outage, t2 begins and ends within it.
@@ -192,7 +192,7 @@ def test_outage_ends_with_present_state(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("without_waits")
 def test_agent_restart_makes_no_second_alert(tmp_path: Path) -> None:
-    with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines() as served:
+    with pager() as called, hooked_alertmanager(tmp_path / "am", *hooks(called)) as manager, engines() as served:
         with posting(tmp_path, manager, served, resend="1m"):
             served[0].act = answers_500
             assert wait_for(lambda: called.told("SizewatchTierDown", "firing"))
@@ -216,7 +216,7 @@ def _seconds(text: str) -> float:
 
 @pytest.mark.usefixtures("without_waits")
 def test_alert_lapses_only_when_not_resent(tmp_path: Path) -> None:
-    with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines() as served:
+    with pager() as called, hooked_alertmanager(tmp_path / "am", *hooks(called)) as manager, engines() as served:
         with posting(tmp_path, manager, served, resend="2s"):
             served[0].act = answers_500
             assert wait_for(lambda: called.told("SizewatchTierDown", "firing"))

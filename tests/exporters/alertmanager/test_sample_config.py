@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from alertmanager_server import alertmanager, alerts, post
+from alertmanager_server import Alertmanager, alertmanager
 from paths import ROOT
 from tools import tool
 from waiting import CEILING_SECONDS, wait_for
@@ -141,9 +141,9 @@ def test_alertmanager_silences_only_what_is_meant(tmp_path: Path) -> None:
     pairs = [(f"silenced: {what}", *pair) for what, *pair in SILENCED] + [
         (f"told: {what}", *pair) for what, *pair in TOLD
     ]
-    with alertmanager(tmp_path, tmp_path / "alertmanager.yml") as url:
-        post(url, [{"labels": {"cluster": what, **labels}} for what, *both in pairs for labels in both])
-        found = _settled(url, len(SILENCED))
+    with alertmanager(tmp_path, tmp_path / "alertmanager.yml") as manager:
+        manager.post(*({"labels": {"cluster": what, **labels}} for what, *both in pairs for labels in both))
+        found = _settled(manager, len(SILENCED))
     assert found == {(f"silenced: {what}", name_of(silent)) for what, _, silent in SILENCED}
 
 
@@ -151,13 +151,13 @@ def name_of(labels: Labels) -> tuple[str, str]:
     return labels["alertname"], labels["severity"]
 
 
-def _settled(url: str, silenced: int) -> set[tuple[str, tuple[str, str]]]:
+def _settled(manager: Alertmanager, silenced: int) -> set[tuple[str, tuple[str, str]]]:
     """The inhibited alerts by cluster and name; asked again until so many are, for routing takes its moment."""
     found: set[tuple[str, tuple[str, str]]] = set()
 
     def settled() -> bool:
         found.clear()
-        inhibited = (one["labels"] for one in alerts(url) if one["status"]["inhibitedBy"])
+        inhibited = (one["labels"] for one in manager.alerts() if one["status"]["inhibitedBy"])
         found.update((labels["cluster"], name_of(labels)) for labels in inhibited)
         return len(found) >= silenced
 
