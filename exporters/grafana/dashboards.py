@@ -32,12 +32,6 @@ SETTINGS: Json = {"schemaVersion": 41, "editable": True, "graphTooltip": 1, "tim
 SHORTEST_STEP = "30s"
 """Minimum query step. A shorter step exceeds the scraped samples and shrinks the rate window below four scrapes."""
 
-CURRENCIES = ("USD", "EUR", "GBP", "JPY", "CHF", "SEK", "NOK", "DKK", "ISK", "PLN", "CZK", "UAH", "RUB", "BRL")
-"""Currencies (ISO 4217) with a unit `currency...` in every Grafana from 10 on."""
-
-MONEY = "locale"
-"""Unit of money. Series whose legend ends with a currency have the currency's own."""
-
 
 class _Row(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -268,10 +262,7 @@ def _panel(panel: Panel, scope: str, chosen: str) -> Json:
             values = {**values, "custom.fillBelowTo": next(iter(panel.plan))}
         if values:
             overrides.append(_override("byFrameRefID", letter, values))
-    if look.unit == MONEY:
-        for code in CURRENCIES:
-            overrides.append(_override("byRegexp", f"/\\b{code}$/", {"unit": f"currency{code}"}))
-    custom: Json = dict(CUSTOM[panel.type])
+    custom: Json = dict(CUSTOM.get(panel.type, {}))
     colours: Json = {"color": {"mode": "thresholds"}}
     if panel.type == "timeseries":
         colours = {"color": {"mode": "palette-classic"}, "min": 0.0}
@@ -288,7 +279,7 @@ def _panel(panel: Panel, scope: str, chosen: str) -> Json:
         "interval": SHORTEST_STEP,
         "targets": targets,
         "fieldConfig": {"defaults": look.field_config() | {"custom": custom} | colours, "overrides": overrides},
-        "options": OPTIONS[panel.type],
+        "options": OPTIONS.get(panel.type, {}),
     }
     if is_table:
         overrides += _columns(panel)

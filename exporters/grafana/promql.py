@@ -37,11 +37,6 @@ def series(name: str, *matchers: str) -> str:
     return f"{name}{{{', '.join((SCOPE, *matchers))}}}"
 
 
-def only(expr: str, matcher: str) -> str:
-    """Return an expression with one more matcher in each selector."""
-    return expr.replace(SCOPE, f"{SCOPE}, {matcher}")
-
-
 def by(operation: str, labels: Iterable[str], expr: str) -> str:
     return f"{operation} by ({', '.join(labels)}) ({expr})"
 
@@ -95,15 +90,6 @@ def by_gpu(above: str, below: str) -> str:
     return divide(total(above, BY_GPU), total(below, BY_GPU))
 
 
-def worst(expr: str) -> str:
-    """Return the greatest number of a tier's pools and releases."""
-    return by("max", BY_TIER, expr)
-
-
-def age(expr: str) -> str:
-    return f"time() - {expr}"
-
-
 def price_of(gpus: str) -> str:
     """Return the hourly cost of a tier's GPUs. The plan's currency stays a label."""
     return f"{gauge(self_metrics.PLAN_PRICE)}\n* {TO_POOLS}\n(\n{gpus}\n)"
@@ -125,19 +111,19 @@ GPUS_UP = f"{REPLICAS_UP}\n*\n{of_tier(self_metrics.PLAN_GPUS)}"
 """GPUs of running replicas, with the planned GPUs of each."""
 USABLE_RPS = f"{UP_BY_POOL}\n* {TO_POOLS}\n{of_tier(self_metrics.CAPACITY_RPS)}"
 PLANNED_IN_SYSTEM = f"{UP_BY_POOL}\n* {TO_POOLS}\n{of_tier(self_metrics.PLAN_C_MAX)}"
-FINISHED = worst(total("requests_finished"))
+FINISHED = by("max", BY_TIER, total("requests_finished"))
 """Requests per second of a tier; where they pass through several pools, those of the busiest."""
 GENERATED = total("generation_tokens", BY_TIER)
-TTFT = worst(quantile(0.99, "ttft_seconds"))
+TTFT = by("max", BY_TIER, quantile(0.99, "ttft_seconds"))
+TPOT = by("max", BY_TIER, quantile(0.99, "tpot_seconds"))
 TTFT_SHARE = divide(TTFT, of_tier(self_metrics.PLAN_TTFT))
-TPOT_SHARE = divide(worst(quantile(0.99, "tpot_seconds")), of_tier(self_metrics.PLAN_TPOT))
+TPOT_SHARE = divide(TPOT, of_tier(self_metrics.PLAN_TPOT))
 """P99 as a share of its objective, for the worst pool and release."""
-GPU_BUSY = divide(total("gpu_busy_seconds"), total("gpu_busy_covered_seconds"))
-PREFIX_HITS = divide(total("prefix_hit_tokens"), total("prefix_queried_tokens"))
 RESTARTS = by("max", BY_REPLICA, f"round(increase({series(names.exported('restarts'))}[{WINDOW}]))")
 
 CERTAIN_VERDICTS = f"{gauge(self_metrics.VERDICT, WITHOUT_NOTES)}\n*\n{gauge(self_metrics.VERDICT_CERTAIN)}"
 """Likely verdicts count as 0."""
+WORST_VERDICT = by("max", BY_TIER, CERTAIN_VERDICTS)
 FIRING = f"{gauge(self_metrics.VERDICT, WITHOUT_NOTES)} > 0"
 BLIND = by("count", (*BY_TIER, names.REASON), gauge(self_metrics.UNKNOWN, f'reason=~"{"|".join(NOT_SEEING)}"'))
 _INCIDENTS = by("sum", BY_TIER, gauge(self_metrics.INCIDENT, LOUD))

@@ -84,7 +84,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
     ("money for what is surplus", "t"): (q.SURPLUS_MONEY, 1.5 * 4 * 2),
     # The second release: 99 % of requests between 0.5 and 1 s.
     ("the slower release", "t"): (q.TTFT_SHARE, (0.5 + 0.5 * 0.99) / 2),
-    ("only what is certain", "t"): (q.worst(q.CERTAIN_VERDICTS), 1.0),
+    ("only what is certain", "t"): (q.WORST_VERDICT, 1.0),
     ("incidents but notes, of two agents once", "t"): (q.INCIDENT_COUNT, 2.0),
     ("no incident is none", "e"): (q.INCIDENT_COUNT, 0.0),
 }
