@@ -1,15 +1,18 @@
-"""What commands read of an installation: its configuration, and the daemon's history."""
+"""What commands read of an installation (configuration, history), and the calibration file that two of them write."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 from agent.config.load import LoadedConfig, find, history_path, load
+from agent.errors import ConfigError
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
+from exporters.documents.calibration import ADAPTER, CalibrationFile
 
 
 def load_config(options: SimpleNamespace) -> LoadedConfig:
@@ -24,3 +27,11 @@ def open_history(loaded: LoadedConfig) -> Iterator[Reader]:
         if notice := store.simulated_notice():
             print(notice, file=sys.stderr)
         yield store
+
+
+def write_calibration(path: Path, made: CalibrationFile) -> None:
+    """Write the file. Raise ConfigError."""
+    try:
+        path.write_bytes(ADAPTER.dump_json(made, indent=2) + b"\n")
+    except OSError as error:
+        raise ConfigError((f"{path} cannot be written: {error.strerror}; give another file",)) from None

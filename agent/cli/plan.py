@@ -31,7 +31,7 @@ from agent.cli.arguments import (
     tier_option,
     ways_in,
 )
-from agent.cli.loading import load_config, open_history
+from agent.cli.loading import load_config, open_history, write_calibration
 from agent.config.files import load_plan
 from agent.config.load import build_tier_contexts, select_tier
 from agent.config.peer import Peer
@@ -212,10 +212,7 @@ def _calibration(options: SimpleNamespace) -> int:
     with open_history(loaded) as store:
         made = read_calibration(store, loaded, now - options.since, now, tier)
     if options.out:
-        try:
-            options.out.write_bytes(CALIBRATION.dump_json(made, indent=2) + b"\n")
-        except OSError as error:
-            raise ConfigError((f"{options.out} cannot be written: {error.strerror}; give another --out",)) from None
+        write_calibration(options.out, made)
     text = "\n".join([calibration_text(made), *(line for old in files for line in compare_calibrations(old, made))])
     print_result(options, CALIBRATION.dump_python(made, mode="json"), text)
     return FINE if made.calibrations else CANNOT_JUDGE

@@ -24,16 +24,19 @@ from agent.cli.arguments import (
     duration,
     option,
 )
-from agent.cli.loading import load_config
+from agent.cli.loading import load_config, write_calibration
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
 from agent.durations import parse_duration
 from agent.errors import ConfigError
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
+from agent.version import VERSION
+from exporters.documents.calibration import Calibration, CalibrationFile, calibrate
 from exporters.documents.replay import ReplayResult, replay_json, replay_text
-from exporters.render.text import copy_fields
+from exporters.render.text import copy_fields, format_rfc3339
 from rules.catalogue.registry import BY_NAME
+from rules.plan.load_bins import bin_window, sum_by_bin
 from rules.problems import cap_problems
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
@@ -59,6 +62,9 @@ def parameters() -> tuple[click.Parameter, ...]:
         option("--step", "60s", step, duration(), default="60s"),
         option("--store", "URL", "what the Prometheus API of a store without a login is served under, not -c"),
         CONFIG,
+        option(
+            "--calibration", "FILE", "also write measured / predicted there, as `sizewatch plan calibration` does", PATH
+        ),
         option("--from since", "TIME", f"{when}; required with a store", moment),
         option("--to until", "TIME", "the same; default now", moment, default="now"),
     )
@@ -75,10 +81,30 @@ def run(options: SimpleNamespace) -> int:
         print(json.dumps(replay_json(shown), allow_nan=False))
     elif result.windows or options.recording is not None:
         print(replay_text(shown))
+    if options.calibration is not None:
+        write_calibration(options.calibration, _calibrate(result))
     for problem in cap_problems((result.cut_short, *result.problems)):
         if problem:
             print(f"sizewatch replay: {problem}", file=sys.stderr)
     return _exit_code(result)
+
+
+def _calibrate(result: Replay) -> CalibrationFile:
+    """Return the calibration of the replayed time, each tier under the releases that it ended with."""
+    made: dict[str, Calibration | str] = {}
+    for tier, context in result.contexts.items():
+        seen = [shown for shown in result.windows if shown.tier == tier and shown.replica is not None]
+        bins = sum_by_bin(bin_window(shown.window, context.curve, shown.replica) for shown in seen)
+        engine = context.plan.engine if context.plan else ""
+        releases = ", ".join(sorted(set(result.state.of_tier(tier).releases.values())))
+        made[tier] = calibrate(context, f"{engine} {releases}".rstrip(), "", bins)
+    return CalibrationFile(
+        made_at=format_rfc3339(time.time()),
+        sizewatch=VERSION,
+        simulated=False,
+        calibrations=tuple(row for row in made.values() if isinstance(row, Calibration)),
+        not_calibrated={tier: row for tier, row in made.items() if isinstance(row, str)},
+    )
 
 
 def _of_recording(options: SimpleNamespace) -> Replay:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import recorded
 from report_samples import TIER
 from test_whatif_command import configured, recent
 
@@ -38,6 +39,18 @@ def test_history_becomes_a_file(week: str, tmp_path: Path, capsys: pytest.Captur
     assert json.loads(capsys.readouterr().out)["calibrations"] == written["calibrations"]
     assert ask(out, out) == 0
     assert "ttft_p99_seconds 1x" in capsys.readouterr().out
+
+
+def test_replay_writes_the_same_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, plan = tmp_path / "calibration.json", recorded.PLANS / "cpu-small-open.yaml"
+    main.main(["replay", str(recorded.folder("steady")), "--plan", str(plan), "--calibration", str(out)])
+    written = json.loads(out.read_text())
+    jsonschema.Draft202012Validator(calibration_schema()).validate(written)
+    assert written["calibrations"][0]["engine_release"] == "0.32.0"
+    # The noisy neighbour of the recording doubles the decode time.
+    assert written["calibrations"][0]["factors"]["tpot_p50_seconds"]["value"] == pytest.approx(2.1, rel=0.1)
+    assert ask(out, out) == 0
+    assert "0.32.0 against 0.32.0: tpot_p50_seconds 1x" in capsys.readouterr().out
 
 
 def test_tier_without_curve_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
