@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,7 +27,7 @@ from agent.cli.arguments import (
     ways_in,
 )
 from agent.cli.inspect import read_page_body
-from agent.cli.terminal import tell_progress
+from agent.cli.terminal import progress_bar
 from agent.config.load import LoadedConfig, find, load
 from agent.doctor.check_result import exit_code, format_text
 from agent.doctor.run import run_checks
@@ -37,18 +39,33 @@ from rules.catalogue.registry import BY_NAME
 from rules.telemetry.wording import number
 from rules.verdicts.rule import Severity
 
-TTFT, TPOT = "2s", "90ms"
-"""Objectives that nobody gave: guide 8.3 sizes for a TTFT P99 of 2 s; a fast reader takes a token every 90 ms (guide 1.4)."""
+if TYPE_CHECKING:
+    from agent.doctor.engine_pages import Objectives
+
+ARCHETYPES: Mapping[str, tuple[float | None, float | None, str]] = {
+    "chat": (2.0, 0.09, "guide 8.3 and 1.4; the first word matters most"),
+    "rag": (2.0, 0.09, "guide 8.3 and 1.4; TTFT breaks first"),
+    "code": (2.0, 0.09, "guide 8.3 and 1.4; TPOT matters most"),
+    "agentic": (2.0, 0.09, "guide 8.3 and 1.4; the steps of a session add up"),
+    "batch": (None, None, "guide 1.4; nobody waits"),
+}
+"""Objectives of TTFT and TPOT P99 in seconds that nobody gave, with their source.
+
+Guide 8.3 sizes for a TTFT of 2 s; a fast reader takes a token every 90 ms (guide 1.4). It has no other number for an
+archetype, but that batch has none.
+"""
 
 
 def parameters() -> tuple[click.Parameter, ...]:
     places = "engines to look at: http://HOST:PORT/metrics, HOST:PORT, or one or two saved pages of one engine"
+    kind = "kind of traffic, whose objectives are those of the guide (default chat)"
     how_long = "how long to look; for saved pages, how far they are apart"
     return (
         click.Argument(["url"], nargs=-1, metavar="[URL]...", help=places),
         option("--for seconds", "15s", f"{how_long}, 5s to 1h (default 15s)", duration(5, 3600), default="15s"),
-        option("--ttft", TTFT, f"objective of the TTFT P99 (default {TTFT})", duration(), default=TTFT),
-        option("--tpot", TPOT, f"objective of the TPOT P99 (default {TPOT})", duration(), default=TPOT),
+        click.Option(["--archetype"], type=click.Choice(tuple(ARCHETYPES)), default="chat", help=kind),
+        option("--ttft", "2s", "objective of the TTFT P99 (default by --archetype)", duration()),
+        option("--tpot", "90ms", "objective of the TPOT P99 (default by --archetype)", duration()),
         *connection_options("the addresses"),
         CONFIG,
         *FORMAT,
@@ -80,7 +97,9 @@ def _look(options: SimpleNamespace) -> int:
     # On demand: a check of the installation needs no evaluation.
     from agent.doctor.engine_pages import Objectives, find_engines, look_at_engines, look_at_files
 
-    seconds, objectives = options.seconds, Objectives(ttft=options.ttft, tpot=options.tpot)
+    ttft, tpot, source = ARCHETYPES[options.archetype]
+    seconds = options.seconds
+    objectives = Objectives(ttft=options.ttft or ttft, tpot=options.tpot or tpot)
     files = [Path(place) for place in options.url if place and "://" not in place and os.path.exists(place)]
     problems: tuple[str, ...] = ()
     looks: tuple[TierLook, ...] = ()
@@ -88,19 +107,21 @@ def _look(options: SimpleNamespace) -> int:
         if len(files) < len(options.url) or len(files) > 2:
             raise ConfigError(("give addresses, or one or two saved pages of one engine",))
         bodies = [read_page_body(options, str(path)) for path in files]
+        if len(bodies) > len(set(bodies)):
+            text = f"{files[0]} and {files[1]} are the same page"
+            raise ConfigError((f"{text}: save the second one 15 s after the first, or give the engine's address",))
         looks = look_at_files(files, bodies, seconds, objectives)
     else:
         engines, problems = find_engines(options.url, ways_in(options))
         if engines:
-            show = lambda share: tell_progress(share, f"looking for {format_duration(seconds)}")  # noqa: E731
-            looks = look_at_engines(engines, ways_in(options), seconds, objectives, show)
-    words = [number(value, "seconds") for value in (objectives.ttft, objectives.tpot)]
+            with progress_bar(f"looking for {format_duration(seconds)}") as show:
+                looks = look_at_engines(engines, ways_in(options), seconds, objectives, show)
     # The query of an address may be a secret.
     where = "URL" if files else " ".join(shlex.quote(place_of(url) if "://" in url else url) for url in options.url)
     diagnosis = EngineDiagnosis(
         looks=looks,
         problems=problems,
-        objectives=f"Objectives: TTFT P99 {words[0]}, TPOT P99 {words[1]}; others with --ttft and --tpot.",
+        objectives=_describe_objectives(objectives, options, source),
         longer=f"sizewatch doctor {where} --for 5m",
         next_command="sizewatch init --run (a configuration and a plan from the engines of this machine)",
     )
@@ -111,3 +132,14 @@ def _look(options: SimpleNamespace) -> int:
         return FINDING
     verdicts = (verdict for look in looks for verdict in look.verdicts)
     return FINDING if any(BY_NAME[verdict.rule].severity is not Severity.REPORT for verdict in verdicts) else FINE
+
+
+def _describe_objectives(objectives: Objectives, options: SimpleNamespace, source: str) -> str:
+    """Return the objectives in words: which were taken, and why where nobody gave them."""
+    words = []
+    for name, seconds in (("TTFT", objectives.ttft), ("TPOT", objectives.tpot)):
+        words.append(f"{name} P99 {'none' if seconds is None else number(seconds, 'seconds')}")
+    text = f"Objectives: {', '.join(words)}"
+    if options.ttft and options.tpot:
+        return f"{text}, as given."
+    return f"{text}, for {options.archetype} ({source}); others with --archetype, --ttft, --tpot."

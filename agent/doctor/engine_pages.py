@@ -59,10 +59,10 @@ class LookedPages(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
-    """Objectives in seconds."""
+    """Objectives in seconds, None for none."""
 
-    ttft: float
-    tpot: float
+    ttft: float | None
+    tpot: float | None
 
 
 def find_engines(places: Sequence[str], ways: Ways) -> tuple[tuple[EngineProbe, ...], tuple[str, ...]]:
@@ -134,9 +134,13 @@ def _observe(source: ScrapeSource, seconds: float, show: Progress) -> Iterator[O
 def look_at_files(
     paths: Sequence[Path], bodies: Sequence[bytes], seconds: float, objectives: Objectives
 ) -> tuple[TierLook, ...]:
-    """Return the look at one engine's saved pages, `seconds` apart. Raise ScrapeError for a page of no engine."""
+    """Return the look at one engine's saved pages, `seconds` apart.
+
+    Raise ScrapeError for a page of no engine, and ConfigError for pages of two engines.
+    """
     reader, now = PageReader(), time.time()
     observations = []
+    engines_of: list[str] = []
     for place, body in enumerate(bodies):
         t = now - seconds * (len(bodies) - 1 - place)
         try:
@@ -144,11 +148,14 @@ def look_at_files(
         except ScrapeError as error:
             raise ScrapeError(error.kind, f"{paths[place]}: {error.text}") from error
         tier = next(iter(engines.values())).facts.get("model", "engine")
+        engines_of.append(f"{paths[place]} is of {reader.engine.title}, {tier}")
         scrapes = (
             ReplicaScrape(tier=tier, replica=name or paths[0].name, t=t, snapshot=page)
             for name, page in engines.items()
         )
         observations.append(Observation(now=t, scrapes=tuple(scrapes)))
+    if len({text.partition(" is of ")[2] for text in engines_of}) > 1:
+        raise ConfigError((f"{', '.join(engines_of)}: two pages of one engine are needed",))
     title = reader.engine.title
     return _look(observations, lambda engine: title, objectives, "", is_dated=False)
 
@@ -199,6 +206,8 @@ def _assumed_plan(page: Snapshot, objectives: Objectives) -> TierPlan:
             "engine": page.engine,
             "gpu": {"product": "unknown", "per_replica": 1},
             "slo": {"ttft_p99_seconds": objectives.ttft, "tpot_p99_seconds": objectives.tpot},
+            # Offline work alone needs no objective.
+            "workload": {"archetype": "batch"} if objectives.ttft is None else None,
         }
     )
 

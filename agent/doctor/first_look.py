@@ -22,11 +22,12 @@ from rules.methods.evidence import OUTPUTS, PROMPTS, exact_reading, is_significa
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
 from rules.telemetry import histograms, readings
 from rules.telemetry.derived import PlanFacts
+from rules.telemetry.outcomes import HTTP_REFUSED, NO_ROOM, outcomes
 from rules.telemetry.signals import BY_NAME as SIGNALS
-from rules.telemetry.signals import Gap, Reading, SignalKind, SignalValue
+from rules.telemetry.signals import Gap, Missing, Reading, SignalKind, SignalValue
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window, sum_windows
-from rules.telemetry.wording import format_count, number
+from rules.telemetry.wording import format_count, number, quantity
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, read_plan_value
 from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import FIRING, Cause, RuleResult, Status, Unknown, Verdict
@@ -39,6 +40,11 @@ FEWER_HITS, LONGER, ENOUGH_REQUESTS = 0.2, 1.5, 10
 GRAVE_WAIT = 5.0
 """Multiple of the objective from which a queue is critical: ours."""
 
+REFUSALS = {"no_room_share": NO_ROOM, "bad_share": HTTP_REFUSED}
+"""Refusals of the table by kind, as `RequestsRefused` counts them, and the counter of each."""
+
+REFUSED = "RequestsRefused"
+
 FULL_CACHE, STALLED = "KvCacheNearCeiling", "EngineStalled"
 """Rules whose finding is certain in any span: a level, and that nothing moves."""
 
@@ -50,7 +56,7 @@ LATENCIES = {
 }
 """Rules of objectives, and where a tier's basis holds the objective in seconds."""
 
-FELT = frozenset({*LATENCIES, STALLED, "TierDown", "AvailabilityBurn", "RequestsRefused"})
+FELT = frozenset({*LATENCIES, STALLED, "TierDown", "AvailabilityBurn", REFUSED})
 """Rules of what users feel."""
 
 ABOUT_BENCHMARK = frozenset({"BenchmarkStale", "UnknownTooLong", "TelemetryStale", "ForecastDegraded"})
@@ -90,9 +96,15 @@ def look_at_tier(
     quick = [result for result in _judge_span(tier, spans, replay.end) if result.rule not in judged]
     lately = [result for result in (*results, *quick) if _is_firing(result)]
     lately += _judge_failures(tier, spans, replay.end)
+    # Chance is excluded by the rule's own test: few refusals need not wait for its minimum of requests.
+    few = {result.rule: result for result in _judge_span(_ease_minimums(tier), spans, replay.end)}
+    if REFUSED not in judged:
+        lately += filter(_is_firing, [few[REFUSED]] if REFUSED in few else [])
     # A page has the present level only, which is no mean of a life.
     counted = {replica: replace(window, gauges={}) for replica, window in lives.items()}
     known = {verdict.rule for verdict in lately}
+    since_start = [v for v in _judge_span(tier, counted, replay.end) if _is_firing(v) and v.rule not in known]
+    known |= {verdict.rule for verdict in since_start}
     ages = [page.t - page.started_at for page in last.values() if page.started_at is not None]
     age = min(ages) if is_dated and len(ages) == len(last) else None
     return TierLook(
@@ -104,7 +116,9 @@ def look_at_tier(
         span_seconds=max((window.span for window in spans.values()), default=0.0),
         age_seconds=age,
         verdicts=_order(_add_changes(verdict, changes) for verdict in _grade(lately)),
-        since_start=_order(v for v in _judge_span(tier, counted, replay.end) if _is_firing(v) and v.rule not in known),
+        since_start=_order(since_start),
+        ongoing={v.rule: text for v in since_start if (text := _describe_ongoing(few.get(v.rule)))},
+        doubts=tuple(r.text for r in quick if _is_doubt(r) and r.rule not in known),
         changes=changes,
         waiting=_waiting(results, quick),
         with_plan=_without_plan((*results, *quick)),
@@ -172,12 +186,40 @@ def _judge_span(tier: TierContext, spans: Mapping[str, Window], now: float) -> I
         yield explain.add_causes(replace(result, certainty=certainty), tier, binned)
 
 
+def _ease_minimums(tier: TierContext) -> TierContext:
+    """Return the context in which rules judge a single request, for words about them only."""
+    eased = {rule.name: {"minimum_requests": 1.0} for rule in LIVE if "minimum_requests" in rule.thresholds}
+    return replace(tier, limits={**tier.limits, **eased})
+
+
+def _describe_ongoing(result: RuleResult | None) -> str:
+    """Return the present value of what fired over the engines' life, "" where it is within its limits now."""
+    if isinstance(result, Unknown):
+        return result.text if _is_doubt(result) else ""
+    if result is None or not isinstance(result.observed, Reading) or not isinstance(result.expected, Reading):
+        return ""
+    value, expected = result.observed.value, result.expected
+    if value is None or (expected.low or 0.0) <= value <= (math.inf if expected.high is None else expected.high):
+        return ""
+    n = format_count(round(result.observed.n), "request")
+    return f"now {quantity(result.observed, result.unit)} of {n}, too few to be sure"
+
+
+def _is_doubt(result: RuleResult) -> TypeGuard[Unknown]:
+    """Return whether an objective seems to be missed by too few requests."""
+    is_latency = result.rule in LATENCIES
+    return is_latency and isinstance(result, Unknown) and result.reason is Gap.TOO_FEW_REQUESTS
+
+
 def _is_firing(result: RuleResult) -> TypeGuard[Verdict]:
     return isinstance(result, Verdict) and result.status in FIRING
 
 
-def _judge_latency(context: RuleContext) -> Iterator[Verdict]:
-    """Yield the finding of an objective: requests that missed it beyond chance, or that wait longer than it now."""
+def _judge_latency(context: RuleContext) -> Iterator[RuleResult]:
+    """Yield the finding of an objective: requests that missed it beyond chance, or that wait longer than it now.
+
+    Yield an unknown where the P99 lies above the objective, and chance may have put it there.
+    """
     rule, family = context.rule, context.rule.family
     objective = getattr(context.tier.basis, LATENCIES[rule.name])
     if objective is None:
@@ -187,8 +229,8 @@ def _judge_latency(context: RuleContext) -> Iterator[Verdict]:
     parts = tuple(part for sample in context.binned for part in sample.window.histograms.get(family, ()))
     n = histograms.count_requests(parts)
     requests = n if rule.per_request else math.fsum(_finished(sample.window) for sample in context.binned)
+    share = histograms.share_above(parts, objective)
     if n > 0:
-        share = histograms.share_above(parts, objective)
         low, best, high = (count / n for count in (share.low, share.best, share.high))
         if is_significant_share(share.best, n, requests, allowed, LIKELY_CONFIDENCE):
             page = context.limit("page_fast_burn") * allowed
@@ -202,8 +244,12 @@ def _judge_latency(context: RuleContext) -> Iterator[Verdict]:
                 f"{number(best, 'ratio')} of {what} missed {promise}",
             )
             return
-    if rule.name == "TtftSloBurn":
-        yield from _judge_queues(context, objective, promise)
+    queues = tuple(_judge_queues(context, objective, promise)) if rule.name == "TtftSloBurn" else ()
+    yield from queues
+    if not queues and share.best >= 1 and share.best > allowed * n:
+        verb, of_n = "lies" if share.low > allowed * n else "may lie", format_count(round(n), "request")
+        text = f"{word} P99 {verb} above the objective of {number(objective, 'seconds')} ({share.best:.0f} of {of_n})"
+        yield context.unknown(Gap.TOO_FEW_REQUESTS, f"{text}; {of_n} are too few to be sure")
 
 
 def _judge_queues(context: RuleContext, objective: float, promise: str) -> Iterator[Verdict]:
@@ -302,13 +348,28 @@ def _show_signals(
     """Yield the signals of the table, without those that no engine exposes. Undated pages have no rate since the start."""
     whole = sum_windows(lives)
     for name in LABELS:
-        signal = SIGNALS[name]
-        since_start: SignalValue | None = readings.read(signal, whole, basis)
+        since_start: SignalValue | None = _read_shown(name, whole, basis)
+        lately = _read_shown(name, sum_windows(spans), basis) if spans else None
+        unit = "ratio" if name in REFUSALS else SIGNALS[name].unit
         # A page has the present level only.
-        lately = readings.read(signal, sum_windows(spans), basis) if spans else None
-        if signal.how in LEVELS:
+        if name not in REFUSALS and SIGNALS[name].how in LEVELS:
             since_start, lately = None, since_start if lately is None else lately
-        elif signal.unit.endswith("per_second") and not is_dated:
+        elif unit.endswith("per_second") and not is_dated:
             since_start = None
         if isinstance(since_start, Reading) or isinstance(lately, Reading):
-            yield ShownSignal(name=name, unit=signal.unit, since_start=since_start, lately=lately)
+            yield ShownSignal(name=name, unit=unit, since_start=since_start, lately=lately)
+
+
+def _read_shown(name: str, window: Window, basis: PlanFacts) -> SignalValue:
+    """Return a signal of the table, or the share of one kind of refusal of all requests that ended."""
+    if name not in REFUSALS:
+        return readings.read(SIGNALS[name], window, basis)
+    ends = outcomes(window)
+    if isinstance(ends, Missing):
+        return ends
+    if REFUSALS[name] not in window.counters:
+        return Missing(gap=window.explain_missing(REFUSALS[name]))
+    if not ends.all_requests:
+        return Missing(gap=Gap.NO_TRAFFIC)
+    refused = ends.no_room if name == "no_room_share" else ends.bad
+    return exact_reading(refused / ends.all_requests, ends.all_requests)

@@ -36,11 +36,12 @@ LABELS: Mapping[str, str] = {
     "prefix_hit_ratio": "prefix cache hits",
     "speculative_acceptance": "drafts accepted",
     "failed_share": "requests failed",
-    "refused_share": "requests refused",
+    "no_room_share": "refused for want of room (503)",
+    "bad_share": "answered 4xx",
     "gpu_utilization": "GPU busy",
     "gpu_memory_utilization": "GPU memory in use",
 }
-"""Signals of the table in its order, with their words."""
+"""Signals of the table in its order, with their words. Refusals stand by kind, as the rule judges them."""
 
 FACTS: Mapping[str, str] = {
     "dtype": "weights",
@@ -71,11 +72,12 @@ class TierLook:
     """What a first look shows of one tier.
 
     `pages` are the last page of each replica, `titles` the engine of each in words, `loads` its requests per second,
-    running and waiting. `span_seconds` is the time between the first and the last page, `age_seconds` that of the youngest
-    engine, None if a page does not tell. `verdicts` fire now, the first to act on first. `since_start` fire over the
-    engines' whole life only. `changes` tell what is unlike the engines' life. `waiting` are the rules that a longer look
-    settles, with the seconds that they need. `with_plan` are those that need a plan.
-    `troubles` say which engine gave no page, or restarted, during the look.
+    running and waiting. `span_seconds` is the time between the first and the last page, `age_seconds` that of the
+    youngest engine, None if a page does not tell. `verdicts` fire now, the first to act on first. `since_start` fire
+    over the engines' whole life only; `ongoing` has by rule what of these is outside its limits in the span too.
+    `doubts` are objectives that too few requests seem to miss. `changes` tell what is unlike the engines' life.
+    `waiting` are the rules that a longer look settles, with the seconds that they need. `with_plan` are those that need
+    a plan. `troubles` say which engine gave no page, or restarted, during the look.
     """
 
     tier: str
@@ -87,6 +89,8 @@ class TierLook:
     age_seconds: float | None
     verdicts: tuple[Verdict, ...]
     since_start: tuple[Verdict, ...]
+    ongoing: Mapping[str, str]
+    doubts: tuple[str, ...]
     changes: tuple[str, ...]
     waiting: Mapping[str, float]
     with_plan: tuple[str, ...]
@@ -156,7 +160,11 @@ def _number(value: float | None) -> str:
 def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[list[str]]:
     for trouble in look.troubles:
         yield ["critical", trouble]
-    if not look.verdicts and not look.troubles and look.span_seconds:
+    for doubt in look.doubts:
+        yield ["unsure", doubt]
+    if (look.doubts or look.ongoing) and not look.verdicts:
+        yield ["", diagnosis.objectives]
+    elif not look.verdicts and not look.troubles and look.span_seconds:
         yield ["ok", f"Nothing is wrong that {format_duration(look.span_seconds)} can show. {diagnosis.objectives}"]
     elif not look.verdicts and not look.troubles:
         yield ["unknown", "One page shows the engine's life only; a second one shows what happens now."]
@@ -165,7 +173,10 @@ def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[l
     if look.verdicts:
         yield ["", diagnosis.objectives]
     for verdict in look.since_start:
-        yield ["earlier", f"since its start: {verdict.sentence} ({verdict.certainty})"]
+        ongoing = look.ongoing.get(verdict.rule)
+        word = "earlier" if look.span_seconds else "so far"
+        text = f"since its start: {verdict.sentence} ({verdict.certainty})"
+        yield ["still", f"{text}; {ongoing}"] if ongoing else [word, text]
 
 
 def _describe_finding(verdict: Verdict) -> Iterator[list[str]]:

@@ -16,6 +16,7 @@ from agent.demo.engines import Player, track
 from agent.doctor.engine_pages import Objectives, look_at_files
 from agent.sources.recording import Scrape, load, scrapes
 from exporters.documents.diagnosis import TierLook
+from rules.telemetry.signals import Reading
 
 OBJECTIVES = Objectives(ttft=2.0, tpot=0.09)
 PAGES = sorted((TESTS / "pages").iterdir())
@@ -164,6 +165,69 @@ def test_objectives_are_options(files: Any, capsys: pytest.CaptureFixture[str]) 
     code, out, _ = doctor(capsys, *pages, "--ttft", "1ms", "--tpot", "80ms")
     assert code == 1
     assert "missed the 1 ms TTFT objective" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((), "TTFT P99 2 s, TPOT P99 90 ms, for chat"),
+        (("--archetype", "code"), "TTFT P99 2 s, TPOT P99 90 ms, for code"),
+        (("--archetype", "batch"), "TTFT P99 none, TPOT P99 none, for batch"),
+        (("--archetype", "rag", "--tpot", "80ms"), "TTFT P99 2 s, TPOT P99 80 ms, for rag"),
+        (("--ttft", "1s", "--tpot", "80ms"), "TTFT P99 1 s, TPOT P99 80 ms, as given"),
+    ],
+)
+def test_archetype_gives_objectives(words: tuple[str, ...], text: str, files: Any, capsys: Any) -> None:
+    code, out, _ = doctor(capsys, *files("steady", 0.05), *words, "--json")
+    assert code == 0
+    assert f"Objectives: {text}" in json.loads(out)["objectives"]
+
+
+def test_missed_objective_of_few_requests_is_unsure(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = doctor(capsys, *files("near_full_healthy", 0.15))
+    assert code == 0
+    assert "unsure" in out
+    assert "Nothing is wrong" not in out
+    assert "24 requests are too few to be sure" in " ".join(out.split())
+
+
+def test_lasting_fault_is_not_called_earlier(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = doctor(capsys, *files("prefix", 0.95))
+    assert out.count("still ") == 2
+    assert "earlier" not in out
+
+
+def test_few_refusals_beyond_chance_are_found() -> None:
+    verdicts = look(pair(recorded("failing"), 0.3)).verdicts
+    (refused,) = (verdict.observed for verdict in verdicts if verdict.rule == "RequestsRefused")
+    assert isinstance(refused, Reading)
+    assert refused.n < 100
+
+
+def test_table_counts_refusals_as_the_rule_does() -> None:
+    pages = recorded("failing")
+    found = look(pages[len(pages) // 2 :][:1])
+    (refused,) = (v.observed for v in found.since_start if v.rule == "RequestsRefused")
+    shown = {signal.name: signal.since_start for signal in found.signals}
+    assert shown["no_room_share"] == refused
+    assert shown["bad_share"] != refused
+
+
+@pytest.mark.parametrize(
+    ("pages", "text"),
+    [
+        (("vllm-0.33.0.prom", "vllm-0.33.0.prom"), "0.prom and 1.prom are the same page"),
+        (("vllm-0.33.0.prom", "sglang_after_load.prom"), "0.prom is of vLLM, "),
+    ],
+)
+def test_pages_that_show_no_span_are_refused(
+    pages: tuple[str, str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place, name in enumerate(pages):
+        Path(f"{place}.prom").write_bytes((TESTS / "pages" / name).read_bytes())
+    code, _, err = doctor(capsys, "0.prom", "1.prom")
+    assert (code, text in err) == (2, True), err
 
 
 def test_query_of_an_address_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
