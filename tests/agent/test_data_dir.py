@@ -1,7 +1,5 @@
 """A history's folder belongs to one daemon at a time."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Delays after failures (`agent.durations`)."""
 
-from __future__ import annotations
-
 import pytest
 
 from agent.durations import Backoff, retry_delay

@@ -1,7 +1,5 @@
 """The Helm chart: rendered by helm, held against Kubernetes' schemas, the program, and the rights that are listed here."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

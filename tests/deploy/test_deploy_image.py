@@ -4,8 +4,6 @@ No image is built here, for that takes a builder and a registry: what the Docker
 against what a working node really loads.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """examples/: every file is read by the program that it is for, and what can run here runs with the files themselves."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

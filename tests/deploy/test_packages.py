@@ -1,7 +1,5 @@
 """Wheel and source distribution: the same bytes from any place, with everything that runs; and what an installation may lack."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ from the product.
 """
 
 # ruff: noqa: F401 - expressions of the table use these imports.
-from __future__ import annotations
-
 import contextlib
 import io
 import math

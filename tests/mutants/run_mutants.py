@@ -3,8 +3,6 @@
 Exit status 1: a mutant survived or gave no result. 2: a row does not fit the code, or a test fails without a mutant.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

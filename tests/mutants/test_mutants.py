@@ -1,7 +1,5 @@
 """Rows of mutants.toml fit the code. `make mutants` runs them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bounds against sums by hand, published tables and simulation."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,10 +1,8 @@
 """A Prometheus on loopback that scrapes and alerts as an installation does, with the committed files sped up.
 
 Owns the speeding up (durations divided, not one other letter changed) and the start of that Prometheus. The Alertmanager
-behind it is `alertmanager_server`'s, whom it calls `mortal_alertmanager`'s.
+behind it and its receiver are `alertmanager_server`'s.
 """
-
-from __future__ import annotations
 
 import json
 import re

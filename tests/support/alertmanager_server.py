@@ -1,7 +1,5 @@
 """A real Alertmanager on loopback that can be killed and started again, and the pager that its webhook calls."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections.abc import Iterator, Mapping

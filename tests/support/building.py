@@ -1,7 +1,5 @@
 """What takes long to build is built once a run, however many workers the run has."""
 
-from __future__ import annotations
-
 import fcntl
 import pickle
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A server that answers every connection with the same bytes and hangs up."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import socketserver

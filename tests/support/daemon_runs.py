@@ -1,7 +1,5 @@
 """Daemons for tests: in a thread of this process or as a process of their own, with a configuration in a folder."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

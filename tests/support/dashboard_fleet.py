@@ -3,8 +3,6 @@
 Owns the cast (recordings of `tests/recordings` and of the demo), its plan and its stand-in GPUs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial

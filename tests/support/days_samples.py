@@ -3,8 +3,6 @@
 A replica is one GPU at 2.5 USD an hour, so a replica-day costs 60 USD. The plan never scales below one replica.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

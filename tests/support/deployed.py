@@ -1,7 +1,5 @@
 """Objects that the chart installs, rendered by helm."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 It repeats nothing as a label of a series: names of series are shown, as every monitor shows them.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import time

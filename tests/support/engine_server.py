@@ -4,8 +4,6 @@ The pages are those of the recording `steady`, one further each time one is aske
 function of its `Handler`: set `act` to one of those below.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 import time

@@ -1,7 +1,5 @@
 """The past of a store as role fleet would have read it cycle by cycle, booked into a history."""
 
-from __future__ import annotations
-
 from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.fleet.tier_readers import AGENTS, build_tier_reader
 from agent.history.store import HistoryStore

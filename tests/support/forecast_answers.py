@@ -1,7 +1,5 @@
 """What a forecasting process may do in place of an answer. It imports the module, so it loads no library for numbers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Demand for the tests of forecasting: a daily wave with noise, as a series, as a history file, and questions about it."""
 
-from __future__ import annotations
-
 import math
 import random
 from pathlib import Path

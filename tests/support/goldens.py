@@ -8,8 +8,6 @@ report and forecast take minutes, and `make goldens` compares them too. Files of
 where `../shared` is there.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -1,7 +1,5 @@
 """A page of dcgm-exporter for tests."""
 
-from __future__ import annotations
-
 _GPU = 'gpu="{0}",UUID="GPU-{0}",device="nvidia{0}",modelName="NVIDIA H200",Hostname="node-1"'
 _FIELDS = (
     ("DCGM_FI_DEV_GPU_UTIL", "gauge", 97),

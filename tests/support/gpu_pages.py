@@ -1,7 +1,5 @@
 """Pages of GPU exporters for tests: our own beside this file, those of others in ../shared where it is there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

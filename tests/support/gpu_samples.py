@@ -1,7 +1,5 @@
 """Readouts of GPUs for tests."""
 
-from __future__ import annotations
-
 from rules.telemetry.snapshots import GpuReadout
 
 T = 1_800_000_000.0

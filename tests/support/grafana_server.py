@@ -3,8 +3,6 @@
 Owns the server and what it keeps. It checks tokens, uids and versions as Grafana does, and can be told to answer otherwise.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator, Mapping

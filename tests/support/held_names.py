@@ -1,7 +1,5 @@
 """Where a name is still held: every way from an object to texts that contain it, for tests of what is forgotten."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType

@@ -1,7 +1,5 @@
 """Minutes for the tests of the history: made-up ones of whole numbers, so that sums are exact, and real ones."""
 
-from __future__ import annotations
-
 import math
 
 import recorded

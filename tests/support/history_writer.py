@@ -6,8 +6,6 @@
 `kill` prints one JSON object: `acknowledged`, the turns whose number was read, and `deaths`, how often it killed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A Prometheus-compatible server that misbehaves as it is told, on loopback: `act` is what it does with a query."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

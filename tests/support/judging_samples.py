@@ -4,8 +4,6 @@ The tier's benchmark has three points of 600 requests: 2, 4 and 6 rps with 2, 4 
 0.1, 0.2 and 0.4 s. At the usual 3 rps a request is slow above 1.3 x 0.1414 = 0.184 s, surely above 1.3 x 0.2 = 0.26 s.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A kubelet's pod-resources socket: a real gRPC server with one method."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Minutes whose requests have given lengths, for the tests of drift and guardrails."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Recorded engines under the live loop on a simulated clock: role node without sockets and without waiting."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

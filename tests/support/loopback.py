@@ -1,7 +1,5 @@
 """HTTP servers on loopback for tests, and programs that run until the end of a block."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """Evaluation loops as the daemon makes them, without history and alerts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Snapshots, histograms and windows for tests: whole ones by default, what a test is about by keyword."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

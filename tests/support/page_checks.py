@@ -1,7 +1,5 @@
 """Our pages of engines, and what must hold of every snapshot and window that is read from any page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from functools import cache

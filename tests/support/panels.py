@@ -1,7 +1,5 @@
 """Rows and panels of a dashboard's JSON."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """The simulated fleet with two weeks behind it, filled once a run: every test that goes on with it gets a copy."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Stores in memory whose past is longer than a recording, and that fail when they are told to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Places of the checkout that tests read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 SUPPORT = Path(__file__).resolve().parent

@@ -1,7 +1,5 @@
 """Fields of a Peer from flat names, as tests of connections give them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 LOGIN = ("username", "password_file")

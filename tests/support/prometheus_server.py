@@ -1,7 +1,5 @@
 """A real Prometheus on loopback, filled with recordings and with GPU samples at the times they were scraped."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

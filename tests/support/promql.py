@@ -1,7 +1,5 @@
 """Nodes, metric names and labels of PromQL expressions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """promtool run by tests: rule files checked and unit-tested at times that no test has to wait for."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Limits of the texts of the catalogue: titles, sentences, details, evidence, actions (prose rules of the project)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import chain

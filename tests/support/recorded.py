@@ -1,7 +1,5 @@
 """Where the recordings of the tests stand: those that the demo ships too are package data of `agent.demo`."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 from pathlib import Path

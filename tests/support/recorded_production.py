@@ -1,7 +1,5 @@
 """Production of a recording as commands read it: its minutes, booked into a history."""
 
-from __future__ import annotations
-
 from tempfile import TemporaryDirectory
 
 import recorded

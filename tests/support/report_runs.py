@@ -1,7 +1,5 @@
 """Histories, configurations and written reports for tests of the schedule and of delivery."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path

@@ -5,8 +5,6 @@ TTFT P99 0.1, 0.2, 0.5 and 4 s. The SLO of 2 s is crossed at 6 + 2 x ln(2/0.5) /
 are made (between 600 + 2/3 x 300). Ten replicas are planned for a peak of 50 rps.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping

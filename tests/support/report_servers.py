@@ -1,7 +1,5 @@
 """Where tests deliver reports to: a webhook and a mail server, both real, on sockets of this machine."""
 
-from __future__ import annotations
-
 import json
 import socketserver
 from collections.abc import Callable, Iterator

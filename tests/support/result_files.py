@@ -1,7 +1,5 @@
 """Loads of one benchmark result file, for tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from agent.benchmarks.formats import read_all_results

@@ -1,7 +1,5 @@
 """Rows of the tables of cases for rules: minutes of a tier, and what a rule says of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 

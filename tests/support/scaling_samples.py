@@ -1,7 +1,5 @@
 """Tiers to be scaled, and what reads their manifests as the autoscalers themselves would, minute by minute of a day."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Pages of SGLang for tests, and how a test changes them."""
 
-from __future__ import annotations
-
 import re
 
 from rules.telemetry.snapshots import Snapshot

@@ -1,7 +1,5 @@
 """The truth of the simulated weeks: counted by the simulated engines, never from windows, so that verdicts are held against it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

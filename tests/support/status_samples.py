@@ -4,8 +4,6 @@
 in a KV cache cascade that users feel) and `mi300x-mixtral` (no plan). Latencies are log-normal, put into vLLM's buckets.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -7,8 +7,6 @@
 Only what was started here is stopped. A test that needs one for several tests makes it a fixture of its module.
 """
 
-from __future__ import annotations
-
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """A table against pages: what it knows of them, which of its rows they have, and the same page as OpenMetrics."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Runs for the tests of telemetry, and a server in memory that has the samples of recordings and of real sweeps."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

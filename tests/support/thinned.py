@@ -1,7 +1,5 @@
 """Recordings with fewer scrapes than were made, and what the rules said of them scrape by scrape."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Programs of the machine that some tests need. Missing ones are skipped loudly, and never in CI."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

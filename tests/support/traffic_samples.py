@@ -1,7 +1,5 @@
 """Made-up traffic for the forecast's tests: a shape of the day, a quieter weekend, noise. Small, and the same each time."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from forecast.series.binned import Array, Series

@@ -4,8 +4,6 @@ A limit of time in a test says only when something hangs: `CEILING_SECONDS` ever
 needs, since nobody waits for it while all is well.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

@@ -1,7 +1,5 @@
 """A simulated tier as a what-if sees it, and what the simulator would give at any load: the truth that bounds must contain."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

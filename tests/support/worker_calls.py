@@ -1,7 +1,5 @@
 """Functions that a child process calls in tests."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

@@ -1,7 +1,5 @@
 """The whole path by rule files, all of it real: a recorded engine, the daemon, Prometheus, Alertmanager, whom it calls."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ served, printed or passed on, searched for each of them.
 A new key that holds a secret is found by `test_every_secret_key_has_a_canary`; it gets a line in `Nest`.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import gzip

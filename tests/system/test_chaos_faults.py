@@ -1,7 +1,5 @@
 """Faults that `make chaos` found something by, or that no other test does, each short and the same every time."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What `make chaos` found in role fleet, each short and the same every time: a store that is away for long, wrong clocks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

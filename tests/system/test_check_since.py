@@ -1,7 +1,5 @@
 """`sizewatch check --since`: what was asked for is what is looked at, and where it is not, that is said."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

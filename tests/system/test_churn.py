@@ -1,7 +1,5 @@
 """Pods that come and go: what is keyed by their names is forgotten with them, in role node and in role fleet."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Damaged input of every reader: a file of tests/corpus, or a mutation of one, is read or refused with a documented error."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import gzip

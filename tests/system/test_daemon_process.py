@@ -1,7 +1,5 @@
 """`sizewatch run` as a process of its own: signals, kill -9, a second one, and commands beside it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Demand in the history: added to as minutes close, kept thirteen weeks, and read as series; files of the older format."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 from collections.abc import Iterator

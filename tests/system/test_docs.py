@@ -1,7 +1,5 @@
 """Documentation and README: links lead somewhere, commands, options, metrics and files exist, configurations load."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """What the product reads and judges is what the golden files hold. `make goldens` compares the slow ones too."""
 
-from __future__ import annotations
-
 import goldens
 import pytest
 

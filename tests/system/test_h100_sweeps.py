@@ -3,8 +3,6 @@
 The files lie beside the checkout, in ../shared, and are not ours to copy: without them these tests are skipped.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from itertools import pairwise

@@ -4,8 +4,6 @@ One daemon watches an engine whose page is hostile, for a tier and a replica who
 takes; then every command reads what it left. A further output is a line of `OUTPUTS` or of `_commands`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

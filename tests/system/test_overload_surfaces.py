@@ -5,8 +5,6 @@ the recovery. A daemon scrapes its pages on a simulated clock. At ten moments th
 `check`, `whatif`, `prewarm` and the gauges are asked; at the height and at the end a report is written.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """The whole path by posts, at the recordings' own times: evaluator, incidents, payloads, and a real Alertmanager."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What files hold is not repeated in what is said of them, not ten thousand characters of it; and ways there and back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

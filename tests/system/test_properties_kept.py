@@ -1,7 +1,5 @@
 """What is damaged on our own disk is told as damage: no library's error comes out of a history, whatever stands in its columns."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing

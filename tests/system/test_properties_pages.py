@@ -1,7 +1,5 @@
 """No number is ever read from a page that was not whole: every real page cut anywhere, over a real socket and in the reader."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -3,8 +3,6 @@
 They lie in ../shared and are not ours to copy; where they are not, all of this is skipped, loudly.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import gzip

@@ -1,7 +1,5 @@
 """docs/public-surface.json: what other people's programs may rely on is still there, and new names are listed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is of Kubernetes itself, against the schemas of the releases that people run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Configurations as a weapon: one that lies about in a folder, and what a sound one should be warned of."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every way to ask without leave, against each way to ask for it; and where a pod can lead us that asks to be watched."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import socket

@@ -1,7 +1,5 @@
 """Files as traps and files as loot: links in the place of the history, and what a crash would leave on the disk."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The threat model against the tests: each that docs/security.md names exists; files that people give cannot unfold without end."""
 
-from __future__ import annotations
-
 import re
 import tracemalloc
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """No message quotes what the other side sent, which may be our secret."""
 
-from __future__ import annotations
-
 import ast
 import time
 from collections.abc import Iterator

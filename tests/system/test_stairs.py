@@ -1,7 +1,5 @@
 """The stairs: imports only go down, and a node loads nothing that it does not need."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

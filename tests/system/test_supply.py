@@ -1,7 +1,5 @@
 """What we are made of: every distribution that runs is pinned, its licence is known, and the bill of materials lists it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

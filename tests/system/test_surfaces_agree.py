@@ -5,8 +5,6 @@ less than the benchmark says. What is compared is what users see: the JSON of th
 page of metrics and the status page of a daemon that stands on the same history.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import time

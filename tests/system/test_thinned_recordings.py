@@ -1,7 +1,5 @@
 """What survives which scrape interval: our recordings with fewer scrapes, against the clients and against 15 s."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import math

@@ -1,7 +1,5 @@
 """What is written on the disk: who may read it under the most careless umask, and what becomes of traps laid there."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

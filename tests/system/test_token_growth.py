@@ -1,7 +1,5 @@
 """Only tokens grow: pages through evaluator, history and forecast. The count follows before the first token is late."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The table CONNECTIONS is the list of them; what belongs to one alone is in its own module's tests.
 """
 
-from __future__ import annotations
-
 import base64
 import time
 from collections.abc import Callable, Mapping

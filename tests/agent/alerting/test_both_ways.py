@@ -1,7 +1,5 @@
 """Alerts both ways in a daemon, without an Alertmanager: what goes on over a reload, and what a defect costs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Posting to an Alertmanager that takes, refuses, hangs or is away: real HTTP on loopback, no turn ever waits."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -1,7 +1,5 @@
 """The webhook: what an Alertmanager sends is taken, what is hostile is refused cheaply and changes nothing."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

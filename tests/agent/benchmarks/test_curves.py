@@ -1,7 +1,5 @@
 """Measured loads become one curve: what belongs on it, in which order, and what must be said of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

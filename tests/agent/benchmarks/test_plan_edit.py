@@ -1,7 +1,5 @@
 """A curve put into a plan that people wrote: their text stays byte for byte, and where that cannot be, nothing changes."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Telemetry of runs over the samples of recordings and real sweeps, against pages read by hand and their clients."""
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """`sizewatch backtest` and `sizewatch forecast` as a user has them: answers, files, and one sentence for what is wrong."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """`sizewatch check` after a change of the plan: what was seen under another plan is no failed scrape."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`sizewatch dashboards push` against a server that speaks Grafana's API."""
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

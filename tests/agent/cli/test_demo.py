@@ -1,7 +1,5 @@
 """The demo: real recordings played as three tiers, watched by the real daemon, and nothing left of it afterwards."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

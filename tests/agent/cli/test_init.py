@@ -1,7 +1,5 @@
 """`sizewatch init`: engines by ports and command lines of a made /proc, the files it writes, and what it says without one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

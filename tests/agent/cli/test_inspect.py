@@ -1,7 +1,5 @@
 """`sizewatch inspect` over saved pages of real engines, live addresses and what is no page at all."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

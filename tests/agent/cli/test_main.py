@@ -1,7 +1,5 @@
 """The command line: help, exit codes, every mistake at once, and no traceback but for what is our own fault."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

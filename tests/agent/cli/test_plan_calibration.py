@@ -1,7 +1,5 @@
 """`sizewatch plan calibration`: from a history, between two files, and with wrong input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

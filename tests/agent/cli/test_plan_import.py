@@ -1,7 +1,5 @@
 """`sizewatch plan import`: what it prints, what it writes, what it refuses, and the plans of the tests as it makes them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

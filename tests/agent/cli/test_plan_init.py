@@ -1,7 +1,5 @@
 """A plan skeleton from what runs: real pages behind a real server, and what is left for people to fill in."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

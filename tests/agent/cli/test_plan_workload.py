@@ -1,7 +1,5 @@
 """`sizewatch plan workload`: what it prints from a history, and the files of the workload of a recording."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

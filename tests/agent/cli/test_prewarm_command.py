@@ -1,7 +1,5 @@
 """`sizewatch prewarm` as a user has it: from a trace, from the daemon's history, as manifests; and what is said without."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

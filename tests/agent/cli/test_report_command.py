@@ -1,7 +1,5 @@
 """`sizewatch report` on histories: what it writes, its exit codes, and what it says of odd weeks."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Habits of a terminal: colours and progress. A pseudo-terminal of the system plays the real one."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

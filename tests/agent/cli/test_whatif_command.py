@@ -1,7 +1,5 @@
 """`sizewatch whatif` on a history: what it prints, its exit codes, its JSON, and what it says of odd questions and histories."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

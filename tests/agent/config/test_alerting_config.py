@@ -1,7 +1,5 @@
 """The keys of `alerting`: one path an installation, every contradiction told, and what is not asked for not loaded."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

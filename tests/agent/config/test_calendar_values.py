@@ -1,7 +1,5 @@
 """The forecast's part of the configuration: what may stand in it, and what is said of all the rest."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any

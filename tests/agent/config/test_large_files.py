@@ -1,7 +1,5 @@
 """Large configurations and plans: work that grows with the file, not with its square, and limits with a clear error."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Callable

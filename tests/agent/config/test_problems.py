@@ -1,7 +1,5 @@
 """Whatever a configuration may say as a threshold, no rule fails by it."""
 
-from __future__ import annotations
-
 import days_samples
 import judging_samples
 import pytest

@@ -1,7 +1,5 @@
 """The keys of `report`: what they mean, and what is refused without repeating an address."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

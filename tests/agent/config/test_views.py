@@ -1,7 +1,5 @@
 """The tiers of a configuration as judgements see them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

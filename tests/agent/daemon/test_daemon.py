@@ -1,7 +1,5 @@
 """The daemon in one process with real engines, a real history and real pages: what it survives, and what it tells."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import sqlite3

@@ -1,7 +1,5 @@
 """A daemon with a real forecasting process: what it shows, judges and exports of it, and how both end."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

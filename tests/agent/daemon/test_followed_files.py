@@ -1,7 +1,5 @@
 """Plan, secrets and certificates that change under a running daemon: however they are written, nobody restarts it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """The daemon's four jobs on APScheduler: on a grid, never two at once, and on again after the clock was set."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A node agent in a cluster: a real daemon, engines on loopback, an API that speaks the true shapes."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

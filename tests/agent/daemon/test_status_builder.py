@@ -1,7 +1,5 @@
 """Status of the daemon: what pages and metrics print about the same findings."""
 
-from __future__ import annotations
-
 from loops import scrape_loop
 from status_samples import NOW, cascading_tier
 

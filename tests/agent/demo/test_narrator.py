@@ -1,7 +1,5 @@
 """What the demo prints of findings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import making

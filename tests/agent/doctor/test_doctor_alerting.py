@@ -1,7 +1,5 @@
 """What the doctor says of alerts: each Alertmanager by its answer, the webhook by its token."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The doctor beside a running daemon: version, configuration and plan in use against those on disk."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

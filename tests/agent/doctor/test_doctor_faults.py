@@ -4,8 +4,6 @@ do, ends soon, changes nothing in the folder and says no secret. What one target
 Another fault is a function here that makes it in a folder and gives the configuration's keys, and a row in FAULTS.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

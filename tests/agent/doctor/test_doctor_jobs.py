@@ -1,7 +1,5 @@
 """What the doctor says of forecasts and of the weekly report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from report_runs import CANARY, configured

@@ -1,7 +1,5 @@
 """What the doctor says of a store: one line, with what to do where it does not answer."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

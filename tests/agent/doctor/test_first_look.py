@@ -1,7 +1,5 @@
 """`sizewatch doctor URL`: what two pages of a real engine show, 15 s apart or over minutes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

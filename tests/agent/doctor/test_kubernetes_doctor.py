@@ -1,7 +1,5 @@
 """The doctor in a cluster: which pods it finds, which it does not, and what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """GPUs of replicas from what a store has of their exporters: whose they are, when, and what they add to a minute."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

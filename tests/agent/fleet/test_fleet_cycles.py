@@ -1,7 +1,5 @@
 """Role fleet's turns over what node agents export and over engines' own series; a store in memory, and a real one for sums."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path

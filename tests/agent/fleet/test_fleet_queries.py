@@ -1,7 +1,5 @@
 """How many queries a cycle of role fleet asks of a real store: they grow with tiers, not with replicas."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

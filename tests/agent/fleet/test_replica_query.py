@@ -1,7 +1,5 @@
 """The query for every replica's series, with a single label of its agent; and the lots of names in further queries."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ VictoriaMetrics: it keeps 15 digits of a value, of a time in unix seconds some m
 scrape is told by the store's own next scrape of the agent, and starts before its own are not told at all.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Traces from CSV files: the right series, or the line that is wrong and what to do about it."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import math

@@ -1,7 +1,5 @@
 """The forecasting process as the daemon has it: a real one on a real history, and what becomes of one that misbehaves."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """What pre-warming was worth, on its way into the report."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The forecast of a series as a command has it: what its record says of traffic that is the same all the time."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from forecast_traffic import series

@@ -1,7 +1,5 @@
 """The forecast of one tier: what it answers, what it does not, and that following is the same as beginning anew."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path

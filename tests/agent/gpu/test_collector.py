@@ -1,7 +1,5 @@
 """The GPUs of a node: windows from readouts, owners by name or process, what is told when they are not read."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Mapping, Sequence

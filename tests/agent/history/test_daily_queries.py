@@ -1,7 +1,5 @@
 """Simulated weeks in a real history, judged by the daemon's upkeep: what rules over days find there, and what stays of it."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

@@ -3,8 +3,6 @@
 `history_formats/format-4.db.gz` was written by the code of format 4.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import sqlite3

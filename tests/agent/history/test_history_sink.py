@@ -1,7 +1,5 @@
 """The sink of the history: what it writes in a cycle, and what it logs when that fails."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from pathlib import Path

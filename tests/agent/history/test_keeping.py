@@ -1,7 +1,5 @@
 """What the daemon does with its history: booked or waiting, Step 13 once a plan version, what an earlier run left."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """The capacity that daemon and commands read while a replica is overloaded, and after it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How far back minutes and quarters of an hour are read: no command and no daemon needs more than is kept."""
 
-from __future__ import annotations
-
 import io
 from collections import defaultdict
 from contextlib import redirect_stdout

@@ -1,7 +1,5 @@
 """Windows as rows of the history: they come back as they were, and share what they had in common."""
 
-from __future__ import annotations
-
 import math
 import zlib
 

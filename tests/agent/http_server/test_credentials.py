@@ -1,7 +1,5 @@
 """Tokens, passwords and the web configuration file: who is let in, and what is wrong with the files."""
 
-from __future__ import annotations
-
 import base64
 import subprocess
 from pathlib import Path

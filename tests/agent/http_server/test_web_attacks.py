@@ -1,7 +1,5 @@
 """Web server under clients that mean it harm: half requests, slow readers, bodies, ambiguous heads, wrong passwords."""
 
-from __future__ import annotations
-
 import http.client
 import logging
 import random

@@ -1,7 +1,5 @@
 """Weekly reports and runbooks over real HTTP: lists and files, who may read them, and what leads nowhere."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """From pods to targets: which are engines, where they answer, which tier they are of, and what hostile ones can do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

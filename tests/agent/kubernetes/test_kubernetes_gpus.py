@@ -1,7 +1,5 @@
 """GPUs of pods: the kubelet's answer over a real gRPC server, the exporter's labels; in this order."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

@@ -1,7 +1,5 @@
 """The API's client and the watch of pods, against a server that speaks the API's own shapes."""
 
-from __future__ import annotations
-
 import ssl
 import threading
 import time

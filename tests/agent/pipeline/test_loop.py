@@ -1,7 +1,5 @@
 """Turns over real engines on loopback: what fails costs only itself, and what is remembered goes on."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

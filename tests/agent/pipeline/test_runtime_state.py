@@ -1,7 +1,5 @@
 """The daemon's books: running sums that survive restarts and corrupt sums, failures, the last hour."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A store that answers wrongly, partly, late or without end: nothing of it becomes data, and each trouble has its kind."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

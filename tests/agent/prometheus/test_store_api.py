@@ -1,7 +1,5 @@
 """The store's client against a real Prometheus and a real VictoriaMetrics that hold the same samples."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How a store is asked: its form, who we say we are, what is kept secret, and over which connection."""
 
-from __future__ import annotations
-
 import base64
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Role fleet fills the demand of the weeks before its start from the store while its cycles go on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

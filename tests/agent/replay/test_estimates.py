@@ -1,7 +1,5 @@
 """MFU and MBU by what a real vLLM estimates (--enable-mfu-metrics), against the peak of the plan's product."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

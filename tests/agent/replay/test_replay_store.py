@@ -1,7 +1,5 @@
 """`sizewatch replay` of a store: which time, which series, what it says where the store has nothing or fails."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

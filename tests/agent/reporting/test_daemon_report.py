@@ -1,7 +1,5 @@
 """The weekly report of a whole daemon: made, served and told, without one heavy library or secret in the daemon itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

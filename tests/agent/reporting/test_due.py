@@ -1,7 +1,5 @@
 """When a weekly report is due: over changes of the clock, at the very instant, in every zone."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
 

@@ -1,7 +1,5 @@
 """Where reports stand: whole or not at all, the newest found by name, nothing foreign touched, no link followed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

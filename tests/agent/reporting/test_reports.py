@@ -1,7 +1,5 @@
 """The daemon's weekly reports, step by step with the time as an argument: made when due, made late, tried again, never twice."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

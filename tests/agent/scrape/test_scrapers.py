@@ -1,7 +1,5 @@
 """Scraping all targets of a cycle over real sockets: one target's trouble is its own."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading

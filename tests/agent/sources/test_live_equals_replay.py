@@ -1,7 +1,5 @@
 """The same pages through the live loop and through replay: the same findings at the same minutes, wherever minutes begin."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

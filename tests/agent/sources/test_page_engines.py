@@ -1,7 +1,5 @@
 """A page that holds several engines under the live loop and in replay: each is a replica, and a router is none."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -5,8 +5,6 @@ their bounds, and those are wide where SGLang has no edges: nothing below 0.1 s 
 tokens of a length.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

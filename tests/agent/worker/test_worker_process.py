@@ -1,7 +1,5 @@
 """The child process: its limits, its environment, its errors, and its end with the parent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The whole way with a real Alertmanager: a recorded engine, the daemon, Alertmanager, whom it calls, and back."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What goes to Alertmanager: labels that never change, annotations that say everything, times."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

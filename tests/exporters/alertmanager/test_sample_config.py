@@ -1,7 +1,5 @@
 """The sample configuration of Alertmanager: accepted, routing by severity, and silencing what it claims to."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Mapping

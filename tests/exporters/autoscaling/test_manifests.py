@@ -1,7 +1,5 @@
 """Manifests: what KEDA and Kubernetes take, what they would do minute by minute, and what no name can inject."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The gauge of spare capacity: what the ready replicas leave, and no series where that is not known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The committed alert rules: promtool's linter and unit tests, and a real Prometheus that loads them."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request

@@ -1,7 +1,5 @@
 """Alerts that only Prometheus can raise: each fires for what it is about and for nothing beside it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which forecasts are compared: of bins that were seen, and for a ratio those that both methods made."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

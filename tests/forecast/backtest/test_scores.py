@@ -1,7 +1,5 @@
 """Scores by hand, and intervals that know that neighbouring errors are no separate evidence."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

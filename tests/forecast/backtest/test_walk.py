@@ -1,7 +1,5 @@
 """The backtest: no method sees what comes, the published naive numbers come out, ours is what production would say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 

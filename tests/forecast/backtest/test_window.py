@@ -1,7 +1,5 @@
 """What is tested, from where on, and what a series must hold for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

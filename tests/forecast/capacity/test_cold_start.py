@@ -1,7 +1,5 @@
 """A tier's cold start: kinds of timing are kept apart, and the lead is never shorter than the whole is known to be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Drain time of a replica, from histograms of request durations."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

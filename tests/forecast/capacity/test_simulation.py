@@ -1,7 +1,5 @@
 """The arithmetic of asked, ready and late, against a loop that moves every replica by hand."""
 
-from __future__ import annotations
-
 from math import ceil
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Grids of bins: what was counted stays counted, what was not seen stays missing."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Local time on a grid of bins, against the clock of the standard library."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo

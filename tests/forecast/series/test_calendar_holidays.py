@@ -1,7 +1,5 @@
 """Public holidays by country and part of it, and that they behave like Sundays."""
 
-from __future__ import annotations
-
 from datetime import date, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Known events: when they are by the clock, and what they make of the usual traffic."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Tables and pages hold each other: every family of every page is explained, every row of a table is met."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

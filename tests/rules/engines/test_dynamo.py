@@ -1,7 +1,5 @@
 """NVIDIA Dynamo: its frontend, a worker that says only its own, and workers that pass their engine's page through."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

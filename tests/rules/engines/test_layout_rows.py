@@ -1,7 +1,5 @@
 """What a row of an engine table may ask of a page's labels, and what its series add up to."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """llama.cpp's server as its pages are, and a recording of it against what its clients measured."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

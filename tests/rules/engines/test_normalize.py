@@ -1,7 +1,5 @@
 """Series to families by a table: mechanics, on an engine that exists only here."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise

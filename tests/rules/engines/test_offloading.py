@@ -1,7 +1,5 @@
 """KV cache beyond the GPU: what the pages of vLLM, SGLang, TensorRT-LLM, LMCache and Dynamo's KVBM tell of it (guide 7.6)."""
 
-from __future__ import annotations
-
 from making import PAGES, START, page_text
 
 from agent.scrape.scrapers import PageReader

@@ -1,7 +1,5 @@
 """Pages of several engines, of routers, and of one engine that only look like several."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

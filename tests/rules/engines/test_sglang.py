@@ -1,7 +1,5 @@
 """SGLang's pages, 0.4.1 to 0.5.23: whose they are, however they are spelt, whatever runs behind them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What the names of SGLang's pages mean: every rename, unit and trap of 0.4.1 to 0.5.23."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

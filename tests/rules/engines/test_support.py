@@ -1,7 +1,5 @@
 """What is claimed of engines in the documentation: families and releases of their own tables."""
 
-from __future__ import annotations
-
 import pytest
 
 from exporters.docs.reference_pages import engines_page

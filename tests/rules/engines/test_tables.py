@@ -1,7 +1,5 @@
 """Files of engine tables: what a row may say, and what is told of a file that is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """TGI as its source says its page is: there was no page of a real server at hand."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Triton with the TensorRT-LLM backend: several models on a page, sums of microseconds, states as labels."""
 
-from __future__ import annotations
-
 import math
 import re
 

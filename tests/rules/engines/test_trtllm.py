@@ -1,7 +1,5 @@
 """TensorRT-LLM behind trtllm-serve and behind Dynamo. No page of a real 1.3 was at hand: values are made up, names are not."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """vLLM's V0 engine as its pages are, 0.5.0 to 0.8; and that wrapped names, of V0 and V1, read the same."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

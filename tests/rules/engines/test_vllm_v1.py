@@ -1,7 +1,5 @@
 """vLLM V1 as its pages are: every rename, unit, label and trap of 0.8.5 to 0.33."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

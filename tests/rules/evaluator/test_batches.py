@@ -1,7 +1,5 @@
 """Windows in batches give every rule the result that the same windows give without them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain

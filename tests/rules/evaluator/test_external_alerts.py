@@ -1,7 +1,5 @@
 """Alerts of others: whose replica they are about, what explains them, and how they are remembered."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """An incident is one page, or one ticket, from its first loud finding to its last; a restart changes nothing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The truth is in `recording.yaml`: `root_by_plan` has the true root against each plan, an empty list where nothing is wrong.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Findings of one cause are one incident: by the stages of their rules, in one tier, in time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

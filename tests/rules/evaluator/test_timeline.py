@@ -1,7 +1,5 @@
 """The timeline: one line an entry, the newest last, from memory for the page and from the history for the command."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

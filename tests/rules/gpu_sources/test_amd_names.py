@@ -1,7 +1,5 @@
 """AMD's device-metrics-exporter: both namings, prefixes, partitions, blanks, faults."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """From page to page of an exporter: faults by change, throttling in ticks, refreshes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 

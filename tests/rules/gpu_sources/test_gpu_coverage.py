@@ -1,7 +1,5 @@
 """Tables and pages of GPU exporters hold each other: every row is hit or documented, every family read or explained."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

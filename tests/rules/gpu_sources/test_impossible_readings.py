@@ -1,7 +1,5 @@
 """Numbers that no GPU reaches: a gap named `impossible`, never a reading, from every exporter and from NVML."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The capacity of a replica: where it is known from, in which requests it counts, and how fast it may change."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Guardrails against planned and observed lengths and arrivals: each state, by the guide's numbers (9.4)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The one count of replicas: by hand on the guide's tier, for whatever comes, and alike for numbers and for arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Cold starts by the pod's own status: whose clock counts, what is only a bound, and what is said."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from rules.evaluator.timeline import parse_start_event, start_event

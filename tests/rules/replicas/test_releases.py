@@ -1,7 +1,5 @@
 """Releases of a tier's replicas: events of a change, and replaced pods."""
 
-from __future__ import annotations
-
 from paths import TESTS
 
 from agent.config.files import load_plan

@@ -1,7 +1,5 @@
 """A start is timed from what was seen of it, with bounds; what was a stop, or only met, is no measured outage."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A replica's way through good and failed scrapes: nothing is lost for good, nothing is counted twice."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

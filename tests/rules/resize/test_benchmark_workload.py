@@ -1,7 +1,5 @@
 """A benchmark has production's lengths, loads and prefix hits: against what the clients of recordings sent."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What an overload shows of a replica: a ceiling from above, in work of the capacity's own lengths."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps 1, 11 and 12 again, on a tier whose numbers are worked out by hand (see report_samples)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Arriving work from windows: what was queued, refused, unseen or booked late."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How long a gauge holds between two scrapes, and what Little's law says of the time in between."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """What GPUs add to their replica's window: sums with their own seconds, levels counted once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

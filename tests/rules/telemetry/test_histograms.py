@@ -1,7 +1,5 @@
 """Histograms: what is certain from buckets is true of the observations, whatever they were."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 

@@ -1,7 +1,5 @@
 """Times per token and to the first one where the engine does not print them as they are asked for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

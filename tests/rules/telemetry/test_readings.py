@@ -1,7 +1,5 @@
 """Every signal by hand on a small window, and every reason why one has no number."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

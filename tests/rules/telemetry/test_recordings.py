@@ -4,8 +4,6 @@ The clients know the truth: when each request began, its first token, its end. W
 requests that fall into them by the client's clock, replica by replica; quantiles where there are 20 or more.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

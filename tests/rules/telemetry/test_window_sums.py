@@ -1,7 +1,5 @@
 """The sum for some families is the sum of the windows reduced to them, to the last digit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

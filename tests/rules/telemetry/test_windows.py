@@ -1,7 +1,5 @@
 """Windows add up in any grouping, and hold what was seen: neither zeros for absences nor numbers across restarts."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from random import Random

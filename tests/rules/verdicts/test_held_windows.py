@@ -1,7 +1,5 @@
 """What held windows remember equals what is asked of the windows themselves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from judging_samples import context, each, minute, minutes

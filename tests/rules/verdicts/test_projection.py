@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from rules.verdicts.context import ForecastPoint, Projection
 
 

@@ -1,7 +1,5 @@
 """No rule says that all is well of a time that it did not watch: the whole catalogue on histories that have just begun."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What-if on a tier whose numbers are worked out by hand (see report_samples): verdict, money, limits, N-1, open findings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import replace

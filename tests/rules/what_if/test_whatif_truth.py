@@ -1,7 +1,5 @@
 """What-if against the simulator: its peak, its need, and the load at which the first limit breaks."""
 
-from __future__ import annotations
-
 import pytest
 from whatif_samples import DAY, Simulated, simulated
 

@@ -1,7 +1,5 @@
 """A fleet with a past: what was filled in is what a daemon would have booked, and it agrees with the truth beside it."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

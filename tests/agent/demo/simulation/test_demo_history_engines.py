@@ -1,7 +1,5 @@
 """The simulated engines of a fleet with a past: pure, by their seed, and as the plan's curve says they are."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
