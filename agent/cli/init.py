@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,12 +25,14 @@ from agent.cli.arguments import CANNOT_JUDGE, FINE, PATH, flag, option
 from agent.config.load import load
 from agent.config.peer import Peer
 from agent.config.targets import PORTS
+from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.doctor.engine_pages import find_engine
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.files import EVERYBODY_READS, write_files
 from agent.gpu.owners import PROC
 from agent.http_client.page import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe
+from exporters.documents.first_view import first_view_text, has_traffic
 from exporters.documents.plan_files import config_text, skeleton
 from exporters.render.text import blank_unprintable, shorten
 from rules.telemetry.snapshots import ENGINE_VERSION
@@ -52,6 +55,11 @@ INTERPRETER = re.compile(r"python[\d.]*|env|nohup|numactl|sh|bash")
 
 PORT = re.compile(r"--(?:http-)?port[= ](\d{1,5})\b")
 PARALLEL = re.compile(r"--?(?:tensor|pipeline)[-_]parallel[-_]size[= ](\d+)|--?(?:tp|pp)(?:[-_]size)?[= ](\d+)")
+CYCLES_WITH_TRAFFIC = 3
+"""Cycles from the first with traffic to the first view: 30 s of requests, 45 s after the first of them at the latest."""
+
+NO_REQUESTS = "no requests were served yet; what is seen of the first ones will stand here"
+
 MOST_REFUSAL = 200
 """Maximum characters that are shown of why an address is no engine."""
 
@@ -115,7 +123,37 @@ def run(options: SimpleNamespace) -> int:
     print(f"next     sizewatch run{where}      then http://127.0.0.1:19095/")
     tier = shlex.quote(next(iter(tiers)))
     print(f"then     sizewatch plan import RESULTS... --into {shlex.quote(str(plan_path))} --tier {tier}")
-    return run_command.run(SimpleNamespace(config=str(config_path), role=None)) if options.start else FINE
+    if not options.start:
+        return FINE
+    view = FirstView(where, shlex.quote(str(plan_path)))
+    return run_command.run(SimpleNamespace(config=str(config_path), role=None), DaemonOptions(on_cycle=view.show))
+
+
+class FirstView:
+    """What the daemon sees, printed once after the first requests. Before them, a line that there were none."""
+
+    def __init__(self, where: str, plan_file: str) -> None:
+        self._commands = (f"sizewatch status{where}", f"sizewatch plan check {plan_file}")
+        self._cycles_without = self._cycles_with = 0
+
+    def show(self, daemon: Daemon) -> None:
+        """Print what the end of a cycle has to add."""
+        status = daemon.status() if self._cycles_with < CYCLES_WITH_TRAFFIC else None
+        if status is None:
+            return
+        text = ""
+        if any(has_traffic(tier) for tier in status.tiers):
+            self._cycles_with += 1
+            if self._cycles_with == CYCLES_WITH_TRAFFIC:
+                page = [] if daemon.web is None else [daemon.web.url]
+                text = f"\n{first_view_text(status, (*self._commands, *page))}\n"
+        else:
+            self._cycles_without += 1
+            if self._cycles_without == CYCLES_WITH_TRAFFIC:
+                text = NO_REQUESTS
+        # Nobody may read the terminal any more.
+        with suppress(OSError):
+            print(text, end="\n" if text else "", flush=True)
 
 
 def find_candidates(proc: Path = PROC) -> tuple[Candidate, ...]:

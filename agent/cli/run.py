@@ -12,7 +12,7 @@ import click
 
 from agent.cli.arguments import CONFIG
 from agent.config.load import find, load
-from agent.daemon.daemon import Daemon
+from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.daemon.logs import set_up
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,8 @@ def parameters() -> tuple[click.Parameter, ...]:
     return CONFIG, role
 
 
-def run(options: SimpleNamespace) -> int:
+def run(options: SimpleNamespace, surroundings: DaemonOptions | None = None) -> int:
+    """Run the daemon until it is stopped, with the replaced parts of `surroundings`."""
     # The memory holds secrets, so a core file on disk would hold them too.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _use_one_malloc_arena()
@@ -43,7 +44,7 @@ def run(options: SimpleNamespace) -> int:
         _log.error("configuration mistake: %s", mistake)
     for warning in loaded.warnings:
         _log.warning("configuration warning: %s", warning)
-    Daemon(loaded).run()
+    Daemon(loaded, surroundings).run()
     return 0
 
 

@@ -4,9 +4,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from engine_server import Engine, engines
+from daemon_runs import configuration, stepping, write
+from engine_server import Engine, engines, pages
 from gpu_samples import readout
 from paths import TESTS
+from waiting import StandingClock
 
 from agent.cli import init
 from agent.cli.main import main
@@ -185,8 +187,45 @@ def test_answers_are_shown_on_one_line_each(
 
 def test_run_starts_the_daemon_on_the_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[SimpleNamespace] = []
-    monkeypatch.setattr(init.run_command, "run", lambda options: started.append(options) or 0)
+    monkeypatch.setattr(init.run_command, "run", lambda options, surroundings: started.append(options) or 0)
     with engines() as (engine,):
         monkeypatch.setattr(init, "find_candidates", lambda: candidates(engine))
         assert main(["init", "--run", "--out", "there"]) == 0
     assert [(one.config, one.role) for one in started] == [("there/sizewatch.yaml", None)]
+
+
+def test_first_view_waits_for_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clock, view = StandingClock(1_800_000_000.0), init.FirstView(" -c x.yaml", "plan.yaml")
+    with engines() as served:
+        served[0].pages = (*pages()[:1] * 3, *pages()[40:80:3])
+        with stepping(write(tmp_path, configuration(served)), clock, on_cycle=view.show) as stepped:
+            stepped.step(15.0)
+            assert capsys.readouterr().out == ""
+            stepped.step(15.0)
+            assert capsys.readouterr().out.splitlines() == [init.NO_REQUESTS]
+            for _ in range(init.CYCLES_WITH_TRAFFIC - 1):
+                stepped.step(15.0)
+            assert capsys.readouterr().out == ""
+            stepped.step(15.0)
+            shown = capsys.readouterr().out.splitlines()
+            stepped.step(15.0)
+            assert capsys.readouterr().out == ""
+            url = stepped.daemon.web.url  # type: ignore[union-attr]
+    assert [line.rstrip() for line in shown] == [
+        "",
+        "what the first requests show, after 1 min",
+        "  tier      cpu-small, vLLM after 0.29.0, small-llama",
+        "  replicas  1 of 1 up",
+        "  load      6.29 rps finished, up to 3 running, 0 waiting",
+        "  TTFT P99  750 ms to 1 s",
+        "  KV cache  up to 1.2% in use",
+        "  GPUs      not exposed by vLLM; no GPU of these replicas is read here",
+        "  judged    9 rules (KV cache cascade, Tier down, Engine stalled, ...)",
+        "  waiting   27 rules (TTFT SLO burn, TPOT SLO burn, Availability SLO burn, ...) for minutes of data, some for days",
+        "  a plan    5 rules (ITL SLO burn, E2E SLO burn, Prefix cache hit rate low, ...) need more of it: see `plan check`",
+        "",
+        "  next      sizewatch status -c x.yaml",
+        "            sizewatch plan check plan.yaml",
+        f"            {url}",
+        "",
+    ]
