@@ -14,7 +14,6 @@ from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.responses import SILENT_MINUTES, TOO_YOUNG, DemandBins
 from exporters.documents.forecast import ForecastResult
 from exporters.documents.prewarm import (
-    Highest,
     Prewarm,
     PrewarmValue,
     Recommendation,
@@ -138,7 +137,6 @@ class TierForecast:
             zone=request.zone,
             recommendation=self._recommendation(request, requests),
             seen_until=seen_until,
-            highest=self._highest_minute(),
             worth=self._worth,
             reason=self._reason(request, seen_until),
         )
@@ -222,14 +220,6 @@ class TierForecast:
             age = "is not known" if seen_until is None else f"is {format_duration(request.now - seen_until)} old"
             return f"the newest demand of the tier {age}; after {SILENT_MINUTES} min nothing is recommended"
         return "" if self._worth is not None else prewarm_value.TOO_SHORT
-
-    def _highest_minute(self) -> Highest | None:
-        """Return the highest minute of the last week."""
-        week = np.array(self._work.rates[-prewarm_value.WEEK_MINUTES :])
-        if not np.isfinite(week).any():
-            return None
-        place = int(np.nanargmax(week))
-        return Highest(rps=float(week[place]), at=self.end - (len(week) - place) * MINUTE_SECONDS)
 
     def _factor_at_lead(self) -> float:
         return float(self._work.factors(self.end + (self._lead or 0) * MINUTE_SECONDS, MINUTE_SECONDS, 1)[0])

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import count
 from random import Random
-from statistics import fmean, pstdev
 from typing import Any
 
 from exporters.render.text import blank_unprintable, dump_object, printable_line, replace_undecodable
@@ -26,7 +25,6 @@ from rules.telemetry import histograms
 from rules.telemetry.readings import read, window_since_start
 from rules.telemetry.signals import BY_NAME, Reading
 from rules.telemetry.snapshots import Snapshot
-from rules.telemetry.wording import number
 
 WIDTH = 108
 """Columns of a comment, from its margin on."""
@@ -141,7 +139,7 @@ slo:
 # curve: comes from a benchmark of one replica (sizewatch plan import)
 # fleet: {{instances: {instances}, safety_factor: 1.3, minimum_warm: 1}}  # {instances} run now
 # cost: {{gpu_hour_price: , currency: USD}}  # what one GPU costs an hour
-# cold_start_seconds:  # from asking for a replica to its first answer{start}
+# cold_start_seconds:  # from asking for a replica to its first answer
 # guardrails: {{max_prompt_tokens: {limit}, max_generation_tokens: }}  # what the gateway enforces"""
 
 
@@ -184,7 +182,6 @@ def _tier_values(tier: TierFacts) -> dict[str, object]:
         "prompts": _seen(page, "prompt_tokens"),
         "outputs": _seen(page, "generation_tokens"),
         "instances": len(tier.pages),
-        "start": _start_time(tier.pages),
         "limit": tier.context_tokens or "",
     }
 
@@ -207,15 +204,9 @@ def _seen(page: Snapshot, stem: str) -> str:
         return ""
     values = ", ".join(f"{reading.value:.0f}" for reading in known)
     mean = histograms.mean(window.histograms[f"{stem}_per_request"])
-    exact = "" if mean is None else f"{mean:.0f} on average, "
-    return f"  # since its start this engine saw {exact}about {values} ({known[0].n:.0f} requests)"
-
-
-def _start_time(pages: tuple[Snapshot, ...]) -> str:
-    seconds = max((page.ready_at - page.started_at for page in pages if page.ready_at and page.started_at), default=0.0)
-    if seconds <= 0:
-        return ""
-    return f"; process start to ready took {number(seconds, 'seconds')}, add the time to get a node and the image"
+    return (
+        f"  # since its start this engine saw {mean or 0.0:.0f} on average, about {values} ({known[0].n:.0f} requests)"
+    )
 
 
 WARM_UP = 50
@@ -233,7 +224,7 @@ cd "$(dirname "$0")"
 _VLLM = """\
 PYTHONHASHSEED=0 vllm bench serve --backend openai --base-url "$URL" --endpoint /v1/completions --model "$MODEL" \\
   --tokenizer "$TOKENIZER" --dataset-name timed_trace --dataset-path requests_{tag}.jsonl \\
-  --timed-trace-chunk-hash-size {block} --no-self-timed --num-prompts {requests} {load} --seed {seed} \\
+  --timed-trace-chunk-hash-size {block} --no-self-timed --num-prompts {requests} --request-rate {rps:g} --seed {seed} \\
   --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,99 --save-result --save-detailed \\
   --result-dir . --result-filename {result}.json
 """
@@ -241,76 +232,50 @@ _GUIDELLM = """\
 # One process: each of several draws the same arrival times, so that they come in groups.
 GUIDELLM__MAX_WORKER_PROCESSES=1 guidellm run \\
   --backend "kind=openai_http,target=$URL,model=$MODEL,request_format=/v1/completions" \\
-  --tokenizer "kind=huggingface_auto,model=$TOKENIZER" --profile kind={load} \\
+  --tokenizer "kind=huggingface_auto,model=$TOKENIZER" --profile kind=poisson,rate={rps:g} \\
   --data kind=mooncake,hash_id_block_size={block},source.kind=json_file,source.path=requests_{tag}.jsonl \\
   --constraint kind=max_requests,count={requests} --seed kind=static,value={seed} --output kind=json,path={result}.json
 """
 _AIPERF = """\
 aiperf profile --model "$MODEL" --tokenizer "$TOKENIZER" --url "$URL" --endpoint-type completions --streaming \\
   --input-file requests_{tag}.jsonl --custom-dataset-type mooncake_trace --isl-block-size {block} --no-fixed-schedule \\
-  --ignore-trace-delays {load} --request-count {requests} --random-seed {seed} --extra-inputs ignore_eos:true \\
-  --use-server-token-count --output-artifact-dir . --profile-export-prefix {result}
+  --ignore-trace-delays --request-rate {rps:g} --arrival-pattern poisson --request-count {requests} \\
+  --random-seed {seed} --extra-inputs ignore_eos:true --use-server-token-count \\
+  --output-artifact-dir . --profile-export-prefix {result}
 """
-_INFERENCE_PERF = """\
-cat > run_{tag}.yaml <<END
-api: {{type: completion, streaming: true}}
-server: {{type: vllm, model_name: "$MODEL", base_url: "$URL", ignore_eos: true}}
-tokenizer: {{pretrained_model_name_or_path: "$TOKENIZER"}}
-data:
-  type: shared_prefix
-  shared_prefix: {{num_groups: 1, num_prompts_per_group: {most}, system_prompt_len: {shared}, seed: {seed},
-    question_len: {questions}, output_len: {outputs}}}
-load: {{{load}, base_seed: {seed}}}
-storage: {{local_storage: {{path: reports_{tag}}}}}
-END
-inference-perf --config_file run_{tag}.yaml
-mv reports_{tag}/stage_0_lifecycle_metrics.json {result}.json
-"""
-LOAD_GENERATORS: Mapping[str, tuple[str, str, str]] = {
-    "vllm-bench": ("vLLM 0.32", _VLLM, "--request-rate {rps:g}"),
-    "guidellm": ("GuideLLM 0.8", _GUIDELLM, "poisson,rate={rps:g}"),
-    "inference-perf": (
-        "inference-perf 0.7",
-        _INFERENCE_PERF,
-        "type: poisson, stages: [{{rate: {rps:g}, duration: {seconds}}}]",
-    ),
-    "aiperf": ("AIPerf 0.13", _AIPERF, "--request-rate {rps:g} --arrival-pattern poisson"),
+LOAD_GENERATORS: Mapping[str, tuple[str, str]] = {
+    "vllm-bench": ("vLLM 0.32", _VLLM),
+    "guidellm": ("GuideLLM 0.8", _GUIDELLM),
+    "aiperf": ("AIPerf 0.13", _AIPERF),
 }
-"""Load generators by the names of the result formats: version, command, and its load."""
+"""Load generators by the names of the result formats: version and command."""
 
 
 def workload_files(workload: BenchmarkWorkload, tool: str, model: str, head: str) -> dict[str, str]:
     """Return the files of a benchmark by name: `run.sh`, and the requests of each load.
 
     Requests are lines of Mooncake's trace format; a hash id is a block of the prompt. No two loads have a block in common
-    but the shared ones, else the prefix cache would answer. inference-perf takes no lengths beside a shared prefix, only
-    their shape.
+    but the shared ones, else the prefix cache would answer.
     """
-    needs, command, arrivals = LOAD_GENERATORS[tool]
+    needs, command = LOAD_GENERATORS[tool]
     # The model's name must not end the quotes and braces of the script.
     safe = re.sub(r"[^A-Za-z0-9_./:@+-]", "_", model)
     script, files = [RUN.format(needs=needs, head=printable_line(head), model=safe)], {}
-    own, shared = count(workload.shared_blocks), workload.shared_blocks * workload.block_tokens
+    own = count(workload.shared_blocks)
     # The engine compiles, and the shared prefix is computed, before the first load.
     for seed, rps in enumerate((workload.loads[0], *workload.loads)):
         tag = f"r{rps:g}" if seed else "warm_up"
         lines = _requests(workload, rps, Random(seed), own)[: None if seed else WARM_UP]
-        seconds = math.ceil(len(lines) / rps)
         values = {
             "tag": tag,
             "result": f"bench_{tag}" if seed else tag,
             "seed": seed,
             "block": workload.block_tokens,
             "requests": len(lines),
-            "most": max(len(lines), math.ceil(seconds * rps)),
-            "shared": shared,
-            "questions": _shape([max(1, prompt - shared) for prompt in workload.prompts]),
-            "outputs": _shape(workload.generations),
-            "load": arrivals.format(rps=rps, seconds=seconds),
+            "rps": rps,
         }
         script.append(command.format(**values))
-        if "requests_{tag}" in command:
-            files[f"requests_{tag}.jsonl"] = "\n".join(json.dumps(line) for line in lines) + "\n"
+        files[f"requests_{tag}.jsonl"] = "\n".join(json.dumps(line) for line in lines) + "\n"
     return {"run.sh": "".join(script), **files}
 
 
@@ -326,8 +291,3 @@ def _requests(workload: BenchmarkWorkload, rps: float, chance: Random, own: Iter
         when = round(1000 * place / rps)
         lines.append({"timestamp": when, "input_length": prompt, "output_length": generation, "hash_ids": ids})
     return lines
-
-
-def _shape(lengths: Sequence[int]) -> str:
-    shape = f"mean: {fmean(lengths):.5g}, std_dev: {pstdev(lengths):.5g}"
-    return f"{{type: lognormal, min: {min(lengths)}, max: {max(lengths)}, {shape}}}"

@@ -78,14 +78,6 @@ class PrewarmValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Highest:
-    """Highest minute of the last week and its begin."""
-
-    rps: float
-    at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NextStep:
     """Next count of the schedule, from `start` on, enough with `certainty` (0-1).
 
@@ -194,7 +186,6 @@ class Prewarm:
     schedule_certainty: float | None = None
     until: float | None = None
     seen_until: float | None = None
-    highest: Highest | None = None
     as_of: float | None = None
     worth: PrewarmValue | None = None
     reason: str = ""
@@ -265,9 +256,6 @@ def _list_reasons(report: Prewarm, decided: Recommendation) -> Iterator[tuple[st
         margin = f"{decided.quantile_rps - decided.expected_rps:+.3g} rps margin to {_level(decided.certainty)}"
         event = f" (x {decided.event_factor:g} for a known event)" if decided.event_factor != 1.0 else ""
         yield "demand", f"{_rps(decided.quantile_rps)} = {_rps(decided.expected_rps)} expected{event} {margin}"
-    if report.highest is not None:
-        when = format_local(report.highest.at, report.zone, "%a %H:%M")
-        yield "last week", f"{_rps(report.highest.rps)} in its highest minute ({when})"
     if decided.weighing:
         yield "work", decided.weighing
     yield "lead", f"{decided.lead_seconds:.0f} s: {decided.lead_source}"

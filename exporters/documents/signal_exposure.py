@@ -13,15 +13,12 @@ from exporters.render.terminal import WIDEST, terminal_text, text_grid
 from exporters.render.text import copy_fields
 from rules.engines.coverage import FamilyUse
 from rules.engines.table import EngineTable
-from rules.gpu_sources.devices import BY_CODE, FAULTS
+from rules.gpu_sources.devices import BY_CODE
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage
 from rules.telemetry.families import GPU_NAMES
-from rules.telemetry.gpu_windows import COVERED
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Signal, SignalValue
 from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.wording import format_count, number, quantity
-
-CREATED = "_created"
 
 
 def explain_gap(
@@ -55,6 +52,7 @@ LISTED = tuple(name for name in GPU_NAMES if name != BY_CODE)
 """GPU families listed on their own. Faults by code are listed with the faults."""
 
 NO_CHANGE = "one page tells no change"
+NOT_TOLD = "not on the page, or the change between two pages"
 _UNITS = {"degrees Celsius": "celsius"}
 _GIB = 1024.0**3
 
@@ -77,12 +75,8 @@ def _signal_text(value: SignalValue, unit: str) -> str:
 
 def _page_text(parts: list[RenderableType], uses: Sequence[FamilyUse], problems: Sequence[str]) -> str:
     """Return the parts with the use of every family and the problems of a page. A line an entry, for searches."""
-    births = [use for use in uses if not use.is_read and use.name.endswith(CREATED)]
     for title, is_read in (("Families that are read", True), ("Families that are not read", False)):
-        rows = [(use.name, use.text) for use in uses if use.is_read == is_read and use not in births]
-        if births and not is_read:
-            # Families that only hold the start time of another share a line.
-            rows.append((f"{len(births)} that end in {CREATED}", ""))
+        rows = [(use.name, use.text) for use in uses if use.is_read == is_read]
         if rows:
             parts += ["", title, text_grid(rows)]
     if problems:
@@ -112,7 +106,7 @@ def inspect_gpus_text(title: str, exporter: GpuExporter, page: GpuExporterPage, 
     parts: list[RenderableType] = [title, head]
     for gpu in page.readouts:
         place = "" if gpu.index is None else f" {gpu.index}"
-        rows = [(name, _quantity_text(_quantity(name, gpu, exporter, page))) for name in LISTED]
+        rows = [(name, _quantity_text(_quantity(name, gpu, exporter))) for name in LISTED]
         parts += ["", f"GPU{place}: {gpu.product or 'product not told'}, {gpu.gpu}", text_grid(rows)]
     return _page_text(parts, uses, page.problems)
 
@@ -121,16 +115,17 @@ def inspect_gpus_json(exporter: GpuExporter, page: GpuExporterPage, uses: Sequen
     """Return the quantities of each GPU, the families and problems of a page of a GPU exporter."""
     gpus = []
     for gpu in page.readouts:
-        quantities = {name: _quantity(name, gpu, exporter, page) for name in LISTED}
+        quantities = {name: _quantity(name, gpu, exporter) for name in LISTED}
         fields = copy_fields(gpu, "gpu", "index", "product")
         gpus.append({**fields, "processes": list(gpu.pids), "quantities": quantities})
     return _page_json({"exporter": exporter.name, "gpus": gpus}, uses, page.problems)
 
 
-def _quantity(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> dict[str, Any]:
+def _quantity(name: str, gpu: GpuReadout, exporter: GpuExporter) -> dict[str, Any]:
     value = gpu.gauges.get(name, gpu.counters.get(name))
     if value is None:
-        return {"gap": Gap.NOT_EXPOSED.value, "text": _why_not(name, gpu, exporter, page)}
+        reason = gpu.gaps.get(name) or exporter.not_exposed.get(name, NOT_TOLD)
+        return {"gap": Gap.NOT_EXPOSED.value, "text": reason}
     return {"value": value, "unit": GPU_NAMES[name].unit, "polled": name in gpu.sampled}
 
 
@@ -142,19 +137,3 @@ def _quantity_text(quantity: Mapping[str, Any]) -> str:
     if unit in ("joules", "errors", "events"):
         text = f"{text} {unit}"
     return f"{text} (a poll)" if quantity["polled"] else text
-
-
-def _why_not(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> str:
-    if name in gpu.gaps:
-        return gpu.gaps[name]
-    if name in exporter.not_exposed:
-        return exporter.not_exposed[name]
-    if name == FAULTS and gpu.gpu in page.faults:
-        rule_state = ", ".join(sorted(page.faults[gpu.gpu] or ())) or "none"
-        return f"{NO_CHANGE}; standing on it: {rule_state}"
-    ticks = page.ticks.get(gpu.gpu)
-    if ticks is not None and name in ticks.of:
-        return f"{NO_CHANGE}; {ticks.of[name]:.0f} of {ticks.total:.0f} ticks of the firmware so far"
-    if not any(text in gpu.counters or (ticks is not None and text in ticks.of) for text in COVERED.get(name, ())):
-        return f"{' and '.join(COVERED.get(name, (name,)))}: not told"
-    return "one page tells no time; it is the time between two"

@@ -14,7 +14,6 @@ import pytest
 from exporters.documents.prewarm import (
     BECAUSE,
     OLD_SECONDS,
-    Highest,
     NextStep,
     Prewarm,
     PrewarmValue,
@@ -96,7 +95,6 @@ REPORT = Prewarm(
     schedule_certainty=0.99,
     until=MIDNIGHT + 86400,
     seen_until=NOON - 33,
-    highest=Highest(rps=42.0, at=MIDNIGHT - 10 * HOUR),
     as_of=NOON,
     worth=WORTH,
     drain=DrainTime(e2e_p99=Reading(value=19.6, low=15.0, high=20.0, n=5000.0)),
@@ -107,7 +105,6 @@ As of the end of the trace, 2026-11-23 14:01 (Europe/Berlin): this is not live.
 chat: 7 replicas wanted at 14:05 because of the demand expected then (lead 207 s, P99 of demand 41.2
 rps at 7.5 rps usable a replica); 4 are ready: start 3 now
   demand       41.2 rps = 36.5 rps expected +4.7 rps margin to P99
-  last week    42 rps in its highest minute (Sun 14:00)
   work         18 rps arrive, by their tokens the work of 36 rps
   lead         207 s: P95 of 14 measured cold starts
   usable       7.5 rps (5 to 8 rps) a replica: the plan
@@ -173,7 +170,6 @@ def test_recommendation_is_told_in_words(change: dict[str, Any], words: str) -> 
             f"chat: no recommendation. {BARE_REASON} What it was worth cannot be told: {BARE_REASON}",
         ),
         (replace(REPORT, worth=None, reason=BARE_REASON), f"What it was worth cannot be told: {BARE_REASON}"),
-        (replace(REPORT, highest=None), "margin to P99 work"),
         (replace(REPORT, until=None), "Schedule (Europe/Berlin), enough"),
     ],
 )
@@ -261,7 +257,7 @@ def test_prewarm_json_holds_all() -> None:
     assert (wanted["decided_by"], wanted["sentence"]) == ("forecast", WANTED.sentence)
     assert (wanted["count"]["capacity"]["rps"], wanted["count"]["utilization"]) == (7.5, pytest.approx(41.2 / 52.5))
     assert [step["replicas"] for step in told["schedule"]] == [2, 6, 3]
-    assert (told["schedule_certainty"], told["seen_until"], told["highest"]["rps"]) == (0.99, NOON - 33, 42.0)
+    assert (told["schedule_certainty"], told["seen_until"]) == (0.99, NOON - 33)
     assert (told["worth"]["reacting"], told["worth"]["sentence"]) == ("reactive at 70%", WORTH.sentence)
     assert (told["drain"]["seconds"], told["drain"]["grace_seconds"], told["as_of"]) == (20, 55, NOON)
     empty = prewarm_json(Prewarm(tier="chat", zone="UTC", recommendation=None, reason=BARE_REASON))
