@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from judging_samples import START, answered, each, minute, tier
-from prose import explain
 from report_samples import POOLED, pool_hours, tier_view
+from rule_cases import EARLY, FINE, HIDDEN, UNPLANNED, UNSEEN, WARNED, Wanted, outcome, words
 
 from rules.confidence import Certainty
 from rules.evaluator.long_rules import evaluate_long_rules
@@ -57,96 +58,97 @@ def judged(
     return answered(RULE, seen, {name: each(count, made(name)) for name in pools})
 
 
-def told(*args: object, **more: object) -> Verdict:
-    found = judged(*args, **more)  # type: ignore[arg-type]
-    assert isinstance(found, Verdict), found
-    return found
+def prompts_from(first: int, high: float = 7000.0) -> Callable[[int], float]:
+    """Prompt tokens a second that rise in this minute."""
+    return lambda n: high if n >= first else 600.0
 
 
-def unknown(*args: object, **more: object) -> Unknown:
-    found = judged(*args, **more)  # type: ignore[arg-type]
-    assert isinstance(found, Unknown), found
-    return found
+def without(missing: str) -> dict[str, str]:
+    return {name: "mixed" if pool == missing else pool for name, pool in POOLS.items()}
 
 
-def test_prefill_ratio_is_corrected() -> None:
-    found = told(1800.0, 60.0)
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert explain(found) == (
+def row(
+    name: str, prompt: Callable[[int], float] | float, generated: float, wanted: Wanted, text: str = "", **more: Any
+) -> Any:
+    return pytest.param(prompt, generated, wanted, text, more, id=name)
+
+
+ROWS = [
+    row(
+        "prefill is short",
+        1800.0,
+        60.0,
+        WARNED,
         "The prefill pool is short, 90% of it is used; 3 and 1 replicas would fit; "
         "2 prefill and 2 decode replicas (P:D 1); the traffic wants P:D 3; "
-        "do not disaggregate: prompts have 300 tokens, fewer than 500"
-    )
-    assert found.actions
-
-
-def test_decode_pool_is_named() -> None:
-    found = told(600.0, 180.0)
-    assert found.status is Status.WARNING
-    assert explain(found) == (
+        "do not disaggregate: prompts have 300 tokens, fewer than 500",
+    ),
+    row(
+        "decode is short",
+        600.0,
+        180.0,
+        WARNED,
         "The decode pool is short, 90% of it is used; 1 and 3 replicas would fit; "
         "2 prefill and 2 decode replicas (P:D 1); the traffic wants P:D 0.33; "
-        "do not disaggregate: prompts have 100 tokens, fewer than 500"
-    )
+        "do not disaggregate: prompts have 100 tokens, fewer than 500",
+    ),
+    row(
+        "as planned",
+        1200.0,
+        120.0,
+        FINE,
+        "2 prefill and 2 decode replicas (P:D 1); the traffic wants P:D 1; "
+        "do not disaggregate: prompts have 200 tokens, fewer than 500",
+    ),
+    # A wanted ratio of 1.6 is more than the factor away, and three and one would be farther.
+    row("a ratio of 1.6", 1440.0, 90.0, FINE),
+    row("a ratio of 1.8", 1800.0, 100.0, FINE),
+    row("just beyond the factor", 1800.0, 60.0, WARNED, factor=2.9),
+    row("just within the factor", 1800.0, 60.0, FINE, factor=3.1),
+    row("just busy enough", 1800.0 * 0.45, 60.0 * 0.45, WARNED),
+    row("just calm", 1800.0 * 0.44, 60.0 * 0.44, FINE),
+    row("two minutes of eight", prompts_from(6), 60.0, FINE),
+    row("three minutes of eight", prompts_from(5), 60.0, WARNED),
+    row("over since three minutes", lambda n: 7000.0 if n < 5 else 600.0, 60.0, FINE),
+    row("three minutes of thirty", prompts_from(27, 2300.0), 60.0, FINE, count=30),
+    row("fifteen minutes of thirty", prompts_from(15, 2300.0), 60.0, WARNED, count=30),
+    row("too early", 1800.0, 60.0, EARLY, count=4),
+    row(
+        "pools planned jointly",
+        1800.0,
+        60.0,
+        UNPLANNED,
+        "the plan has no disaggregation",
+        context=view_of("t", tier(), pools=POOLS),
+    ),
+    row("no plan", 1800.0, 60.0, UNPLANNED, "the plan has no disaggregation", context=view_of("t", None, pools=POOLS)),
+    *(
+        row(
+            f"no {pool} target",
+            1800.0,
+            60.0,
+            HIDDEN,
+            f"no target is configured with `pool: {pool}`",
+            pools=without(pool),
+        )
+        for pool in ("prefill", "decode")
+    ),
+    row("no output", 1800.0, 0.0, UNSEEN),
+    row("no prompts", 0.0, 60.0, UNSEEN),
+]
+
+
+@pytest.mark.parametrize(("prompt", "generated", "wanted", "text", "more"), ROWS)
+def test_ratio_of_two_pools(
+    prompt: Callable[[int], float] | float, generated: float, wanted: Wanted, text: str, more: dict[str, Any]
+) -> None:
+    found = judged(prompt, generated, **more)
+    assert outcome(found) == wanted
+    assert text in words(found)
 
 
 def test_long_prompts_are_worth_two_pools() -> None:
-    found = told(1200.0, 120.0, short_prompt=150)
-    assert not [text for text in found.details if "disaggregate" in text]
-
-
-def test_the_planned_ratio_is_fine() -> None:
-    found = told(1200.0, 120.0)
-    assert (found.status, found.actions) == (Status.OK, ())
-    assert explain(found) == (
-        "2 prefill and 2 decode replicas (P:D 1); the traffic wants P:D 1; "
-        "do not disaggregate: prompts have 200 tokens, fewer than 500"
-    )
-
-
-def test_unfixable_ratio_is_fine() -> None:
-    """A wanted ratio of 1.6 is more than the factor away, and three and one would be farther."""
-    assert told(1440.0, 90.0).status is Status.OK
-    assert told(1800.0, 100.0).status is Status.OK
-
-
-@pytest.mark.parametrize(("factor", "status"), [(2.9, Status.WARNING), (3.1, Status.OK)])
-def test_ratio_must_miss_by_factor(factor: float, status: Status) -> None:
-    assert told(1800.0, 60.0, factor=factor).status is status
-
-
-@pytest.mark.parametrize(("scale", "status"), [(0.45, Status.WARNING), (0.44, Status.OK)])
-def test_calm_pool_is_not_short(scale: float, status: Status) -> None:
-    assert told(1800.0 * scale, 60.0 * scale).status is status
-
-
-def test_brief_imbalance_of_pools_passes() -> None:
-    assert told(lambda n: 7000.0 if n >= 6 else 600.0, 60.0).status is Status.OK
-    assert told(lambda n: 7000.0 if n >= 5 else 600.0, 60.0).status is Status.WARNING
-    assert told(lambda n: 7000.0 if n < 5 else 600.0, 60.0).status is Status.OK
-
-
-def test_short_burst_moves_no_replica() -> None:
-    assert told(lambda n: 2300.0 if n >= 27 else 600.0, 60.0, count=30).status is Status.OK
-    assert told(lambda n: 2300.0 if n >= 15 else 600.0, 60.0, count=30).status is Status.WARNING
-
-
-def test_before_its_minimum_it_says_nothing() -> None:
-    assert unknown(1800.0, 60.0, count=4).reason is Gap.TOO_FEW_REQUESTS
-
-
-def test_joint_plan_is_not_judged() -> None:
-    for plan in (tier(), None):
-        found = unknown(1800.0, 60.0, context=view_of("t", plan, pools=POOLS))
-        assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan has no disaggregation")
-
-
-@pytest.mark.parametrize("missing", ["prefill", "decode"])
-def test_targets_without_pools_cannot_be_told_apart(missing: str) -> None:
-    pools = {name: "mixed" if pool == missing else pool for name, pool in POOLS.items()}
-    found = unknown(1800.0, 60.0, pools=pools)
-    assert found.reason is Gap.NOT_EXPOSED
-    assert found.text.startswith(f"no target is configured with `pool: {missing}`")
+    assert "disaggregate" not in words(judged(1200.0, 120.0, short_prompt=150))
 
 
 def test_unseen_pool_is_failed_scrape() -> None:
@@ -158,11 +160,6 @@ def test_unseen_pool_is_failed_scrape() -> None:
     found = answered(RULE, seen, replicas)
     assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "generation_tokens of the decode pool were not measured")
-
-
-def test_without_tokens_there_is_no_ratio() -> None:
-    assert unknown(1800.0, 0.0).reason is Gap.NO_TRAFFIC
-    assert unknown(0.0, 60.0).reason is Gap.NO_TRAFFIC
 
 
 def test_dead_replica_is_not_counted() -> None:
@@ -205,30 +202,56 @@ def of_load(rule: str, rps: float, prompt: float, output: float, plan: object = 
     return answered(rule, seen, {name: each(count, made(name)) for name in POOLS})
 
 
-def sentence(*args: object, **more: object) -> str:
-    found = of_load(*args, **more)  # type: ignore[arg-type]
-    assert isinstance(found, Verdict), found
-    return found.sentence
+LOADS = [
+    (
+        ("NoHeadroom", 4.0, 475.0, 10.0),
+        WARNED,
+        (
+            "Prefill pool: fleet utilisation is 95.0%; 3 replicas are needed (63.3% used), 2.0 were ready",
+            "decode pool: Fleet utilisation is 20.0%; up to 90% leaves headroom",
+            "1 more cost 60 USD a day",
+        ),
+    ),
+    (
+        ("NoHeadroom", 4.0, 100.0, 47.5),
+        WARNED,
+        ("Decode pool: fleet utilisation is 95.0%; 3 replicas are needed (63.3% used), 2.0 were ready",),
+    ),
+    (
+        ("NoHeadroom", 4.0, 300.0, 40.0),
+        FINE,
+        ("Decode pool: fleet utilisation is 80.0%; up to 90% leaves headroom",),
+    ),
+    # A pool that is not evaluated hides no finding.
+    (("NoHeadroom", 4.0, 475.0, 0.0), WARNED, ()),
+    (("NoHeadroom", 4.0, 100.0, 0.0), UNPLANNED, ("decode pool: no mean generation tokens",)),
+    (
+        ("NoHeadroom", 4.0, 475.0, 10.0, tier(pools=["prefill", "decode"])),
+        UNPLANNED,
+        ("the plan has no `disaggregation`: tokens a second of each pool",),
+    ),
+    (
+        ("DemandExceedsCapacity", 4.0, 750.0, 10.0),
+        (Status.CRITICAL, Certainty.CERTAIN),
+        (
+            "Prefill pool: 4 rps arrive, 2 ready replicas take 2.67 rps; at least 2 more are needed",
+            "the 2 planned would not be enough",
+        ),
+    ),
+    (
+        ("DemandExceedsCapacity", 4.0, 300.0, 40.0),
+        FINE,
+        ("Decode pool: 4 rps arrive, 2 ready replicas take 5 rps",),
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "output", "said"),
-    [
-        (475.0, 10.0, "Prefill pool: fleet utilisation is 95.0%; 3 replicas are needed (63.3% used), 2.0 were ready"),
-        (100.0, 47.5, "Decode pool: fleet utilisation is 95.0%; 3 replicas are needed (63.3% used), 2.0 were ready"),
-        (300.0, 40.0, "Decode pool: fleet utilisation is 80.0%; up to 90% leaves headroom"),
-    ],
-)
-def test_the_fuller_pool_decides_on_headroom(prompt: float, output: float, said: str) -> None:
-    assert sentence("NoHeadroom", 4.0, prompt, output) == said
-
-
-def test_pools_price_their_own_replicas() -> None:
-    found = of_load("NoHeadroom", 4.0, 475.0, 10.0)
-    assert isinstance(found, Verdict)
-    assert found.status is Status.WARNING
-    assert "decode pool: Fleet utilisation is 20.0%; up to 90% leaves headroom" in found.details
-    assert "1 more cost 60 USD a day" in found.details
+@pytest.mark.parametrize(("load", "wanted", "texts"), LOADS)
+def test_fuller_pool_decides(load: tuple[Any, ...], wanted: Wanted, texts: tuple[str, ...]) -> None:
+    found = of_load(*load)
+    assert outcome(found) == wanted
+    for text in texts:
+        assert text in words(found)
 
 
 @pytest.mark.parametrize(
@@ -249,33 +272,3 @@ def test_surplus_of_tier_is_both(rps: float, surplus: float, said: str, other: s
     assert (found.idle.replicas, found.idle.ready, found.idle.cost_per_day) == (surplus, 6.0, 120 * surplus)
     assert f"pool: fleet utilisation is {said} over 7.0 days; 1.0 of " in found.sentence
     assert other in found.details[-1]
-
-
-def test_blocked_pool_shows_demand() -> None:
-    found = of_load("DemandExceedsCapacity", 4.0, 750.0, 10.0)
-    assert isinstance(found, Verdict)
-    assert found.status is Status.CRITICAL
-    assert found.sentence == (
-        "Prefill pool: 4 rps arrive, 2 ready replicas take 2.67 rps; at least 2 more are needed; the 2 planned would not be enough"
-    )
-    assert (
-        sentence("DemandExceedsCapacity", 4.0, 300.0, 40.0) == "Decode pool: 4 rps arrive, 2 ready replicas take 5 rps"
-    )
-
-
-def test_unjudged_pool_hides_no_finding() -> None:
-    found = of_load("NoHeadroom", 4.0, 475.0, 0.0)
-    assert isinstance(found, Verdict)
-    assert found.status is Status.WARNING
-    silent = of_load("NoHeadroom", 4.0, 100.0, 0.0)
-    assert isinstance(silent, Unknown)
-    assert silent.text.startswith("decode pool: no mean generation tokens")
-
-
-def test_missing_rates_name_lack() -> None:
-    found = of_load("NoHeadroom", 4.0, 475.0, 10.0, plan=tier(pools=["prefill", "decode"]))
-    assert isinstance(found, Unknown)
-    assert (found.reason, found.text) == (
-        Gap.NOT_IN_PLAN,
-        "the plan has no `disaggregation`: tokens a second of each pool",
-    )

@@ -14,6 +14,7 @@ import recorded
 import yaml
 from judging_samples import START, each, minute, minutes, seen, tier
 from prose import explain
+from rule_cases import FINE, GUESSED, WARNED, Wanted, outcome, words
 
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
@@ -25,7 +26,7 @@ from rules.plan.schema import parse_plan
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window, gap_window
 from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult, Status, Verdict
 
 RULE = "MixedTierLoadBalancing"
 
@@ -69,75 +70,21 @@ def judged(
     return next(a for a in results if a.rule == RULE)
 
 
-def told(*args: Any, **more: Any) -> Verdict:
-    found = judged(*args, **more)
-    assert isinstance(found, Verdict), found
-    return found
+def at(rps: float, **more: float) -> Callable[[int], Window]:
+    return lambda n: served(n, rps, **more)
 
 
-def unknown(*args: Any, **more: Any) -> Unknown:
-    found = judged(*args, **more)
-    assert isinstance(found, Unknown), found
-    return found
+def busy_in(*busy: int) -> Callable[[int], Window]:
+    """3 rps in these minutes, 1 in the others."""
+    return lambda n: served(n, 3.0 if n in busy else 1.0)
 
 
-# --- it fires
+def down(number: int) -> Window:
+    return gap_window(START + 60 * number, START + 60 * (number + 1), Gap.SCRAPE_FAILED)
 
 
-def test_equal_share_names_slower_tier() -> None:
-    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, seconds=0.4))
-    assert (found.status, found.certainty, found.subject.tier) == (Status.WARNING, Certainty.CERTAIN, "slow")
-    assert explain(found) == ("Each replica of slow gets 2 rps, of fast 2 rps; usable are 2 and 6 by the plan")
-    assert found.observed.value == pytest.approx(0.5)  # type: ignore[union-attr]
-    assert found.expected.value == pytest.approx(0.25)  # type: ignore[union-attr]
-
-
-def test_the_faster_tier_is_fine_meanwhile() -> None:
-    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), about=0)
-    assert (found.status, found.sentence) == (
-        Status.OK,
-        "No tier of m is much faster than fast; usable are 6 and 2 by the plan (slow)",
-    )
-
-
-def test_shares_count_by_replica() -> None:
-    """A round robin over seven fast replicas and a slow one (guide 9.5) gives the slow tier an eighth."""
-    assert told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), replicas=7).status is Status.WARNING
-    assert told(lambda n: served(n, 2.0), lambda n: served(n, 0.67), replicas=7).status is Status.OK
-
-
-@pytest.mark.parametrize(("rps", "status"), [(1.7, Status.WARNING), (1.76, Status.OK), (0.5, Status.WARNING)])
-def test_share_must_be_near_equal(rps: float, status: Status) -> None:
-    assert told(lambda n: served(n, rps), lambda n: served(n, 1.0)).status is status
-
-
-@pytest.mark.parametrize(("usable", "status"), [(2.61, Status.WARNING), (2.59, Status.OK)])
-def test_the_tiers_must_be_unequal(usable: float, status: Status) -> None:
-    contexts = (context("fast", usable), SLOW)
-    assert told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), contexts=contexts).status is status
-
-
-@pytest.mark.parametrize("good", [2, 3, 4])
-def test_each_last_minute_must_show_it(good: int) -> None:
-    assert told(lambda n: served(n, 3.0 if n == good else 1.0), lambda n: served(n, 1.0)).status is Status.OK
-
-
-def test_earlier_minutes_are_over() -> None:
-    assert told(lambda n: served(n, 3.0 if n < 2 else 1.0), lambda n: served(n, 1.0)).status is Status.WARNING
-
-
-def test_tier_limits_can_be_set() -> None:
-    contexts = (FAST, context("slow", 2.0, unequal=3.1))
-    assert told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), contexts=contexts).status is Status.OK
-
-
-# --- how sure
-
-
-def test_given_points_count_as_measured() -> None:
-    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert "P99" not in explain(found)
+def unmeasured(number: int) -> Window:
+    return minute(number, rps=2.0, histograms={"ttft_seconds": (), "tpot_seconds": ()})
 
 
 def swept(name: str, top: float) -> TierContext:
@@ -146,78 +93,90 @@ def swept(name: str, top: float) -> TierContext:
     return view_of(name, tier(*changes))
 
 
-def test_bounded_points_need_latency() -> None:
-    contexts = (swept("fast", 6.0), swept("slow", 2.0))
-    found = told(lambda n: served(n, 1.0), lambda n: served(n, 1.0), contexts=contexts)
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-    found = told(lambda n: served(n, 1.0), lambda n: served(n, 1.0, seconds=0.4), contexts=contexts)
-    assert found.certainty is Certainty.CERTAIN
+def row(
+    name: str,
+    fast: Callable[[int], Window],
+    slow: Callable[[int], Window],
+    wanted: Wanted,
+    text: str = "",
+    **more: Any,
+) -> Any:
+    return pytest.param(fast, slow, wanted, text, more, id=name)
 
 
-def test_latency_tells_slower_tier() -> None:
-    contexts = (context("fast", None), context("slow", None))
-    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, seconds=0.4), contexts=contexts)
-    assert found.status is Status.WARNING
-    assert "output tokens take 0.4 and 0.08 s on average" in found.sentence
+SWEPT = swept("fast", 6.0), swept("slow", 2.0)
+UNPLACED = context("fast", None), context("slow", None)
+BY_LENGTH = "Requests are given to fast and slow by their lengths"
+NO_PAIR = "no 3 minutes with traffic on both, or no speeds to compare; others of the model: fast"
+
+ROWS = [
+    row("equal shares", at(2.0), at(2.0), WARNED),
+    row(
+        "the faster tier", at(2.0), at(2.0), FINE, "No tier of m is much faster than fast; usable are 6 and 2", about=0
+    ),
+    # A round robin over seven fast replicas and a slow one (guide 9.5) gives the slow tier an eighth.
+    row("equal shares of eight replicas", at(2.0), at(2.0), WARNED, replicas=7),
+    row("a third for the slow one of eight", at(2.0), at(0.67), FINE, replicas=7),
+    row("a share just near equal", at(1.7), at(1.0), WARNED),
+    row("a share just not equal", at(1.76), at(1.0), FINE),
+    row("a share that favours the slow tier", at(0.5), at(1.0), WARNED),
+    row("tiers just unequal", at(2.0), at(2.0), WARNED, contexts=(context("fast", 2.61), SLOW)),
+    row("tiers just equal", at(2.0), at(2.0), FINE, contexts=(context("fast", 2.59), SLOW)),
+    *(row(f"minute {good} was good", busy_in(good), at(1.0), FINE) for good in (2, 3, 4)),
+    row("earlier minutes were good", busy_in(0, 1), at(1.0), WARNED),
+    row("the limit of a tier", at(2.0), at(2.0), FINE, contexts=(FAST, context("slow", 2.0, unequal=3.1))),
+    row("bounded points, alike latency", at(1.0), at(1.0), GUESSED, contexts=SWEPT),
+    row("bounded points, latency differs", at(1.0), at(1.0, seconds=0.4), WARNED, contexts=SWEPT),
+    row(
+        "latency alone",
+        at(2.0),
+        at(2.0, seconds=0.4),
+        WARNED,
+        "output tokens take 0.4 and 0.08 s on average",
+        contexts=UNPLACED,
+    ),
+    row("slow for its load", at(1.0), at(4.0, seconds=0.4), FINE, contexts=UNPLACED),
+    row("prompts nearly alike", at(2.0), at(2.0, prompt=140.0), WARNED),
+    row("outputs nearly alike", at(2.0), at(2.0, out=140.0), WARNED),
+    *(row(f"prompts of {n}", at(2.0), at(2.0, prompt=n), FINE, BY_LENGTH) for n in (60.0, 160.0)),
+    *(row(f"outputs of {n}", at(2.0), at(2.0, out=n), FINE, BY_LENGTH) for n in (60.0, 160.0)),
+    row(
+        "another model",
+        at(2.0),
+        at(2.0),
+        FINE,
+        "No other tier of m is watched",
+        contexts=(context("fast", 6.0, model="x"), SLOW),
+    ),
+    row("no plan tells the model", at(2.0), at(2.0), Gap.NOT_IN_PLAN, contexts=(FAST, view_of("slow", None))),
+    row("too few requests", at(0.16), at(0.16), Gap.TOO_FEW_REQUESTS),
+    row("just enough requests", at(0.17), at(0.17), WARNED),
+    row("too few common minutes", lambda n: down(n) if n < 3 else served(n, 2.0), at(2.0), Gap.TOO_FEW_REQUESTS),
+    row("no speed to compare", unmeasured, unmeasured, Gap.TOO_FEW_REQUESTS, NO_PAIR, contexts=UNPLACED),
+    row("unseen", at(2.0), down, Gap.SCRAPE_FAILED),
+]
 
 
-def test_overfed_tier_may_be_slow() -> None:
-    contexts = (context("fast", None), context("slow", None))
-    assert told(lambda n: served(n, 1.0), lambda n: served(n, 4.0, seconds=0.4), contexts=contexts).status is Status.OK
+@pytest.mark.parametrize(("fast", "slow", "wanted", "text", "more"), ROWS)
+def test_shares_of_unequal_tiers(
+    fast: Callable[[int], Window],
+    slow: Callable[[int], Window],
+    wanted: Wanted,
+    text: str,
+    more: dict[str, Any],
+) -> None:
+    found = judged(fast, slow, **more)
+    assert outcome(found) == wanted
+    assert text in words(found)
 
 
-# --- what is no mistake
-
-
-@pytest.mark.parametrize(("prompt", "status"), [(140.0, Status.WARNING), (160.0, Status.OK), (60.0, Status.OK)])
-def test_length_routing_is_asked_for(prompt: float, status: Status) -> None:
-    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, prompt=prompt))
-    assert found.status is status
-    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, out=prompt))
-    assert found.status is status
-    assert status is Status.WARNING or found.sentence == "Requests are given to fast and slow by their lengths"
-
-
-def test_tiers_of_other_models_are_nobodys_business() -> None:
-    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), contexts=(context("fast", 6.0, model="x"), SLOW))
-    assert (found.status, found.sentence) == (Status.OK, "No other tier of m is watched")
-
-
-# --- what cannot be known
-
-
-def test_without_a_plan_nobody_knows_the_model() -> None:
-    found = unknown(lambda n: served(n, 2.0), lambda n: served(n, 2.0), contexts=(FAST, view_of("slow", None)))
-    assert found.reason is Gap.NOT_IN_PLAN
-
-
-def test_few_requests_share_by_chance() -> None:
-    few = unknown(lambda n: served(n, 0.16), lambda n: served(n, 0.16))
-    assert few.reason is Gap.TOO_FEW_REQUESTS
-    assert told(lambda n: served(n, 0.17), lambda n: served(n, 0.17)).status is Status.WARNING
-
-
-def test_lonely_minutes_do_not_count() -> None:
-    def seldom(number: int) -> Window:
-        at = START + 60 * number
-        return gap_window(at, at + 60, Gap.SCRAPE_FAILED) if number < 3 else served(number, 2.0)
-
-    assert unknown(seldom, lambda n: served(n, 2.0)).reason is Gap.TOO_FEW_REQUESTS
-
-
-def test_undecided_speed_is_said() -> None:
-    def bare(number: int) -> Window:
-        return minute(number, rps=2.0, histograms={"ttft_seconds": (), "tpot_seconds": ()})
-
-    found = unknown(bare, bare, contexts=(context("fast", None), context("slow", None)))
-    assert found.text == "no 3 minutes with traffic on both, or no speeds to compare; others of the model: fast"
-
-
-def test_unseen_tier_failed_scrape() -> None:
-    def down(number: int) -> Window:
-        return gap_window(START + 60 * number, START + 60 * (number + 1), Gap.SCRAPE_FAILED)
-
-    assert unknown(lambda n: served(n, 2.0), down).reason is Gap.SCRAPE_FAILED
+def test_equal_share_names_slower_tier() -> None:
+    found = judged(at(2.0), at(2.0, seconds=0.4))
+    assert isinstance(found, Verdict)
+    assert (outcome(found), found.subject.tier) == (WARNED, "slow")
+    assert explain(found) == "Each replica of slow gets 2 rps, of fast 2 rps; usable are 2 and 6 by the plan"
+    assert found.observed.value == pytest.approx(0.5)  # type: ignore[union-attr]
+    assert found.expected.value == pytest.approx(0.25)  # type: ignore[union-attr]
 
 
 # --- the recording: 80 and 20 of a hundred, then half and half
