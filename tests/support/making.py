@@ -57,6 +57,19 @@ def snapshot(t: float = START, **overrides: Any) -> Snapshot:
     return replace(whole, **merged)
 
 
+def bare_page(t: float = START, **parts: Any) -> Snapshot:
+    """A page of vLLM that tells these parts only."""
+    usual = {"t": t, "engine": "vllm", "generation": "v1", "started_at": None, "ready_at": None}
+    nothing: dict[str, Any] = {"counters": {}, "histograms": {}, "gauges": {}, "facts": {}}
+    return Snapshot(**{**usual, **nothing, **parts})
+
+
+def plan_document(name: str = "t", **parts: Any) -> dict[str, Any]:
+    """The least plan of one tier, with these parts of the tier."""
+    least = {"model": "m", "engine": "vllm", "gpu": {"product": "A", "per_replica": 1}, "slo": {"ttft_p99_seconds": 2}}
+    return {"schema": 1, "tiers": {name: {**least, **parts}}}
+
+
 def without(page: Snapshot, *families: str) -> Snapshot:
     """A page that lacks these families."""
     kinds: dict[str, Any] = {}

@@ -6,10 +6,10 @@ The files lie beside the checkout, in ../shared, and are not ours to copy: witho
 import math
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from judging_samples import each, minute, seen, verdict
+from making import plan_document
 from paths import SHARED
 from result_files import read_results
 
@@ -40,14 +40,12 @@ def points(sweep: str) -> tuple[Point, ...]:
 
 @cache
 def tier(sweep: str) -> TierPlan:
-    whole: dict[str, Any] = {
-        "model": "meta-llama/Meta-Llama-3-8B",
-        "engine": "vllm",
-        "gpu": {"product": "NVIDIA H100 80GB HBM3", "per_replica": 1},
-        "slo": {"ttft_p99_seconds": 1.0},
-        "curve": imported(sweep).curve.model_dump(),
-    }
-    return parse_plan({"schema": 1, "tiers": {"h100": whole}}).tiers["h100"]
+    gpu = {"product": "NVIDIA H100 80GB HBM3", "per_replica": 1}
+    curve = imported(sweep).curve.model_dump()
+    document = plan_document(
+        "h100", model="meta-llama/Meta-Llama-3-8B", gpu=gpu, slo={"ttft_p99_seconds": 1.0}, curve=curve
+    )
+    return parse_plan(document).tiers["h100"]
 
 
 def curve(sweep: str) -> Curve:

@@ -6,6 +6,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from making import plan_document
 from paths import TESTS
 from result_files import read_results
 
@@ -50,15 +51,7 @@ def closed(source: str, clients: float, rps: float, **more: Any) -> BenchmarkRun
 
 
 def tier(curve: BenchmarkCurve, **parts: Any) -> TierPlan:
-    whole = {
-        "model": "m",
-        "engine": "vllm",
-        "gpu": {"product": "A", "per_replica": 1},
-        "slo": {"ttft_p99_seconds": 2.0},
-        "curve": curve.model_dump(),
-        **parts,
-    }
-    return parse_plan({"schema": 1, "tiers": {"t": whole}}).tiers["t"]
+    return parse_plan(plan_document(curve=curve.model_dump(), **parts)).tiers["t"]
 
 
 def line(curve: BenchmarkCurve) -> Curve:

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import making
 import pytest
 from history_samples import START, window
 from paths import TESTS
@@ -20,14 +21,11 @@ from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.service import ALIVE_SECONDS, HistoryService, check_tier
 from agent.history.store import HistoryStore
 from exporters.documents.check import check_json, headline
-from rules.confidence import Certainty
 from rules.evaluator.observation import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan import load_bins
 from rules.plan.schema import plan_version
-from rules.telemetry.signals import Gap, Missing
-from rules.verdicts.finding import Finding, Transition
-from rules.verdicts.verdict import Status, Subject, Verdict
+from rules.verdicts.finding import Finding
 
 DAY = 86_400.0
 PLAN = load_plan(TESTS / "plans" / "cpu-small.yaml")
@@ -43,27 +41,7 @@ def closed(minute: int, tier: str = "t") -> ClosedMinute:
 
 
 def finding(ended_at: float | None = None, started_at: float = START, sentence: str = "bad") -> Finding:
-    subject = Subject(tier="t", replica="r")
-    verdict = Verdict(
-        t=started_at,
-        rule="TargetDown",
-        subject=subject,
-        status=Status.WARNING,
-        certainty=Certainty.CERTAIN,
-        observed=Missing(gap=Gap.NOT_IN_PLAN),
-        expected=Missing(gap=Gap.NOT_IN_PLAN),
-        unit="count",
-        sentence=sentence,
-    )
-    change = Transition(t=started_at, status=Status.WARNING, stage=None, certainty=Certainty.CERTAIN)
-    return Finding(
-        rule="TargetDown",
-        subject=subject,
-        started_at=started_at,
-        ended_at=ended_at,
-        worst=verdict,
-        transitions=(change,),
-    )
+    return making.finding(making.verdict(t=started_at, sentence=sentence), ended_at=ended_at)
 
 
 def event(t: float) -> TimelineEvent:

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 import yaml
+from making import plan_document
 from paths import TESTS
 
 from exporters.documents.plan_show import show
@@ -54,14 +55,7 @@ def shown(name: str, **parts: Any) -> str:
 
 
 def shown_with(**parts: Any) -> str:
-    tier = {
-        "model": "m",
-        "engine": "vllm",
-        "gpu": {"product": "A", "per_replica": 2},
-        "slo": {"ttft_p99_seconds": 2},
-        **parts,
-    }
-    return show(parse_plan({"schema": 1, "tiers": {"t": tier}}), "t")
+    return show(parse_plan(plan_document(**{"gpu": {"product": "A", "per_replica": 2}, **parts})), "t")
 
 
 def test_guide_plan_has_its_golden_page() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import making
 import pytest
 from prometheus_client import exposition
 from prometheus_client.metrics_core import Metric as Printed
@@ -20,11 +21,9 @@ from waiting import CEILING_SECONDS
 from exporters.metrics import names, self_metrics
 from exporters.metrics.exposition import GROUP_REPLICAS, render, render_parts
 from exporters.status.records import AgentHealth, AgentStatus, ExportScope, GpuStatus, ReplicaStatus
-from rules.confidence import Certainty
 from rules.telemetry.families import FAMILIES, GPU_NAMES, FamilyKind
-from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import Finding, Transition
+from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import SEVERITY, Status, Subject, Unknown, Verdict
 
 PLAIN = "text/plain;version=0.0.4"
@@ -380,27 +379,9 @@ def test_promtool_accepts_metrics_of_each_role() -> None:
 
 def found(rule: str, ago: float, replica: str | None = None, lasted: float | None = None, **changes: Any) -> Finding:
     """A certain critical finding of tier t that began so many seconds before NOW."""
-    verdict = Verdict(
-        t=NOW - ago,
-        rule=rule,
-        subject=Subject(tier="t", replica=replica),
-        status=Status.CRITICAL,
-        certainty=Certainty.CERTAIN,
-        observed=Missing(gap=Gap.NO_TRAFFIC),
-        expected=Missing(gap=Gap.NO_TRAFFIC),
-        unit="ratio",
-        sentence="It is seen",
-    )
-    change = Transition(t=NOW - ago, status=verdict.status, stage=None, certainty=verdict.certainty)
-    one = Finding(
-        rule=rule,
-        subject=verdict.subject,
-        started_at=NOW - ago,
-        ended_at=None if lasted is None else NOW - ago + lasted,
-        worst=verdict,
-        transitions=(change,),
-    )
-    return replace(one, **changes)
+    verdict = making.verdict(rule, t=NOW - ago, subject=Subject(tier="t", replica=replica), status=Status.CRITICAL)
+    ended = None if lasted is None else NOW - ago + lasted
+    return replace(making.finding(verdict, ended_at=ended), **changes)
 
 
 def tier_with(*findings: Finding, scope: ExportScope = ExportScope.ALL) -> AgentStatus:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import making
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +13,9 @@ from rules.causes.explain import SUSPECTS
 from rules.confidence import Certainty
 from rules.evaluator.incidents import APART_SECONDS, NEAR_SECONDS, SHARP_SECONDS, group_incidents
 from rules.telemetry.signals import Gap, Missing, Reading
-from rules.verdicts.finding import Finding, Transition
+from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Cause, IdleReplicas, MissedObjective, Status, Subject, Verdict
+from rules.verdicts.verdict import Cause, IdleReplicas, MissedObjective, Status, Subject
 
 NOTHING = Missing(gap=Gap.NO_TRAFFIC)
 
@@ -29,21 +30,16 @@ def finding(
     status: Status = Status.CRITICAL,
     certainty: Certainty = Certainty.CERTAIN,
 ) -> Finding:
-    subject = Subject(tier=tier, replica=replica)
-    verdict = Verdict(
+    worst = making.verdict(
+        rule,
         t=start,
-        rule=rule,
-        subject=subject,
+        subject=Subject(tier=tier, replica=replica),
         status=status,
         certainty=certainty,
-        observed=NOTHING,
-        expected=NOTHING,
-        unit="ratio",
         sentence=f"{rule} is seen",
         actions=(f"mend {rule}",),
     )
-    changes = (Transition(t=start, status=status, stage=None, certainty=certainty),)
-    return Finding(rule=rule, subject=subject, started_at=start, ended_at=end, worst=verdict, transitions=changes)
+    return making.finding(worst, ended_at=end)
 
 
 CASCADE = (

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import recorded
 import yaml
+from making import bare_page
 from prose import explain
 
 from agent.replay.replay import replay
@@ -18,7 +19,7 @@ from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import Plan, parse_plan
 from rules.replicas.state import ReplicaState, ScrapeTrack
 from rules.telemetry.signals import Gap
-from rules.telemetry.snapshots import Snapshot, is_same_release
+from rules.telemetry.snapshots import is_same_release
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 PLAN = yaml.safe_load((recorded.PLANS / "cpu-small-open.yaml").read_text())
@@ -36,18 +37,7 @@ def plan_of(measured: dict[str, Any] | None) -> Plan:
 def replica(name: str, facts: Mapping[str, str] | None) -> ReplicaState:
     if facts is None:
         return ReplicaState(tier="t", name=name)
-    page = Snapshot(
-        t=1.0,
-        engine="vllm",
-        generation="v1",
-        started_at=None,
-        ready_at=None,
-        counters={},
-        histograms={},
-        gauges={},
-        facts=facts,
-    )
-    return ReplicaState(tier="t", name=name, track=replace(ScrapeTrack(), last=page))
+    return ReplicaState(tier="t", name=name, track=replace(ScrapeTrack(), last=bare_page(facts=facts)))
 
 
 def judge(measured: dict[str, Any] | None, *pages: Mapping[str, str] | None, limits: Any = None) -> RuleResult:

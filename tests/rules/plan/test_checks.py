@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 import yaml
+from making import plan_document
 from paths import TESTS
 
 from rules.catalogue.registry import CATALOGUE
@@ -46,16 +47,8 @@ def found(
     points: list[dict[str, Any]] | None = None, kind: str | None = "sm_active", **parts: Any
 ) -> list[PlanWarning]:
     points = points or [point(2, 1), point(4, 4)]
-    tier = {
-        "model": "m",
-        "engine": "vllm",
-        "gpu": {"product": "A", "per_replica": 1},
-        "slo": {"ttft_p99_seconds": 2},
-        "curve": {"loop": "open", "gpu_utilization_kind": kind, "points": points},
-        **PARTS,
-        **parts,
-    }
-    return list(check_plan(parse_plan({"schema": 1, "tiers": {"t": tier}}), CATALOGUE))
+    curve = {"loop": "open", "gpu_utilization_kind": kind, "points": points}
+    return list(check_plan(parse_plan(plan_document(**{"curve": curve, **PARTS, **parts})), CATALOGUE))
 
 
 def test_a_sound_plan_has_no_findings() -> None:

@@ -6,6 +6,7 @@ import pytest
 import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from making import plan_document
 from paths import TESTS
 
 from rules.plan.curve import IN_SYSTEM, RISING, Curve, interpolate, operating_point
@@ -22,15 +23,7 @@ def tier_of(name: str) -> TierPlan:
 
 
 def tier_with(points: list[dict[str, Any]], **parts: Any) -> TierPlan:
-    tier = {
-        "model": "m",
-        "engine": "vllm",
-        "gpu": {"product": "A", "per_replica": 1},
-        "slo": {"ttft_p99_seconds": 2.0},
-        "curve": {"points": points},
-        **parts,
-    }
-    return parse_plan({"schema": 1, "tiers": {"t": tier}}).tiers["t"]
+    return parse_plan(plan_document(**{"curve": {"points": points}, **parts})).tiers["t"]
 
 
 def curve_of(tier: TierPlan) -> Curve:

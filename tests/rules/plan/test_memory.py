@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from making import plan_document
 from paths import SHARED
 
 from agent.scrape.scrapers import PageReader
@@ -13,15 +14,13 @@ from rules.plan.schema import Architecture, InvalidPlanError, Plan, parse_plan, 
 def plan_of(architecture: dict[str, Any] | None = None, **parts: Any) -> Plan:
     tier = {
         "model": "llama-3-70b",
-        "engine": "vllm",
         "gpu": {"product": "NVIDIA H100 80GB HBM3", "per_replica": 4, "interconnect": "nvlink"},
-        "slo": {"ttft_p99_seconds": 2},
         "workload": {"prompt_tokens": {"p95": 8000}},
         "operating_point": {"c_max": 50, "usable_rps": 20},
         "architecture": architecture,
         **parts,
     }
-    return parse_plan({"schema": 1, "tiers": {"t": tier}})
+    return parse_plan(plan_document(**tier))
 
 
 def told(plan: Plan) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from making import plan_document as bare
 from paths import ROOT, TESTS
 
 from rules.plan.schema import SCHEMA_ID, InvalidPlanError, parse_plan, plan_schema, plan_version
@@ -21,17 +22,6 @@ GOOD = ("cpu-small", "cpu-small-open", "guide-h100")
 
 def load(name: str) -> Any:
     return yaml.safe_load((PLANS / f"{name}.yaml").read_text(encoding="utf-8"))
-
-
-def bare(**parts: Any) -> dict[str, Any]:
-    tier = {
-        "model": "m",
-        "engine": "vllm",
-        "gpu": {"product": "A", "per_replica": 1},
-        "slo": {"ttft_p99_seconds": 2},
-        **parts,
-    }
-    return {"schema": 1, "tiers": {"t": tier}}
 
 
 def problems(data: object) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from making import bare_page
+
 from rules.evaluator.timeline import parse_start_event, start_event
 from rules.replicas.starts import (
     READY_SECONDS,
@@ -19,18 +21,7 @@ READY = replace(STARTING, ready_at=1312.0)
 
 
 def page(t: float, pod: PodTimes | None, ready_at: float | None = 1290.0, **counters: float) -> Snapshot:
-    return Snapshot(
-        t=t,
-        engine="vllm",
-        generation="v1",
-        started_at=1061.0 if ready_at else None,
-        ready_at=ready_at,
-        counters=counters,
-        histograms={},
-        gauges={},
-        facts={},
-        pod=pod,
-    )
+    return bare_page(t, started_at=1061.0 if ready_at else None, ready_at=ready_at, counters=counters, pod=pod)
 
 
 def test_start_spans_request_to_ready() -> None:

@@ -1,5 +1,6 @@
 """Releases of a tier's replicas: events of a change, and replaced pods."""
 
+from making import bare_page
 from paths import TESTS
 
 from agent.config.files import load_plan
@@ -44,17 +45,7 @@ class Fleet:
 
 def _page(t: float, release: str) -> Snapshot:
     facts = {"engine_version": release, "cache_dtype": "fp8_e4m3"} if release else {"cache_dtype": "auto"}
-    return Snapshot(
-        t=t,
-        engine="vllm",
-        generation="v1",
-        started_at=None,
-        ready_at=None,
-        counters={"requests_finished": t - T},
-        histograms={},
-        gauges={},
-        facts=facts,
-    )
+    return bare_page(t, counters={"requests_finished": t - T}, facts=facts)
 
 
 def test_changed_replicas_are_one_entry() -> None:

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from making import verdict
 from report_samples import (
     DAY,
     HOUR,
@@ -26,7 +27,7 @@ from rules.plan.schema import TierPlan
 from rules.resize.production_summary import ProductionSummary, SloStatus
 from rules.resize.proposal import ProposalKind, Resize, propose_size
 from rules.telemetry.signals import Missing, Reading
-from rules.verdicts.verdict import RuleResult, Status, Subject, Verdict
+from rules.verdicts.verdict import RuleResult
 
 PLANNED = tier_view()
 NOTHING: list[RuleResult] = []
@@ -37,19 +38,7 @@ def week(context: TierContext = PLANNED, **more: object) -> Resize:
 
 
 def fires(rule: str) -> list[RuleResult]:
-    seen = Reading(value=1.0, low=1.0, high=1.0, n=1.0)
-    found = Verdict(
-        t=0.0,
-        rule=rule,
-        subject=Subject(tier="t"),
-        status=Status.WARNING,
-        certainty=Certainty.CERTAIN,
-        observed=seen,
-        expected=seen,
-        unit="",
-        sentence="",
-    )
-    return [found]
+    return [verdict(rule, None, 0.0)]
 
 
 def test_peak_needs_three_stretches() -> None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from making import bare_page
 
 from rules.replicas.state import ScrapeTrack, record_failure, record_success
 from rules.telemetry import arrivals, windows
@@ -15,7 +16,6 @@ from rules.telemetry.arrivals import ADDED, MinuteDemand, MinuteSums, list_deman
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap
-from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import NET_CHANGE, Window, gap_window
 from rules.telemetry.work import CapacityLengths, MeanTokens, work_per_request
 
@@ -136,20 +136,6 @@ def test_windows_spread_over_their_minutes() -> None:
     assert [one.requests for one in found] == [pytest.approx(60.0), pytest.approx(7.0 + 2 * 53.0), None]
 
 
-def page(t: float, counters: dict[str, float]) -> Snapshot:
-    return Snapshot(
-        t=t,
-        engine="vllm",
-        generation="v1",
-        started_at=None,
-        ready_at=None,
-        counters=counters,
-        histograms={},
-        gauges={},
-        facts={},
-    )
-
-
 def scrapes(*pages: tuple[float, float | None]) -> list[Window]:
     """The windows of (seconds, finished requests or None of a failed scrape)."""
     track, found = ScrapeTrack(), []
@@ -158,7 +144,7 @@ def scrapes(*pages: tuple[float, float | None]) -> list[Window]:
             track, one = record_failure(track, START + t)
         else:
             counters = {"requests_finished": count, "engine_steps": count}
-            track, one = record_success(track, page(START + t, counters))
+            track, one = record_success(track, bare_page(START + t, counters=counters))
         if one is not None:
             found.append(one)
     return found

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 from judging_samples import context
-from making import START, cumulative, snapshot
+from making import START, bare_page, cumulative, snapshot
 
 from rules.plan.load_bins import bin_window
 from rules.telemetry import windows
@@ -109,17 +109,10 @@ def test_countless_stepless_engine_keeps_gauges() -> None:
     """SGLang before it counted its passes: 1 running and a KV cache in use after the last request."""
 
     def sglang(t: float, tokens: int) -> Snapshot:
-        return Snapshot(
-            t=START + t,
-            engine="sglang",
-            generation="",
-            started_at=None,
-            ready_at=None,
-            counters={"requests_finished": 3.0},
-            histograms={"itl_seconds": cumulative([0.01] * tokens)},
-            gauges={"requests_running": 1.0, "requests_waiting": 0.0, "kv_utilization": 0.2},
-            facts={},
-        )
+        gauges = {"requests_running": 1.0, "requests_waiting": 0.0, "kv_utilization": 0.2}
+        itl = {"itl_seconds": cumulative([0.01] * tokens)}
+        counters = {"requests_finished": 3.0}
+        return bare_page(START + t, engine="sglang", generation="", counters=counters, histograms=itl, gauges=gauges)
 
     assert windows.diff_snapshots(sglang(0, 50), sglang(15, 60)).gauges["requests_running"].maximum == 1.0
     still = windows.diff_snapshots(sglang(0, 60), sglang(15, 60))
