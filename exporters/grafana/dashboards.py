@@ -24,6 +24,7 @@ from rules.catalogue.registry import BY_NAME as RULES
 
 Json = dict[str, Any]
 COLUMNS = 24
+PANEL_ROWS = 8
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 FOLDER = TAG = "sizewatch"
 """Folder in Grafana, and the tag of each dashboard."""
@@ -96,7 +97,6 @@ class Panel(_Row):
     look: str = "number"
     tile: bool = False
     width: int = 8
-    height: int = 7
     signal: str = ""
     lines: Mapping[str, str] = {}
     plan: Mapping[str, str] = {}
@@ -211,9 +211,17 @@ def _dashboard_text(dashboard: Dashboard, indent: int | None) -> str:
 def _variable(name: str) -> Json:
     title, source, label, everything = VARIABLES[name]
     query, is_multiple = f"label_values({source}, {label})", everything is not None
-    variable: Json = {"name": label, "type": "query", "label": title, "datasource": DATASOURCE, "definition": query}
-    variable |= {"query": {"query": query, "refId": label}, "refresh": 2, "sort": 1, "current": {}}
-    variable |= {"multi": is_multiple, "includeAll": is_multiple}
+    variable: Json = {
+        "name": label,
+        "type": "query",
+        "label": title,
+        "datasource": DATASOURCE,
+        "query": {"query": query, "refId": label},
+        "refresh": 2,
+        "sort": 1,
+        "multi": is_multiple,
+        "includeAll": is_multiple,
+    }
     if is_multiple:
         variable["current"] = {"text": ["All"], "value": ["$__all"]}
     if everything:
@@ -236,7 +244,7 @@ def _place_panels(dashboard: Dashboard) -> Iterator[Json]:
         chosen = ', replica=~"$replica"' if title in dashboard.replicas else ""
         models, x, y, height = list[Json](), 0, y + 1, 0
         for panel in panels:
-            width, rows = (4, 4) if panel.tile else (panel.width, panel.height)
+            width, rows = (4, 4) if panel.tile else (panel.width, PANEL_ROWS)
             if x + width > COLUMNS:
                 x, y, height = 0, y + height, 0
             number, place = number + 1, {"x": x, "y": y, "w": width, "h": rows}

@@ -120,7 +120,7 @@ def _values(prometheus: str) -> Iterator[tuple[str, set[str]]]:
     """What each variable offers, the earlier ones chosen."""
     for dashboard in DASHBOARDS:
         for variable in dashboard_json(dashboard)["templating"]["list"][1:]:
-            asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"])
+            asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
             assert asked
             source = re.sub(r"\$(\w+)", lambda name: {**VALUES, "tier": "quiet"}[name[1]], asked[1])
             rows = query(prometheus, f"group by ({asked[2]}) ({source})")
