@@ -29,7 +29,9 @@ def run(options: SimpleNamespace) -> int:
     names = {name.casefold(): name for name in (*(rule.name for rule in RULES), *SELF_ALERTS)}
     name = names.get(options.rule.casefold())
     if name is None:
-        close = find_close_name(options.rule, names.values())
-        raise SizewatchError(f"there is no rule {options.rule!r}" + (f"; did you mean {close}?" if close else ""))
+        alike = [names[key] for key in names if options.rule.casefold() in key]
+        alike = alike or list(filter(None, [find_close_name(options.rule, names.values())]))
+        hint = f"did you mean {', '.join(alike)}?" if alike else "without a name all are listed"
+        raise SizewatchError(f"there is no rule {options.rule!r}; {hint}")
     print(self_alert_text(name, width) if name in SELF_ALERTS else runbook_text(name, width))
     return FINE

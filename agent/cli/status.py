@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +46,7 @@ from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import Status
 
 TIMEOUT_SECONDS = 30.0
+NO_STATUS_PAGE = "this is no status page of sizewatch. --url takes its address, such as http://127.0.0.1:19095"
 MOST_BYTES = 256 * 1024 * 1024
 """Longest accepted answer: forty tiers with an hour of readings are 10 MB."""
 
@@ -76,13 +78,15 @@ def _print_overview(options: SimpleNamespace, target: Peer, path: Path | None) -
         if path is not None:
             _refuse_other_daemon(document.get("config"), path)
     except json.JSONDecodeError:
-        why = "this is no status page of sizewatch. --url takes the address of its page, such as http://127.0.0.1:19095"
+        why = NO_STATUS_PAGE
     except ValueError as error:
         why = str(error)
     except HttpError as error:
         # Without the address and the hints for engines.
-        reason = error.text.removeprefix(f"{place_of(target.url)}: ").partition("; ")[0]
+        reason = error.text.removeprefix(place_of(target.url)).lstrip(": ").partition("; ")[0]
         why = f"{reason}. Is `sizewatch run` up? Another address needs --url, its certificate --ca-file"
+        if error.status == HTTPStatus.NOT_FOUND:
+            why = NO_STATUS_PAGE
     except ScrapeError as error:
         raise ConfigError((error.text,)) from None
     if options.watch is not None:
@@ -113,7 +117,8 @@ def _target(options: SimpleNamespace, path: Path | None) -> Peer:
     port without TLS.
     """
     if path is None:
-        page = f"{options.url.rstrip('/')}/"
+        scheme = "" if "://" in options.url else "http://"
+        page = f"{scheme}{options.url.rstrip('/')}/"
     else:
         web = load_web(path)
         page = page_url(web, web.address[1])

@@ -31,6 +31,8 @@ HEADS = {
 BATCH_PAGE = "docs/special-tiers.md"
 """Page about the work of batch tiers, whose row is no rule and has no runbook."""
 
+NOTHING_SEEN = "its history has no minute of this time; `sizewatch run` writes them, `sizewatch status` shows it live"
+
 NO_BENCHMARK = "other limits are broken; the plan has no benchmark to confirm"
 
 
@@ -47,6 +49,9 @@ def check_text(
         if step13.seen_seconds < FULL_COVERAGE * asked_seconds:
             seen = f"{format_duration(step13.seen_seconds)} seen of {since_words}"
         parts += [f"{step13.tier}: {result_words(step13)} ({seen}, {step13.requests:,.0f} requests)"]
+        if not step13.seen_seconds and step13.new_since is None:
+            parts += [text_grid([("unknown", NOTHING_SEEN)]), ""]
+            continue
         rows = [("load", _reach(step13))]
         if step13.unvisited:
             rows.append(("", f"not reached: {', '.join(step13.unvisited)} a replica"))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from exporters.render.terminal import terminal_text, text_grid
 from exporters.render.text import describe_gap, format_duration
+from exporters.status.plan_comparison import AT_EQUAL_LOAD
 from exporters.status.records import AgentStatus, TierStatus
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.engines.registry import ENGINES
@@ -97,6 +98,8 @@ def _describe_rules(tier: TierStatus) -> Iterator[list[str]]:
         yield [finding.words.partition(",")[0], finding.verdict.sentence]
     judged = {verdict.rule for verdict in tier.verdicts}
     without = {name for name, rule in RULES.items() if rule.needs and read_plan_value(tier.context, rule.needs) is None}
+    if tier.context.curve is None:
+        without |= AT_EQUAL_LOAD
     without |= {unknown.rule for unknown in tier.unknowns if unknown.reason is Gap.NOT_IN_PLAN}
     hidden = {unknown.rule for unknown in tier.unknowns if unknown.reason is Gap.NOT_EXPOSED}
     yield ["judged", _count_rules(judged)]

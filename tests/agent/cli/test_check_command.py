@@ -29,3 +29,10 @@ def test_new_plan_waits_for_its_first_minute(tmp_path: Path, capsys: pytest.Capt
     assert "scrape" not in text
     told = json.loads(check(capsys, config, "--format", "json")[1])
     assert [tier["answers"] for tier in told["tiers"]] == [[]]
+
+
+def test_empty_history_is_no_failed_scrape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = check(capsys, configured(tmp_path, []))
+    assert code == 3
+    assert "its history has no minute of this time" in text
+    assert "scrape" not in text

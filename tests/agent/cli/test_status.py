@@ -59,8 +59,10 @@ def test_incident_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_quiet_fleet_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(quiet()) as server:
-        assert main(["status", "--url", server.url]) == 0
-    text = capsys.readouterr().out
+        assert main(["status", "--url", server.url.removeprefix("http://")]) == 0
+        assert main(["status", "--url", f"{server.url}reports"]) == 3
+    text, err = capsys.readouterr()
+    assert "reports/api/status: this is no status page of sizewatch." in err
     assert text.startswith("✓ 1 tier as planned, 1 learning\n")
     assert "960 USD" in text
 

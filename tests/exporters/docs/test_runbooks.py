@@ -180,5 +180,9 @@ def test_explain_takes_any_case_and_suggests(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.startswith("KvEviction\n")
     assert main.main(["explain", "KvEvicton"]) == 2
     assert "there is no rule 'KvEvicton'; did you mean KvEviction?" in capsys.readouterr().err
+    assert main.main(["explain", "cascade"]) == 2
+    assert "there is no rule 'cascade'; did you mean KvCacheCascade?" in capsys.readouterr().err
+    assert main.main(["explain", "zzz"]) == 2
+    assert "there is no rule 'zzz'; without a name all are listed" in capsys.readouterr().err
     assert main.main(["explain"]) == 0
     assert "KvEviction " in capsys.readouterr().out
