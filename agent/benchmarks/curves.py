@@ -70,6 +70,7 @@ def curve_of(measured: Sequence[BenchmarkRun], *, gpu_utilization_kind: str | No
         raise BenchmarkError("the files", "hold no measured load")
     kept, remarks = _select(measured)
     loop = _only(kept, "loop")
+    origin = _only(kept, "origin")
     _only(kept, "model")
     controls = ("concurrency", "requested_rps") if loop == "closed" else ("requested_rps", "concurrency")
 
@@ -85,6 +86,7 @@ def curve_of(measured: Sequence[BenchmarkRun], *, gpu_utilization_kind: str | No
     has_gpus = any(load.point.gpu_utilization is not None for load in loads)
     curve = BenchmarkCurve.model_validate(
         {
+            "origin": origin if origin == "predicted" else None,
             "loop": loop,
             "gpu_utilization_kind": gpu_utilization_kind if has_gpus else None,
             "source": list(dict.fromkeys(run.source for load in loads for run in load.runs)),
@@ -223,7 +225,7 @@ def remarks_of(imported: ImportedCurve, tier: TierPlan | None = None, *, observe
         missing.append("engine_version (give it with --measured engine_version=RELEASE, so that an upgrade is seen)")
     unseen = [name for name in server_side if all(getattr(point, name) is None for point in points)]
     if unseen:
-        hint = "" if observed else " (a client cannot see them: add them with -c FILE)"
+        hint = "" if observed or imported.curve.remark else " (a client cannot see them: add them with -c FILE)"
         missing.append(", ".join(unseen) + hint)
     if missing:
         remarks.append(ImportRemark("", f"not told and left out: {', '.join(missing)}"))
@@ -240,6 +242,13 @@ def differences(imported: ImportedCurve, tier: TierPlan) -> list[tuple[str, str,
     for run in (run for load in imported.loads for run in load.runs):
         if run.model and not same_model(run.model, tier.model):
             places.setdefault((f"the model {run.model}", f"model is {tier.model}"), run.location)
+        if run.engine and run.engine != tier.engine:
+            places.setdefault((f"the engine {run.engine}", f"engine is {tier.engine}"), run.location)
+        if run.gpu.partition("_")[0] not in tier.gpu.product.casefold():
+            places.setdefault((f"the GPU {run.gpu}", f"gpu.product is {tier.gpu.product}"), run.location)
+        if run.gpus not in (0, tier.gpu.per_replica):
+            planned = f"gpu.per_replica is {tier.gpu.per_replica}"
+            places.setdefault((f"{run.gpus} GPUs a replica", planned), run.location)
         degree = run.setup.tensor_parallel
         if degree is not None and degree != tier.gpu.tensor_degree:
             planned = f"gpu.{key} is {getattr(tier.gpu, key)}"

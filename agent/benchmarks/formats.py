@@ -1,4 +1,4 @@
-"""Formats of benchmark result files, detected by content: a JSON object, a list of them, or one a line.
+"""Formats of benchmark result files, detected by content: a JSON object, a list of them, one a line, or a table.
 
 A new tool is a module with a model of its run, which recognises its files, and a row of FORMATS.
 """
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent.benchmarks.aiconfigurator import PredictedRun, decode_table, is_table
 from agent.benchmarks.aiperf import ProfileRun
 from agent.benchmarks.guidellm import EntryRun
 from agent.benchmarks.inference_perf import StageRun
@@ -20,7 +21,7 @@ from agent.benchmarks.sglang_bench import SglangRun
 from agent.benchmarks.vllm_bench import VllmRun
 from agent.errors import BenchmarkError, NotAResultError
 
-FORMATS: tuple[type[BenchmarkRun], ...] = (VllmRun, SglangRun, StageRun, EntryRun, ProfileRun)
+FORMATS: tuple[type[BenchmarkRun], ...] = (VllmRun, SglangRun, StageRun, EntryRun, ProfileRun, PredictedRun)
 
 NAMES = tuple(model.tool for model in FORMATS)
 
@@ -57,7 +58,7 @@ def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[No
 
 
 def decode_file(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the objects of a file with their locations: one, or one for each line or list entry.
+    """Return the objects of a file with their locations: one, or one for each line, list entry or row.
 
     Lines are runs of `vllm bench serve --append-result` and SGLang, a list is summary.json of `vllm bench sweep`. Raise
     BenchmarkError if the file is unreadable or truncated, and NotAResultError if it holds no objects.
@@ -70,6 +71,10 @@ def decode_file(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
         raise BenchmarkError(path, f"cannot be read: {error.strerror}") from None
     if not text.strip():
         raise BenchmarkError(path, "is empty")
+    if is_table(text):
+        return decode_table(path, text)
+    if text.startswith("PK"):
+        raise NotAResultError(path, "is an archive, such as raw_data.npz of Dynamo's profiler: not imported")
     if not text.lstrip().startswith(("{", "[")):
         raise NotAResultError(path, "is no JSON")
     lines = [(f"{path}: line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]

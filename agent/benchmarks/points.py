@@ -38,13 +38,13 @@ def set_point(run: BenchmarkRun) -> None:
     clients as requests. The number in the system then falls from all to none, which is not a steady load. Its `loop` is
     None and it keeps only the throughput.
     """
-    if not run.requests:
+    if not run.requests and run.origin == "measured":
         succeeded = f"none of {run.sent} requests" if run.sent else "no request"
         raise NotAResultError(run.location, f"is of a failed run: {succeeded} succeeded")
     for count, what in ((run.failed, "failed"), (run.cut_off, "were cut off")):
         if count > run.requests:
             raise NotAResultError(run.location, f"is of a failed run: {count} of {run.sent} requests {what}")
-    if run.loop == "closed" and (run.clients or 0) > max(1, run.sent - 1):
+    if run.loop == "closed" and run.requests and (run.clients or 0) > max(1, run.sent - 1):
         run.burst = True
     run.remarks += _drop_contradictions(run)
     if run.burst:
@@ -62,7 +62,7 @@ def set_point(run: BenchmarkRun) -> None:
             completed_rps=run.completed_rps,
             concurrency=run.clients if run.loop == "closed" else concurrency,
             requested_rps=run.requested_rps,
-            requests=run.requests,
+            requests=run.requests or None,
             censored=slow and not run.burst,
             prompt_tokens_mean=run.prompt_tokens.mean,
             **latencies,

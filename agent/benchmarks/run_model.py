@@ -89,11 +89,14 @@ class BenchmarkRun(BaseModel):
     load, of an open one their limit. `sent_rps` is the rate the generator reached, if recorded. `burst`: all requests
     were sent at once. `at_once` is the mean number of requests in the system as reported. `itl` are gaps between two
     chunks, `tpot` is per request. Times of day are unix seconds. `source` is the file as named, `location` the file and
-    the place in it. `agent.benchmarks.points` works out the `point`. `remarks` are for readers of the curve.
+    the place in it. `engine`, `gpu`, `gpus` of a replica and the name of the whole `configuration` are of predictions.
+    `agent.benchmarks.points` works out the `point`. `remarks` are for readers of the curve.
     """
 
     tool: ClassVar[str]
     """Name of the tool."""
+    origin: ClassVar[str] = "measured"
+    """How the numbers came about: measured on an engine, or predicted by a planner."""
     local_times: ClassVar[bool] = False
     """Whether the times of day in the file have no zone and are read as UTC."""
     milliseconds: ClassVar[tuple[str, ...]] = ()
@@ -121,6 +124,10 @@ class BenchmarkRun(BaseModel):
     ended_at: Moment = None
     model: Text = ""
     setup: Provenance = UNKNOWN
+    engine: Text = ""
+    gpu: Text = ""
+    gpus: Tally = 0
+    configuration: str = ""
     prompt_tokens: Distribution = NOTHING
     generation_tokens: Distribution = NOTHING
     remarks: list[str] = Field(default_factory=list)

@@ -14,6 +14,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
+from agent.benchmarks.aiconfigurator import select_configuration
 from agent.benchmarks.curves import SETUP, ImportedCurve, ImportRemark, curve_of, differences, remarks_of
 from agent.benchmarks.formats import read_all_results
 from agent.benchmarks.plan_edit import PlanFile, chosen_tier, open_plan, replace_curve, write
@@ -45,12 +46,14 @@ def parameters() -> tuple[click.Parameter, ...]:
         help="result files; all together are one curve",
     )
     seen = "a configuration whose store, or else history (minutes, kept 2 days), saw the engine meanwhile"
+    chosen = "which of a planner's file, by parts of its name: 'tp4pp1, kvcache fp8'"
     measured = f"what was measured, where no file tells it: {', '.join(MEASURED)}; may be given several times"
     return (
         files,
         option("--into", "PLAN", "write the curve into this plan; without it, it is printed", PATH),
         tier_option("the tier that was measured; default the plan's only one"),
         option("-c --config", "FILE", seen, click.Path()),
+        option("--configuration", "PARTS", chosen, default=""),
         option("--measured", "KEY=VALUE", measured, multiple=True),
     )
 
@@ -76,6 +79,7 @@ def run(options: SimpleNamespace) -> int:
 
 def _imported(options: SimpleNamespace, tier: str | None) -> ImportedCurve:
     runs, errors = read_all_results(options.files)
+    runs = select_configuration(runs, options.configuration)
     remarks = [ImportRemark(source=str(error.path), text=f"{error.text}; left out") for error in errors]
     kind = None
     if options.config is not None:
@@ -119,10 +123,11 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name
     head, notes = _comments(imported)
     text, edited = replace_curve(plan, name, imported.curve, head=head, notes=notes)
     tier = edited.tiers[name]
+    kind = imported.curve.origin or "measured"
     refused = tuple(
-        f"{where}: measured {measured}, tiers.{name}.{planned}: nothing was written. Correct the plan, or name the tier "
-        "that was measured"
-        for where, measured, planned in differences(imported, tier)
+        f"{where}: {kind} {imported_value}, tiers.{name}.{planned}: nothing was written. Correct the plan, or name the tier "
+        f"that was {kind}"
+        for where, imported_value, planned in differences(imported, tier)
     )
     if refused:
         raise ConfigError(refused)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
@@ -98,7 +98,10 @@ class CapacityFactor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """One tier under one release and precision. `factors` are means over the load bins, weighted by their requests."""
+    """One tier under one release and precision. `factors` are means over the load bins, weighted by their requests.
+
+    `predicted_by`: a benchmark measured the plan's curve, or a planner computed it.
+    """
 
     tier: str
     model: str
@@ -116,6 +119,7 @@ class Calibration:
     bins: tuple[CalibrationBin, ...]
     factors: Mapping[str, Factor]
     capacity: CapacityFactor | None
+    predicted_by: Literal["benchmark", "planner"] = "benchmark"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +183,7 @@ def calibrate(context: TierContext, release: str, precision: str, binned: Sequen
         bins=bins,
         factors=_average_factors(bins),
         capacity=_compare_capacity(context),
+        predicted_by="planner" if curve.written.remark else "benchmark",
     )
 
 

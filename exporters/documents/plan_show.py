@@ -41,7 +41,8 @@ def show(plan: Plan, name: str) -> str:
     curve, point = Curve.from_plan(tier), operating_point(tier)
     parts: list[RenderableType] = [name, text_grid(_head_rows(tier))]
     if tier.curve is not None:
-        parts += ["", "Measured curve of one replica", _curve_grid(tier.curve), text_grid(_evidence_rows(tier.curve))]
+        origin = "Predicted" if tier.curve.remark else "Measured"
+        parts += ["", f"{origin} curve of one replica", _curve_grid(tier.curve), text_grid(_evidence_rows(tier.curve))]
     if tier.pools == ("mixed",):
         parts += ["", "Operating point of one replica", text_grid(_point_rows(tier, curve, point))]
     else:

@@ -57,7 +57,8 @@ class Section:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePart:
     """Curve of a replica. `headroom` is 1 less the peak's share of what the planned replicas can take: 0.2 is a fifth
-    left. `days` is the range of the production points, which ends at `until`: the days that `usable` rests on.
+    left. `days` is the range of the production points, which ends at `until`: the days that `usable` rests on. `remark` is
+    on a predicted curve.
     """
 
     days: float
@@ -69,6 +70,7 @@ class CurvePart:
     benchmark_refuted: bool
     headroom: float | None
     lengths: str
+    remark: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

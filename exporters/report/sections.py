@@ -219,7 +219,10 @@ def _curve(tier: TierReport, report: Report) -> Section:
     ]
     head = ("load", "TTFT P99", "benchmark", "TPOT P99", "SLO")
     table = Table(head, tuple(rows)) if rows else None
-    return Section(title="Capacity of a replica", text=(curve_sentence(tier),), table=table, picture=picture)
+    text = [curve_sentence(tier)]
+    if tier.curve.remark:
+        text.append(f"{tier.curve.remark.capitalize()}.")
+    return Section(title="Capacity of a replica", text=tuple(text), table=table, picture=picture)
 
 
 def curve_sentence(tier: TierReport) -> str:

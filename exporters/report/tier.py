@@ -174,6 +174,7 @@ def _curve(resize: Resize) -> CurvePart:
         benchmark_refuted=is_benchmark_refuted(resize),
         headroom=1 - peak / (fleet.instances * usable.rps) if fleet and usable and peak else None,
         lengths=lengths_words(measured, context.basis),
+        remark=context.curve.written.remark if context.curve else "",
     )
 
 

@@ -194,7 +194,7 @@ def _report_tail(of: BenchmarkComparison, tail: Tail, status: Status, certainty:
     healthy = f"{allowed * 100:g}% is allowed"
     end = (reason or healthy) if status is Status.OK else p99
     sentence = f"{number(share, 'ratio')} of {counted} exceed {factor} the benchmark's {word} P99; {end}"
-    details = (f"{n:,.0f} {counted}, {bounds}", healthy, p99)
+    details = (f"{n:,.0f} {counted}, {bounds}", healthy, p99, of.curve.written.remark)
     return context.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
@@ -258,7 +258,7 @@ def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
         if is_off and context.rule.signal == "prefix_hit_ratio":
             reason = "no prompt was looked up in the prefix cache: is prefix caching on?"
         planned = Reading(value=expected, low=lower, high=upper, n=weight)
-        details = (f"{points * 100:.0f} points below are allowed", reason)
+        details = (f"{points * 100:.0f} points below are allowed", reason, of.curve.written.remark)
         return context.verdict(status, certainty, exact_reading(observed, weight), planned, sentence, details=details)
 
     exceeds = observed < expected - points

@@ -377,7 +377,8 @@ def _measure_time(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
         bound = "" if is_open or most <= usual else f" (at most {number(most, 'seconds')})"
         sentence = f"Requests stay {time / usual:.1f}x as long as in the benchmark; up to {factor:g}x is representative"
         wanted = f"{number(usual, 'seconds')} at this load{bound}"
-        details = (f"{number(time, 'seconds')} in the system, benchmark {wanted}", f"{requests:,.0f} requests", reason)
+        compared = f"{number(time, 'seconds')} in the system, benchmark {wanted}"
+        details = (compared, f"{requests:,.0f} requests", reason, of.curve.written.remark)
         planned = Reading(value=usual, low=0.0, high=None if is_open else most, n=requests)
         return context.verdict(status, certainty, exact_reading(time, requests), planned, sentence, details=details)
 

@@ -212,9 +212,7 @@ class Curve:
         return f"{in_system:.4g} requests in the system are more than the benchmark's highest, {top:.4g}{origin}"
 
     def _saturated(self, bin: int) -> bool:
-        if bin == 0:
-            return False
-        return self.points[bin].completed_rps < self.points[bin - 1].completed_rps * (1 + SATURATED_GAIN)
+        return bin > 0 and self.points[bin].completed_rps < self.points[bin - 1].completed_rps * (1 + SATURATED_GAIN)
 
     def _stretch(self, place: int) -> tuple[int, int]:
         """Return the first and last point of the saturated stretch around a point."""

@@ -156,7 +156,9 @@ def bin_window(window: Window, curve: Curve | None, replica: str | None, bin: in
     if counted is not None and len({curve.place(rps, end)[0] for end in (counted.minimum, counted.maximum)}) > 1:
         # The bounds of Little's law leave open where it lies.
         return placed
-    if beyond and in_system is not None and _by_few_samples(window):
+    running = window.gauges.get(IN_SYSTEM[0])
+    is_rare = counted is None and running is not None and running.seconds > BURST_SECONDS * running.samples
+    if beyond and in_system is not None and is_rare:
         # One sample of n requests has a standard deviation of sqrt(n) (Poisson): one of them is allowed.
         place, beyond = curve.place(rps, max(0.0, in_system - math.sqrt(in_system)))
     return replace(placed, bin=place, beyond=beyond)
@@ -175,14 +177,6 @@ def _in_system(window: Window) -> float | None:
     if sampled is None:
         return counted.mean
     return (counted.integral + sampled * gauges[0].seconds) / (counted.seconds + gauges[0].seconds)
-
-
-def _by_few_samples(window: Window) -> bool:
-    """Return whether rare gauge samples are the only source of the requests in the system."""
-    running = window.gauges.get(IN_SYSTEM[0])
-    if running is None or IN_SYSTEM_BY_LITTLE in window.gauges:
-        return False
-    return running.seconds > BURST_SECONDS * running.samples
 
 
 @dataclass(frozen=True)
@@ -234,12 +228,11 @@ def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
 
     It adds them all at once: bin after bin would take most of a report's time.
     """
-    grouped: dict[tuple[float, str], list[Window]] = {}
-    for part in binned:
-        grouped.setdefault((part.window.middle // HOUR_SECONDS, part.replica or ""), []).append(part.window)
+    grouped = windows.group_by(binned, lambda part: (part.window.middle // HOUR_SECONDS, part.replica or ""))
+    sums = {key: windows.sum_windows(part.window for part in grouped[key]) for key in sorted(grouped)}
     return tuple(
-        BinnedWindow(replica=key[1] or None, window=windows.sum_windows(grouped[key]), rps=None, in_system=None)
-        for key in sorted(grouped)
+        BinnedWindow(replica=replica or None, window=whole, rps=None, in_system=None)
+        for (_, replica), whole in sums.items()
     )
 
 
@@ -278,12 +271,12 @@ def mark_backlog(binned: BinnedWindow, before: BinnedWindow | None) -> BinnedWin
     left = before.leftover if before is not None else 0.0
     if min(left, queue.maximum) < QUEUE:
         return binned
-    return replace(
-        binned,
-        bin=None,
-        backlog=f"{left:.0f} requests that an overload had left waiting were worked off",
-        leftover=max(0.0, min(left - _begun(binned.window), queue.maximum)),
-    )
+    first = binned.window.histograms.get("ttft_seconds")
+    # First tokens, or finished requests if the engine has no TTFT.
+    begun = math.fsum(p.n for p in first) if first else binned.window.counters.get("requests_finished", 0.0)
+    leftover = max(0.0, min(left - begun, queue.maximum))
+    backlog = f"{left:.0f} requests that an overload had left waiting were worked off"
+    return replace(binned, bin=None, backlog=backlog, leftover=leftover)
 
 
 WAITING = ("requests_waiting_capacity", "requests_waiting")
@@ -314,19 +307,17 @@ def _growing(binned: BinnedWindow, queue: GaugeSum, before: BinnedWindow | None)
     return f"{arrived}, {finished:,.0f} finished, and the queue grew to {queue.maximum:.0f}"
 
 
-def _begun(window: Window) -> float:
-    """Return the requests with a first token, or the finished ones if the engine has no TTFT."""
-    parts = window.histograms.get("ttft_seconds")
-    return math.fsum(p.n for p in parts) if parts else window.counters.get("requests_finished", 0.0)
-
-
 def describe_growth(binned: Sequence[BinnedWindow], now: float) -> str | None:
     """Return a sentence about a queue of one replica that grew over the whole hold, or "" (DESIGN 3.4).
 
     In every third more arrived than finished and more waited than before. The last third has twice the first's queue: a
     busy queue fluctuates less. None if the queue is not known in every third: growth cannot be excluded.
     """
-    thirds = _thirds(binned, now)
+    start = min((s.window.start for s in binned), default=now)
+    seconds = max(now - start, 1e-9)
+    thirds: list[list[BinnedWindow]] = [[], [], []]
+    for sample in binned:
+        thirds[min(2, int((sample.window.middle - start) / seconds * 3))].append(sample)
     first, second, third = map(mean_waiting, thirds)
     if first is None or second is None or third is None:
         return None
@@ -336,15 +327,6 @@ def describe_growth(binned: Sequence[BinnedWindow], now: float) -> str | None:
     if not first < second < third or min(more) <= 0:
         return ""
     return f"more requests arrive than finish: {first:.1f}, {second:.1f}, then {third:.1f} were waiting"
-
-
-def _thirds(binned: Sequence[BinnedWindow], now: float) -> list[list[BinnedWindow]]:
-    start = min((s.window.start for s in binned), default=now)
-    seconds = max(now - start, 1e-9)
-    thirds: list[list[BinnedWindow]] = [[], [], []]
-    for sample in binned:
-        thirds[min(2, int((sample.window.middle - start) / seconds * 3))].append(sample)
-    return thirds
 
 
 def mean_waiting(binned: Sequence[BinnedWindow]) -> float | None:

@@ -218,11 +218,17 @@ class Provenance(_PlanSection):
 class BenchmarkCurve(_PlanSection):
     """Steps 7 and 10 (guide 9.1): the sweep of one replica in its final configuration."""
 
+    origin: Literal["measured", "predicted"] | None = optional_key("Engine or planner; null: measured.")
     loop: Literal["open", "closed"] | None = optional_key("open: arrivals at a rate. closed: clients wait for answers.")
     gpu_utilization_kind: UtilizationKind | None = optional_key("What gpu_utilization means; only like is compared.")
     source: Annotated[tuple[Text, ...], Field(strict=False)] = Field((), description="Files the points came from.")
     measured: Provenance | None = optional_key("What was benchmarked, for comparison with what runs.")
     points: Annotated[tuple[Point, ...], Field(strict=False, min_length=1)] = Field(description="In any order.")
+
+    @property
+    def remark(self) -> str:
+        """Return the remark on a predicted curve, "" for a measured one."""
+        return "the curve is predicted: no engine has run it" if self.origin == "predicted" else ""
 
     def contradictions(self) -> Contradictions:
         """Yield loads that are given twice: their place on the curve is ambiguous."""
@@ -382,9 +388,9 @@ def plan_version(tier: TierPlan) -> str:
     """Return twelve hexadecimal digits that change with the tier's plan.
 
     Key order, written defaults and optional keys of later releases do not change them. Neither do `architecture`,
-    which only checks read, and `curve.measured`: where a curve came from moves none of its points.
+    which only checks read, and `curve.measured` and `origin`: where a curve came from moves none of its points.
     """
-    unread: Any = {"architecture": True, "curve": {"measured"}}
+    unread: Any = {"architecture": True, "curve": {"measured", "origin"}}
     content = tier.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=unread)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -235,7 +235,8 @@ def select_comparable(
     if curve is None:
         return context.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
     if promised is None and all(getattr(point, context.rule.signal) is None for point in curve.points):
-        return context.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {context.rule.signal}")
+        text = f"the benchmark has no {context.rule.signal}"
+        return context.unknown(Gap.NOT_IN_PLAN, "; ".join(filter(None, (text, curve.written.remark))))
     for family in families:
         if not any(family in s.window.histograms or family in s.window.counters for s in context.binned):
             return context.unmeasured(family)

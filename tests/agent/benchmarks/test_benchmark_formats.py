@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from paths import SHARED, TESTS
+from predicted_samples import predicted_row
 from result_files import read_results
 
 from agent.benchmarks.formats import NAMES
@@ -60,6 +61,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "start_time": "2026-06-17T16:08:57",
         "input_config": {"phases": [{"name": "profiling", "type": "concurrency", "concurrency": 4}]},
     },
+    "aiconfigurator": predicted_row(),
 }
 
 
@@ -93,7 +95,7 @@ def test_content_tells_the_format(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["{}", '{"backend": "vllm"}', '{"benchmarks": []}'])
 def test_unknown_object_names_the_tools(tmp_path: Path, content: str) -> None:
-    said = "is no benchmark result that sizewatch reads (vllm-bench, sglang-bench, inference-perf, guidellm, aiperf)"
+    said = f"is no benchmark result that sizewatch reads ({', '.join(SAMPLES)})"
     assert refusal(written(tmp_path, content)) == said
 
 

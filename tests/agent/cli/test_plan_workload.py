@@ -52,8 +52,8 @@ def requests_of(files: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_every_result_format_has_its_load_generator() -> None:
-    """But SGLang's own: `vllm bench serve` loads its engines as well. inference-perf replays no trace."""
-    assert set(LOAD_GENERATORS) == set(NAMES) - {"sglang-bench", "inference-perf"}
+    """But SGLang's own: vLLM's loads its engines as well. inference-perf replays no trace, AIConfigurator loads nothing."""
+    assert set(LOAD_GENERATORS) == set(NAMES) - {"sglang-bench", "inference-perf", "aiconfigurator"}
 
 
 @pytest.mark.parametrize("tool", LOAD_GENERATORS)

@@ -1,0 +1,183 @@
+"""Reader of AIConfigurator's `pareto.csv` and `best_config_topn.csv` (ai-dynamo/aiconfigurator, 0.4 to 0.12).
+
+A row is a load of one replica in one configuration, as a model predicts it: no engine has run it. Times are means, in
+milliseconds. `seq/s` are completed requests per second, `concurrency` the requests in the system.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from pydantic import model_validator
+
+from agent.benchmarks.run_model import BenchmarkRun, Measured, file_places
+from agent.errors import BenchmarkError, ConfigError
+
+COLUMNS = frozenset({"isl", "osl", "ttft", "tpot", "concurrency", "tokens/s/gpu"})
+"""Columns that every table of AIConfigurator has."""
+
+NO_CURVE = {
+    "phase": "attention and feed-forward layers apart (AFD)",
+    "(p)tp": "prefill and decode apart (disagg)",
+    "(a)workers": "workers with a pool of encoders (EPD)",
+    "generation_latency": "one batch without arrivals (static)",
+    "prefill_isl": "prefill alone (Dynamo's profiler)",
+    "z_itl": "decode alone (Dynamo's profiler)",
+}
+"""Results that are no load of whole requests on one replica, by a key that only they have."""
+
+DEGREES = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "dp": "data_parallel"}
+FORMATS = ("gemm", "kvcache", "fmha", "moe", "comm")
+LENGTHS = ("isl", "osl", "prefix")
+NUMBERS = ("seq_per_s", "concurrency", "ttft", "tpot", "request_latency", "num_total_gpus", *LENGTHS, *DEGREES)
+
+MEANS = "predicted means of TTFT and TPOT stand as their P50; no P99 is predicted, so give operating_point by hand"
+
+INCLUSIVE = 0.01
+"""Share of the request's time by which TTFT and TPOT may miss it."""
+
+
+class PredictedRun(BenchmarkRun):
+    """One row. Its `requests` are 0: nothing was measured."""
+
+    model_config = file_places(
+        completed_rps="seq_per_s",
+        requests="requests",
+        clients="concurrency",
+        latency="latency",
+        ttft="ttft",
+        tpot="tpot",
+        isl="isl",
+        osl="osl",
+        prefix="prefix",
+        gpus="num_total_gpus",
+        **{name: name for name in ("model", "setup", "engine", "gpu", "configuration")},
+    )
+    tool: ClassVar[str] = "aiconfigurator"
+    origin: ClassVar[str] = "predicted"
+    milliseconds: ClassVar[tuple[str, ...]] = ("latency", "ttft", "tpot")
+
+    isl: Measured = None
+    osl: Measured = None
+    prefix: Measured = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_field(cls, data: Any) -> Any:
+        """Return the row with numbers, the setup and a name of the configuration. Refuse what is no curve."""
+        for key, what in NO_CURVE.items():
+            if key in data:
+                raise ValueError(f"is of {what}; a curve is of whole requests on one replica (agg): not imported")
+        row = {str(column).replace("/", "_per_"): value for column, value in data.items()}
+        row |= {column: _number(row.get(column)) for column in NUMBERS}
+        degrees = {name: row[column] for column, name in DEGREES.items()}
+        version = row.get("version") or ""
+        parts = (
+            f"{row.get('backend')} {version}",
+            row.get("system"),
+            row.get("parallel"),
+            *(f"{column} {row.get(column)}" for column in (*FORMATS, *LENGTHS)),
+        )
+        return {
+            **row,
+            "requests": 0,
+            "latency": {"mean": row["request_latency"]},
+            "ttft": {"mean": row["ttft"], "p50": row["ttft"]},
+            "tpot": {"mean": row["tpot"], "p50": row["tpot"]},
+            "setup": {**degrees, "engine_version": version or None},
+            "engine": row.get("backend"),
+            "gpu": row.get("system"),
+            "configuration": ", ".join(map(str, parts)),
+            "remarks": [],
+        }
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        self.set_loop()
+        self.prompt_tokens = self.prompt_tokens.model_copy(update={"mean": self.isl})
+        self.generation_tokens = self.generation_tokens.model_copy(update={"mean": self.osl})
+        # `tokens/s` leaves out the first token of each request.
+        self.output_tokens_per_second = self.completed_rps * (self.osl or 0.0) or None
+        if self.prefix and self.isl:
+            self.prefix_hit_ratio = self.prefix / self.isl
+        first, each = self.ttft.mean, self.tpot.mean
+        if first and each and self.osl:
+            seconds = first + each * (self.osl - 1)
+            whole = self.latency.mean or seconds
+            if abs(seconds - whole) > INCLUSIVE * whole:
+                raise ValueError(
+                    f"has a TPOT that does not fit: TTFT + TPOT x (osl - 1) is {seconds:.4g} s, request_latency "
+                    f"{whole:.4g} s; run AIConfigurator without --inclusive-tpot"
+                )
+            self.latency = self.latency.model_copy(update={"mean": whole})
+        self.remarks += [f"predicted for {self.configuration}", MEANS]
+        return self
+
+    @classmethod
+    def recognises(cls, data: Mapping[str, Any]) -> bool:
+        """Return whether the columns are AIConfigurator's, or the keys those of Dynamo's profiler."""
+        return data.keys() >= COLUMNS or not data.keys().isdisjoint(("prefill_isl", "z_itl"))
+
+
+def _number(value: Any) -> Any:
+    """Return the number of a cell: whole ones as int, None for an empty cell. Other text stays, to be refused."""
+    try:
+        number = float(value) if value else None
+    except (TypeError, ValueError, OverflowError):
+        return value
+    return int(number) if number is not None and number.is_integer() else number
+
+
+def is_table(text: str) -> bool:
+    """Return whether the first line has AIConfigurator's columns."""
+    return set(text.partition("\n")[0].strip().split(",")) >= COLUMNS
+
+
+def decode_table(path: Any, text: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the rows of a table with their locations. Raise BenchmarkError where it is no valid CSV."""
+    reader = csv.DictReader(io.StringIO(text), restkey="")
+    try:
+        return [(f"{path}: line {reader.line_num}", row) for row in reader]
+    except csv.Error as error:
+        raise BenchmarkError(path, f"is no valid CSV ({error})") from None
+
+
+def select_configuration(runs: Sequence[BenchmarkRun], wanted: str) -> list[BenchmarkRun]:
+    """Return the measured runs, and those predicted for the one configuration whose parts begin as `wanted`.
+
+    Raise BenchmarkError that lists the configurations where several fit or none, in what they differ.
+    """
+    names = {run.configuration: run.source for run in runs if run.configuration}
+    if not names:
+        if wanted:
+            raise ConfigError(("--configuration: no file has configurations to choose from",))
+        return list(runs)
+    beginnings = wanted.split(",")
+    fitting = [name for name in names if _has_parts(name, beginnings)]
+    if len(fitting) == 1:
+        return _keep_best([run for run in runs if run.configuration in ("", fitting[0])])
+    common = set.intersection(*(set(name.split(", ")) for name in names))
+    listed = [", ".join(part for part in name.split(", ") if part not in common) for name in fitting or names]
+    held = f"{len(fitting)} configurations fit" if fitting else "no configuration fits"
+    text = f"{held}, and a curve is of one: choose with --configuration PARTS: {'; '.join(listed)}"
+    raise BenchmarkError(next(iter(names.values())), text)
+
+
+def _keep_best(runs: Sequence[BenchmarkRun]) -> list[BenchmarkRun]:
+    """Return one row of each predicted load, the one with the most requests per second, and all measured runs.
+
+    Rows of one load differ in the prompt tokens that a step may take.
+    """
+    best: dict[float | None, BenchmarkRun] = {}
+    for run in runs:
+        if run.configuration and run.completed_rps > best.setdefault(run.clients, run).completed_rps:
+            best[run.clients] = run
+    return [run for run in runs if not run.configuration or run is best[run.clients]]
+
+
+def _has_parts(name: str, beginnings: Sequence[str]) -> bool:
+    parts = name.split(", ")
+    return all(any(part.startswith(beginning.strip()) for part in parts) for beginning in beginnings)
