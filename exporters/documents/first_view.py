@@ -17,7 +17,7 @@ from rules.telemetry.wording import format_count, quantity
 from rules.verdicts.context import read_plan_value
 from rules.verdicts.rule import Severity
 
-TIERS_SHOWN, NAMED = 3, 3
+TIERS_SHOWN, NAMED = 3, 2
 """Maximum number of tiers, and of findings and rules by name in each row: all fits one screen."""
 
 ROWS: Mapping[str, Mapping[str, str]] = {
@@ -104,7 +104,7 @@ def _describe_rules(tier: TierStatus) -> Iterator[list[str]]:
     hidden = {unknown.rule for unknown in tier.unknowns if unknown.reason is Gap.NOT_EXPOSED}
     yield ["judged", _count_rules(judged)]
     yield ["waiting", f"{_count_rules(RULES.keys() - judged - without - hidden)} for minutes of data, some for days"]
-    yield ["a plan", f"{_count_rules(without - judged)} need more of it: see `plan check`"]
+    yield ["a plan", f"missing parts of it stop {_count_rules(without - judged)}: see `plan check`"]
 
 
 def _count_rules(names: Set[str]) -> str:
