@@ -44,6 +44,13 @@ class Quality:
     blind: tuple[UnknownPeriod, ...]
 
 
+GONE = "Is it gone? Then take it out of the plan."
+
+PARTS = (
+    "Lengths and the comparison with the benchmark are of the last 7 days, the curve is of the 7 days to midnight "
+    "(UTC), the rest is of the whole time."
+)
+
 NEARLY = 0.98
 """Share of time from which a period counts as fully seen. A scrape or two are always missed."""
 
@@ -101,21 +108,11 @@ def _remarks(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
         return
     began, last = _new_since(past), _gone_since(seen)
     if last is not None:
-        yield (
-            f"not seen since {instant(last, zone)}",
-            (
-                f"Nothing of this tier was seen since {instant(last, zone)}: what is said of it ends there. "
-                "Is it gone? Then take it out of the plan."
-            ),
-        )
+        text = f"Nothing of this tier was seen since {instant(last, zone)}: what is said of it ends there. {GONE}"
+        yield f"not seen since {instant(last, zone)}", text
     if began is not None:
-        yield (
-            f"new since {instant(began, zone)}",
-            (
-                f"The tier was first seen on {instant(began, zone)} and never in as long a time before: it is new since then, "
-                "or nobody watched it."
-            ),
-        )
+        text = f"The tier was first seen on {instant(began, zone)} and never in as long a time before: it is new."
+        yield f"new since {instant(began, zone)}", text
     if known < NEARLY * hours:
         text = seen_words(known, hours)
         yield f"seen for {text} only", f"Only {text} were seen{_longest_hole(seen, zone)}."
@@ -129,13 +126,7 @@ def _remarks(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
         yield "", clock
     # A week in which the clock was set back has an extra hour.
     if seen.until - seen.since > RECENT_SECONDS + HOUR:
-        yield (
-            "",
-            (
-                "Lengths and the comparison with the benchmark are of the last 7 days, the curve is of the 7 days to midnight "
-                "(UTC), the rest is of the whole time."
-            ),
-        )
+        yield "", PARTS
     if seen.minutes == 0:
         yield "", "Arrivals are not in the history: peak and average are not known."
 
@@ -163,9 +154,7 @@ def _vanished(past: TierPast, zone: str) -> str:
     seen = past.resize.seen
     text = f"Nothing of this tier was seen from {instant(seen.since, zone)} to {instant(seen.until, zone)}"
     if past.before is not None and past.before.covered_seconds > 0:
-        return (
-            f"{text}; it was last seen at {instant(past.before.end, zone)}. Is it gone? Then take it out of the plan."
-        )
+        return f"{text}; it was last seen at {instant(past.before.end, zone)}. {GONE}"
     return f"{text}, nor in as long a time before. Was sizewatch running, and does the tier have targets?"
 
 
@@ -213,9 +202,9 @@ def clock_change(since: float, until: float, zone: str) -> str:
         moved = (after - before).total_seconds()
         if moved:
             which, twice = ("forward", "is missing") if moved > 0 else ("back", "comes twice")
-            rows.append(
-                f"The clock in {zone} was set {which} by {format_duration(abs(moved))} on "
-                f"{format_local(t, zone, '%a %d %b')}: an hour of that night {twice} in the hours of the "
-                "week, which are by that clock; rates are not affected."
+            day = format_local(t, zone, "%a %d %b")
+            text = (
+                f"The clock in {zone} was set {which} by {format_duration(abs(moved))} on {day}: an hour of that night"
             )
+            rows.append(f"{text} {twice} in the hours of the week; rates are not affected.")
     return " ".join(rows)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from exporters.render.text import format_duration, format_local
+from exporters.render.text import copy_fields, format_duration, format_local
 from exporters.report.inputs import TierPast
 from exporters.report.wording import instant, money
 from rules.catalogue.registry import BY_NAME as RULES
@@ -115,19 +115,8 @@ def _incident_row(incident: Incident) -> IncidentRow:
         SymptomRow(rule=rule, times=len(findings), started_at=findings[0].started_at)
         for rule, findings in incident.symptoms.items()
     ]
-    return IncidentRow(
-        id=incident.id,
-        root=incident.root.rule,
-        severity=incident.severity,
-        started_at=incident.started_at,
-        ended_at=incident.ended_at,
-        sentence=incident.sentence,
-        action=incident.action,
-        symptoms=tuple(symptoms),
-        missed=incident.missed,
-        replicas=incident.replicas,
-        idle=incident.idle,
-    )
+    same = ("id", "severity", "started_at", "ended_at", "sentence", "action", "missed", "replicas", "idle")
+    return IncidentRow(root=incident.root.rule, symptoms=tuple(symptoms), **copy_fields(incident, *same))
 
 
 def _title(rule: str) -> str:
@@ -167,11 +156,14 @@ def _often(finding: FindingRow | None) -> str:
 
 
 def _incident_text(incident: IncidentRow, zone: str, currency: str) -> str:
-    text = f"{SEVERITY_WORDS[incident.severity]}, {_when(incident, zone)}: {incident.sentence}."
-    named = [
-        f"{_title(row.rule)} ({format_local(row.started_at, zone, '%d %b %H:%M')})"
-        for row in incident.symptoms[:MOST_SYMPTOMS]
-    ]
+    lasted = "not over"
+    if incident.ended_at is not None:
+        lasted = f"for {format_duration(incident.ended_at - incident.started_at)}"
+    begin = instant(incident.started_at, zone)
+    text = f"{SEVERITY_WORDS[incident.severity]}, {begin}, {lasted}: {incident.sentence}."
+    named = []
+    for row in incident.symptoms[:MOST_SYMPTOMS]:
+        named.append(f"{_title(row.rule)} ({format_local(row.started_at, zone, '%d %b %H:%M')})")
     more = len(incident.symptoms) - len(named)
     named += [f"{more} more"] if more else []
     text += f" Symptoms: {', '.join(named)}." if named else ""
@@ -232,13 +224,6 @@ def _finding_row(ordered: Sequence[Finding], past: TierPast) -> FindingRow:
     )
 
 
-def _when(incident: IncidentRow, zone: str) -> str:
-    lasted = "not over"
-    if incident.ended_at is not None:
-        lasted = f"for {format_duration(incident.ended_at - incident.started_at)}"
-    return f"{instant(incident.started_at, zone)}, {lasted}"
-
-
 def _last_end(spans: Iterable[Finding | ExternalAlert]) -> float | None:
     """Return the last end, None while one lasts."""
     ends = [math.inf if span.ended_at is None else span.ended_at for span in spans]
@@ -281,20 +266,23 @@ def restarts(past: TierPast) -> tuple[RestartRow, ...]:
     for name, group in group_by(events, lambda event: event.replica or "").items():
         times = [event.t for event in group]
         timed = [silent[name, t] for t in times if (name, t) in silent]
-        unseen, untimed = math.fsum(timed), len(times) - len(timed)
-        rows.append(_restart_row(name, len(times), unseen, untimed, times))
+        rows.append(
+            RestartRow(
+                replica=name,
+                times=len(times),
+                first=min(times),
+                last=max(times),
+                unseen_seconds=math.fsum(timed),
+                untimed=len(times) - len(timed),
+            )
+        )
     rows.sort(key=lambda row: (-row.times, row.replica))
     total = past.resize.seen.total
     counted = round(total.counters.get("restarts", 0.0)) if total is not None else 0
     more = counted - sum(row.times for row in rows)
     if more > 0:
-        rows.append(_restart_row("", more, 0.0, more, ()))
+        rows.append(RestartRow(replica="", times=more, first=None, last=None, unseen_seconds=0.0, untimed=more))
     return tuple(rows)
-
-
-def _restart_row(replica: str, times: int, unseen: float, untimed: int, at: Sequence[float]) -> RestartRow:
-    first, last = min(at, default=None), max(at, default=None)
-    return RestartRow(replica=replica, times=times, first=first, last=last, unseen_seconds=unseen, untimed=untimed)
 
 
 def restart_line(rows: Sequence[RestartRow]) -> str:

@@ -32,11 +32,13 @@ def report_markdown(report: Report) -> str:
 def _section(section: Section) -> Iterator[str]:
     yield f"{'#' * section.level} {section.title}"
     for line in section.text:
-        if isinstance(line, str):
-            yield from ("", line)
-        else:
-            yield from (f"- {line[0]}", *(f"  - {below}" for below in line[1:]))
-    if section.table:
+        yield from ("", line)
+    if section.entries:
+        yield ""
+    for entry, *below in section.entries:
+        yield f"- {entry}"
+        yield from (f"  - {line}" for line in below)
+    if section.table and section.table.rows:
         yield from ("", table(section.table.head, section.table.rows))
     yield ""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from exporters.render.text import describe_gap, format_duration
+from exporters.render.text import copy_fields, describe_gap, format_duration
 from exporters.report.data_quality import NEARLY
 from exporters.report.findings import total_duration
 from exporters.report.inputs import TierPast
@@ -29,7 +29,7 @@ from rules.verdicts.verdict import FIRING, SEVERITY, Unknown, Verdict
 
 NOT_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
 
-NO_SLO = "no SLO in the plan"
+NO_SLO = "no SLO"
 
 HOLDS_NOTHING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED, Gap.OUTSIDE_BENCHMARK})
 """Gaps of a rule that say nothing of a row which another rule judged (DESIGN 3.23)."""
@@ -123,18 +123,13 @@ def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
     if target.text == NO_SLO and not judged.rule and judged.status == "ok":
         judged = replace(UNJUDGED, sentence="not judged without an SLO")
     return MonitoredValue(
-        key=row.key,
-        title=row.title,
-        unit=row.unit,
         target=target,
-        rules=row.rules,
         observed=observed,
         meets_target=target.is_met(observed),
         before=before,
         change=_change(row.key, observed, before),
-        status=judged.status,
-        certainty=judged.certainty,
-        sentence=judged.sentence,
+        **copy_fields(row, "key", "title", "unit", "rules"),
+        **copy_fields(judged, "status", "certainty", "sentence"),
     )
 
 
@@ -261,10 +256,13 @@ def _usable(context: TierContext) -> Target:
 
 _BUSY = _target("{}-{} % while serving", "GpuComputeLow.below", "GpuSaturated.target")
 _KV = _target("{}-{} %", "KvCacheUnderused.below", "KvCacheNearCeiling.above")
+_EVICTED = _target("below {} %", high="KvEviction.warning")
+_EVICTED_NOW = _target("below 0.05 a second", high=0.05)
+_ACCEPTED = _target("above {} %", "SpeculationAcceptanceLow.below")
 _FLEET = _target("{}-{} %", "UtilizationTrap.target", "NoHeadroom.target")
 _HITS = _planned("planned {}", "workload.prefix_hit_ratio", "ratio", "depends on the workload", is_limit=False)
 _ADAPTERS = _planned("up to {} (max_adapters)", "lora.max_adapters", "", "not in the plan")
-_ENERGY = _planned("planned {}", "cost.joules_per_generated_token", "joules_per_token", "not planned", is_limit=False)
+_ENERGY = _planned("planned {}", "cost.joules_per_generated_token", "joules_per_token", "", is_limit=False)
 _STEADY, _LINK, _SLO, _ZERO = (
     _target(words) for words in ("not rising", "below the link's rate", "within the SLO", "near zero")
 )
@@ -277,21 +275,11 @@ ROWS: tuple[MonitoringRow, ...] = tuple(
         ("adapters_active", "Active adapters (LoRA)", _ADAPTERS, "AdapterCachePressure"),
         ("adapter_evictions_per_second", "Adapter evictions", _ZERO, "AdapterCachePressure"),
         ("kv_utilization", "KV cache in use, on average", _KV, "KvCacheCascade KvCacheNearCeiling KvCacheUnderused"),
-        (
-            "eviction_rate",
-            "KV evictions a request",
-            _target("below {} %", high="KvEviction.warning"),
-            "KvEviction EvictionDivergence",
-        ),
-        (
-            "evictions_per_running_request_per_second",
-            "KV evictions an active request and second",
-            _target("below 0.05 a second", high=0.05),
-            "",
-        ),
+        ("eviction_rate", "KV evictions a request", _EVICTED, "KvEviction EvictionDivergence"),
+        ("evictions_per_running_request_per_second", "KV evictions an active request", _EVICTED_NOW, ""),
         ("fleet_utilization", "Fleet utilisation, on average", _FLEET, "UtilizationTrap NoHeadroom"),
         ("prefix_hit_ratio", "Prefix cache hits", _HITS, "PrefixHitLow PrefixHitDivergence PrefixRoutingBroken"),
-        ("prefix_reuse_ratio", "Prefill avoided by reuse", _target("as much as the prompts share"), ""),
+        ("prefix_reuse_ratio", "Prefill avoided by reuse", _target(""), ""),
         ("kv_transfer_p99_seconds", "KV transfer P99", _STEADY, "KvTransferSlow"),
         ("kv_offload_load_mean_seconds", "KV offload: mean load", _STEADY, ""),
         ("kv_offload_store_mean_seconds", "KV offload: mean store", _STEADY, ""),
@@ -308,17 +296,12 @@ ROWS: tuple[MonitoringRow, ...] = tuple(
         ("e2e_p99_seconds", "E2E P99", _slo("e2e_p99_seconds"), "E2eSloBurn"),
         ("requests_waiting", "Queue depth", _ZERO, "QueueGrowing QueueAlwaysEmpty"),
         ("tokens_per_gpu_hour", "Tokens per GPU-hour", _target("as many as possible"), "TokensPerGpuHourFalling"),
-        (
-            "speculative_acceptance",
-            "Speculation: acceptance",
-            _target("above {} %", "SpeculationAcceptanceLow.below"),
-            "SpeculationAcceptanceLow",
-        ),
+        ("speculative_acceptance", "Speculation: acceptance", _ACCEPTED, "SpeculationAcceptanceLow"),
         ("failed_share", "Failed requests", _failures, "AvailabilityBurn"),
         ("refused_share", "Refused requests", _target("none for want of room"), "RequestsRefused"),
         ("completed_rps", "Completed requests", _usable, "LoadBeyondBenchmark"),
         ("energy_per_generated_token", "Energy per generated token", _ENERGY, ""),
-        ("cost_per_million_tokens", "Cost per million tokens", _target("as planned, see step 12"), ""),
+        ("cost_per_million_tokens", "Cost per million tokens", _target(""), ""),
     )
 )
 """Rows in the order of the guide's tables 9.3 and, from reuse to NVLink, 7.7. E2E and the last five are not in them."""

@@ -60,25 +60,16 @@ def next_lengths(resize: Resize) -> tuple[NextLength, ...]:
     """
     rows: list[NextLength] = []
     for what in KEYS:
-        mean, quantiles = _mean(resize, what), tuple(_rising(resize, what))
-        rows += [mean, *(_at_upper_edges(quantiles) if _lie_too_low(mean, quantiles) else quantiles)]
+        mean, quantiles = _mean(resize, what), list(_rising(resize, what))
+        rows.append(mean)
+        p95 = [row.value for row in quantiles if row.quantile == "p95" and row.upper is not None]
+        # Estimates are too low in their buckets where the exact mean is above the P95: an upper edge is a bound.
+        lie_too_low = mean.value is not None and any(value and mean.value > value for value in p95)
+        for row in quantiles:
+            if lie_too_low and row.upper is not None:
+                row = replace(row, value=row.upper, note=f"{row.note}, by the mean near the upper end")
+            rows.append(row)
     return tuple(rows)
-
-
-def _lie_too_low(mean: NextLength, quantiles: Sequence[NextLength]) -> bool:
-    """Return whether the exact mean is above the estimated P95. The estimates are then too low in their buckets."""
-    p95 = next((quantile for quantile in quantiles if quantile.quantile == "p95" and quantile.upper is not None), None)
-    return p95 is not None and mean.value is not None and p95.value is not None and mean.value > p95.value
-
-
-def _at_upper_edges(quantiles: Sequence[NextLength]) -> tuple[NextLength, ...]:
-    """Return the quantiles estimated inside a bucket at its upper edge, which is an upper bound."""
-    return tuple(
-        quantile
-        if quantile.upper is None
-        else replace(quantile, value=quantile.upper, note=f"{quantile.note}, by the mean near the upper end")
-        for quantile in quantiles
-    )
 
 
 def unchanged_lengths(resize: Resize) -> tuple[str, ...]:
@@ -236,7 +227,8 @@ def next_plan_text(past: ReportInputs, proposed: Plan) -> str:
         f"# Written by `sizewatch report` at {made}: the plan with what production showed. Read it before you use it:",
         "# `sizewatch plan check` says what weakens it, `sizewatch plan diff OLD NEW` what changed and what that costs.",
     ]
-    lines += ["# SIMULATED: none of the traffic behind it is real."] if past.simulated else []
+    if past.simulated:
+        lines.append("# SIMULATED: none of the traffic behind it is real.")
     lines += ["schema: 1", "tiers:"]
     known = {tier_past.resize.seen.context.name: tier_past.resize for tier_past in past.tiers}
     for name, tier in proposed.tiers.items():

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from exporters.documents.check import result_words
 from exporters.report.inputs import TierPast
 from exporters.report.monitoring import judge_row
 from exporters.report.wording import best
@@ -26,7 +25,7 @@ from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import quantity
-from rules.verdicts.verdict import FIRING
+from rules.verdicts.verdict import FIRING, Status
 
 GIGA = 1e9
 
@@ -91,11 +90,11 @@ def questions(past: TierPast) -> tuple[Question, ...]:
     window = past.resize.seen.total
     lengths = lengths_words(window, past.resize.seen.context.basis)
     rows = []
-    for key, question, form in QUESTIONS:
+    for key, question, form, more in QUESTIONS:
         answer, numbers = "nothing was seen in this time", dict[str, SignalValue]()
         if window is not None:
             facts = _Facts(past=past, window=window)
-            numbers = {name: _read(facts, name) for name in re.findall(r"{(\w+)}", form)}
+            numbers = {name: _read(facts, name) for name in (*re.findall(r"{(\w+)}", form), *more.split())}
             answer = _answer(facts, key, form, numbers)
         rows.append(Question(key=key, question=question, answer=answer, numbers=numbers, lengths=lengths))
     return tuple(rows)
@@ -110,13 +109,12 @@ def _read(facts: _Facts, name: str) -> SignalValue:
 
 def _answer(facts: _Facts, key: str, form: str, numbers: Mapping[str, SignalValue]) -> str:
     """Return the parts of the form whose numbers are known or are signals, with their numbers."""
-    texts = []
+    texts = [WORDS[key](facts)] if key in WORDS else []
     for part in form.split("; "):
         names = re.findall(r"{(\w+)}", part)
         if all(isinstance(numbers[name], Reading) or name in NAMED for name in names):
             texts.append(re.sub(r"{(\w+)}", lambda found: _words(facts, found[1], numbers[found[1]]), part))
-    texts += [text for text in (WORDS[key](facts),) if text] if key in WORDS else []
-    return "; ".join(texts) or "not known"
+    return "; ".join(filter(None, texts)) or "not known"
 
 
 def _words(facts: _Facts, name: str, value: SignalValue) -> str:
@@ -174,10 +172,10 @@ def _bottleneck(facts: _Facts) -> str:
     if not isinstance(ttft, Reading) or not isinstance(tpot, Reading) or ttft.low is None or tpot.low is None:
         return ""
     if tpot.high is not None and ttft.low >= tpot.high:
-        return "prefill is the bottleneck"
+        return "prefill"
     if ttft.high is not None and tpot.low >= ttft.high:
-        return "decode is the bottleneck"
-    return "the bottleneck is not known"
+        return "decode"
+    return "not known"
 
 
 def _memory(facts: _Facts) -> float | None:
@@ -203,10 +201,13 @@ def _ceiling_gap(facts: _Facts) -> float | None:
     return ceiling / facts.point.usable_rps if ceiling is not None and facts.point else None
 
 
+CONFIRMED = {Status.OK: "yes", Status.WARNING: "no", Status.CRITICAL: "no"}
+
+
 def _confirmed(facts: _Facts) -> str:
     judged = [judge_row((rule,), facts.past) for rule in ("TtftDivergence", "BenchmarkNotRepresentative")]
     sentences = [row.sentence for row in judged if row.rule and row.status not in FIRING]
-    return "; ".join((result_words(facts.past.step13), *sentences))
+    return "; ".join((CONFIRMED.get(facts.past.step13.status, "not known"), *sentences))
 
 
 def _configuration(facts: _Facts) -> str:
@@ -241,46 +242,45 @@ WORDS: Mapping[str, Callable[[_Facts], str]] = {
     "representative": _confirmed,
     "fairly": _configuration,
 }
-"""Words that end an answer."""
+"""Words that begin an answer."""
 
-NAMED = frozenset({"gpu_utilization", "mfu", "mbu", "completed_rps", "ttft_p99_seconds", "tpot_p99_seconds"})
+NAMED = frozenset({"mfu", "mbu"})
 """Signals that are named where they are missing, too."""
 
-QUESTIONS: tuple[tuple[str, str, str], ...] = (
+QUESTIONS: tuple[tuple[str, str, str, str], ...] = (
     (
         "efficiency",
         "Is my hardware being used efficiently?",
         (
-            "{tokens_per_second_per_gpu} generated a GPU; GPU compute {gpu_utilization}; MFU {mfu}, MBU {mbu}; "
+            "{tokens_per_second_per_gpu} generated a GPU; MFU {mfu}, MBU {mbu}; "
             "tensor pipes {tensor_active}; memory interface {dram_active}"
         ),
+        "gpu_utilization",
     ),
     (
         "contract",
         "Am I serving users within my latency contract?",
-        "{completed_rps} completed; TTFT P99 {ttft_p99_seconds}; TPOT P99 {tpot_p99_seconds}",
+        "TTFT {ttft_by_slo}, TPOT {tpot_by_slo} of the SLO",
+        "completed_rps ttft_p99_seconds tpot_p99_seconds",
     ),
-    ("unit", "How many requests can each replica handle?", "{rps_per_replica} on average; {usable_rps} keep the SLO"),
+    ("unit", "How many requests can each replica handle?", "{usable_rps}; {rps_per_replica} on average", ""),
     (
         "dollar",
         "What am I getting per dollar of GPU spend?",
-        (
-            "{rps_per_gpu} a GPU; {cost_per_million_tokens} a million output tokens; "
-            "TTFT P99 {ttft_p99_seconds_per_money_an_hour} per unit an hour"
-        ),
+        "{rps_per_gpu} a GPU; {cost_per_million_tokens} a million output tokens",
+        "ttft_p99_seconds_per_money_an_hour",
     ),
     (
         "useful",
         "How much of my capacity is doing useful work?",
-        "fleet utilisation {fleet_utilization} on average; {concurrency_by_c_max} of C_max run at once",
+        "fleet utilisation {fleet_utilization} on average; {concurrency_by_c_max} of C_max",
+        "",
     ),
     (
         "bound",
         "Is my system bottlenecked on decode or prefill?",
-        (
-            "{prefill_time_ratio} of running time in prefill; {prompt_by_generated_tokens} prompt tokens a generated one; "
-            "TTFT {ttft_by_slo}, TPOT {tpot_by_slo} of the SLO"
-        ),
+        "{prefill_time_ratio} of time in prefill; {prompt_by_generated_tokens} prompt tokens a generated one",
+        "ttft_by_slo tpot_by_slo",
     ),
     (
         "memory",
@@ -289,12 +289,14 @@ QUESTIONS: tuple[tuple[str, str, str], ...] = (
             "{tokens_per_second_per_gb_hbm} a GB of HBM; KV cache {kv_utilization} on average; "
             "{kv_fullest_hours} in the fullest hours"
         ),
+        "",
     ),
     (
         "representative",
         "Is my benchmark representative of production?",
         "C_max / TTFT SLO is {littles_ceiling_rps}, {littles_law_gap}x usable (guide 8.3: up to 2)",
+        "",
     ),
-    ("fairly", "How do I compare two configurations fairly?", "{tokens_per_second_per_gpu} a GPU"),
+    ("fairly", "How do I compare two configurations fairly?", "", "tokens_per_second_per_gpu"),
 )
-"""Key, question, and the words around its numbers, in the guide's order."""
+"""Key, question, the words around its numbers, and the numbers of report.json alone, in the guide's order."""

@@ -29,9 +29,6 @@ from rules.telemetry.work import Capacity
 SCHEMA = 2
 SCHEMA_ID = "urn:sizewatch:report:2"
 
-Line = str | tuple[str, ...]
-"""Paragraph, or an entry of a list with the entries below it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -44,10 +41,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Section of a report. `picture` is SVG with its caption. `level` 1 is the report, 2 a tier, `tone` its status."""
+    """Section of a report: paragraphs, a list whose entries have others below them, a table, an SVG with its caption.
+
+    `level` 1 is the report, 2 a tier with its status as `tone`.
+    """
 
     title: str
-    text: tuple[Line, ...] = ()
+    text: tuple[str, ...] = ()
+    entries: tuple[tuple[str, ...], ...] = ()
     table: Table | None = None
     picture: tuple[str, str] | None = None
     level: int = 3

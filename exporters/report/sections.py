@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from exporters.render.text import format_reading
 from exporters.report import charts
 from exporters.report.data_quality import NEARLY, blind_lines
 from exporters.report.findings import incident_lines, restart_line
 from exporters.report.inputs import Prewarming
-from exporters.report.monitoring import MonitoredValue
-from exporters.report.records import Line, Report, Section, Table, TierReport
+from exporters.report.monitoring import NO_SLO, MonitoredValue
+from exporters.report.records import Report, Section, Table, TierReport
 from exporters.report.wording import (
     FLEET_USE,
-    INSTANTS,
     SIMULATED,
     best,
     days_words,
@@ -25,24 +25,28 @@ from exporters.report.wording import (
     number_text,
     seen_words,
     verdict_words,
-    words,
 )
 from rules.plan.money import figure
 from rules.plan.replica_count import ReplicaCount
 from rules.resize.proposal import ProposalKind
 from rules.telemetry.signals import BY_NAME, Missing, Reading, SignalKind
 from rules.telemetry.windows import DAY_SECONDS, group_by
-from rules.telemetry.wording import format_count
+from rules.telemetry.wording import format_count, join_range
 from rules.verdicts.verdict import FIRING
 
 BOUNDS = "Bounds are those of what was measured; “likely” is a best estimate, “certain” holds whatever lies inside the bounds."
 
 NEXT = "What to do: read plan.next.yaml, then `sizewatch plan check plan.next.yaml`, then take it over as the plan."
-UNTIL_THEN = (
+UNTIL = (
     "Until then plan.next.yaml holds what production takes: read it, run `sizewatch plan check plan.next.yaml`, then take it "
     "over as the plan."
 )
+LACKING = "What to do: the plan stays as it is. What is lacking for {} stands under its proposal; then report again."
 NOTHING_TO_DO = "Nothing is to be done: the plan stays as it is."
+
+
+TREND = 0.05
+"""Smallest change that is shown, as a share of the earlier value. report.json has all."""
 
 
 def list_sections(report: Report) -> list[Section]:
@@ -56,11 +60,10 @@ def list_sections(report: Report) -> list[Section]:
 
 def _head(report: Report) -> Section:
     span = f"{instant(report.since, report.zone)} to {instant(report.until, report.zone)}"
-    period = (
-        f"{span} ({days_words((report.until - report.since) / DAY_SECONDS)}); made by sizewatch {report.version} at "
-    )
-    text: list[Line] = [SIMULATED] if report.simulated else []
-    text += [next_step(report), *report.remarks, f"{period}{instant(report.made_at, report.zone)}."]
+    days = days_words((report.until - report.since) / DAY_SECONDS)
+    made = f"made by sizewatch {report.version} at {instant(report.made_at, report.zone)}"
+    text = [SIMULATED] if report.simulated else []
+    text += [next_step(report), *report.remarks, f"{span} ({days}); {made}."]
     return Section(title=report.headline, text=tuple(text), level=1)
 
 
@@ -69,16 +72,11 @@ def next_step(report: Report) -> str:
     lacking = ", ".join(tier.tier for tier in report.tiers if tier.proposal.kind is ProposalKind.NONE)
     refuted = ", ".join(tier.tier for tier in report.tiers if tier.curve.benchmark_refuted)
     if refuted:
-        return (
-            f"What to do: first benchmark {refuted} again, production takes less than its benchmark says. {UNTIL_THEN}"
-        )
+        return f"What to do: first benchmark {refuted} again, production takes less than its benchmark says. {UNTIL}"
     if report.plan_changes:
         return NEXT
     if lacking:
-        return (
-            f"What to do: the plan stays as it is. What is lacking for {lacking} stands under its proposal; "
-            "then report again."
-        )
+        return LACKING.format(lacking)
     return NOTHING_TO_DO
 
 
@@ -92,7 +90,7 @@ def _tier_head(tier: TierReport, zone: str) -> Section:
 
 
 def _list(title: str, lines: Iterable[str], picture: tuple[str, str] | None = None) -> Section:
-    return Section(title=title, text=tuple((line,) for line in lines if line), picture=picture)
+    return Section(title=title, entries=tuple((line,) for line in lines if line), picture=picture)
 
 
 def _cost(tier: TierReport, report: Report) -> Section:
@@ -113,8 +111,7 @@ def _cost(tier: TierReport, report: Report) -> Section:
         needed = f"needed: {format_count(tier.count.replicas, 'replica')}"
         text = ["; ".join((needed, *_other_counts(tier, tier.count)))]
     head = ("fleet", "replicas", "GPUs", "GPU-hours a day", "a day", "a million output tokens", FLEET_USE)
-    table = Table(head, tuple(rows)) if rows else None
-    return Section(title="Replicas and cost (steps 11 and 12)", text=tuple(text), table=table)
+    return Section(title="Replicas and cost (steps 11 and 12)", text=tuple(text), table=Table(head, tuple(rows)))
 
 
 def _monitoring(tier: TierReport, report: Report) -> Section:
@@ -122,41 +119,46 @@ def _monitoring(tier: TierReport, report: Report) -> Section:
     shown, text = kinds.get("", []), list[str]()
     for kind in ("ok", "No rule judges"):
         if rows := kinds.get(kind):
-            within = [f"{row.title} {observed_text(row, tier.currency)} ({row.target.text})" for row in rows]
+            within = []
+            for row in rows:
+                target = f" ({row.target.text})" if row.target.text else ""
+                within.append(f"{row.title} {observed_text(row, tier.currency)}{target}")
             text.append(f"{kind}: {'; '.join(within)}.")
     for why, rows in group_by(kinds.get("Not known", ()), _missing_words).items():
-        named = [row.title for row in rows if row.rules]
-        more = [f"{len(rows) - len(named)} that no rule judges"] if len(named) < len(rows) else []
-        text.append(f"Not known: {', '.join(named + more)} ({why}).")
+        text.append(f"Not known: {', '.join(row.title for row in rows)} ({why}).")
     if all(row.change is None for row in tier.monitoring):
         text.append("There is no trend: nothing that could be compared was seen in as long a time before.")
     cells = tuple((row.title, row.target.text, observed_text(row, tier.currency), _row_verdict(row)) for row in shown)
     tones = tuple("note" if row.status == "ok" else row.status for row in shown)
-    table = Table(("what", "target", "observed, and its trend", "verdict"), cells, tones) if cells else None
+    table = Table(("what", "target", "observed", "verdict"), cells, tones)
     return Section(title="Plan against production", text=tuple(text), table=table)
 
 
 def _kind(row: MonitoredValue) -> str:
-    """Return how a row is told: "" for the table. What lies outside its target is never ok (DESIGN 3.23)."""
+    """Return where a row stands: "" is the table. What lies outside its target is never ok (DESIGN 3.23)."""
     if row.status in FIRING or row.meets_target is False:
         return ""
     if isinstance(row.observed, Missing):
-        return "Not known"
-    return {"ok": "ok", "not_judged": "No rule judges"}.get(row.status, "")
+        return "Not known" if row.rules else "report.json alone"
+    if row.status == "not_judged":
+        return "No rule judges" if row.target.text not in ("", NO_SLO) else "report.json alone"
+    return "ok" if row.status == "ok" else ""
 
 
 def _missing_words(row: MonitoredValue) -> str:
-    return row.observed.text if isinstance(row.observed, Missing) and row.observed.text else words(row.observed, "")
+    return row.observed.text if isinstance(row.observed, Missing) and row.observed.text else best(row.observed, "")
 
 
 def observed_text(row: MonitoredValue, currency: str) -> str:
     """Return the observed value of a row with its trend, bounds where it is not ok, and money with its currency."""
     text = best(row.observed, row.unit)
     if row.status not in ("ok", "not_judged"):
-        levels = (SignalKind.LEVEL, SignalKind.TOTAL_LEVEL)
-        text = words(row.observed, row.unit, INSTANTS if BY_NAME[row.key].how in levels else "")
+        text = format_reading(row.observed, row.unit).replace("_", " ")
+        if BY_NAME[row.key].how in (SignalKind.LEVEL, SignalKind.TOTAL_LEVEL):
+            # The bounds of a mean level are its lowest and highest instant.
+            text = text.replace(" (", " (instants ", 1)
     text += f" {currency}" if row.unit == "money" and isinstance(row.observed, Reading) else ""
-    return text if row.change is None or abs(row.change) < 0.005 else f"{text}, {row.change:+.0%}"
+    return text if row.change is None or abs(row.change) < TREND else f"{text}, {row.change:+.0%}"
 
 
 def _row_verdict(row: MonitoredValue) -> str:
@@ -171,13 +173,17 @@ def _proposal(tier: TierReport, report: Report) -> Section:
     # The sentence names what is lacking where that is one thing.
     lacking = proposal.needed if len(proposal.needed) > 1 else ()
     lines = [f"lacking: {text}" for text in lacking]
-    lines += [*proposal.evidence, *(f"but: {text}" for text in proposal.against)]
+    if tier.count is not None and proposal.kind is not ProposalKind.NONE:
+        needed = format_count(tier.count.without_safety, "replica")
+        lines.append(f"the peak needs {needed} ({tier.count.arithmetic_text})")
+        if proposal.replicas != tier.count.replicas:
+            lines += proposal.evidence
+    lines += [f"but: {text}" for text in proposal.against]
     left = ", ".join(text.partition(":")[0] for text in tier.left)
-    lines += [f"not taken over, for production shows only a bound: {left}"] if left else []
-    rows: list[tuple[str, ...]] = [(line,) for line in lines]
+    lines += [f"not taken over, only a bound is known: {left}"] if left else []
     if tier.changes:
-        rows.append(("Changes of the plan", *(text.removeprefix(f"{tier.tier}: ") for text in tier.changes)))
-    return Section(title="Proposal", text=tuple(rows))
+        lines.append(f"plan.next.yaml: {format_count(len(tier.changes), 'change')}, with old values and reasons")
+    return _list("Proposal", lines)
 
 
 def _workload(tier: TierReport, report: Report) -> Section:
@@ -192,7 +198,10 @@ def _workload(tier: TierReport, report: Report) -> Section:
     seen = "; ".join(f"{name} {_rps(rate)}, planned {_rps(planned)}" for name, rate, planned in rates)
     moving = f", moving towards {part.towards}" if part.towards else ""
     lines.append(f"{part.requests:,.0f} requests; {seen}; archetype {part.archetype or 'not in the plan'}{moving}")
-    lines += [outcome.sentence for outcome in tier.drift if outcome.status in FIRING]
+    incidents = {incident.root for incident in tier.grouped_incidents}
+    for outcome in tier.drift:
+        if outcome.status in FIRING and outcome.rule not in incidents:
+            lines.append(outcome.sentence)
     picture = charts.rates_chart(part, tier.hourly, report.since, report.until, report.zone)
     return _list("Workload (step 1)", lines, (picture, "Requests per second that arrived, by hour."))
 
@@ -205,24 +214,26 @@ def _curve_period(tier: TierReport, zone: str) -> str:
     return f"the {days_words(tier.curve.days)} to {instant(tier.curve.until, zone)}"
 
 
+MOST_LOADS = 3
+"""Number of loads in the table, the highest: they bound what a replica takes. report.json has all."""
+
+
 def _curve(tier: TierReport, report: Report) -> Section:
-    picture = (charts.curve_chart(tier.curve), "TTFT P99 of a replica by its load: production and the plan's curve.")
     rows = [
         (
             _rps(point.rps),
             best(point.ttft_p99, "seconds"),
             number_text(point.planned_ttft_p99, "seconds"),
-            best(point.tpot_p99, "seconds"),
             point.kept.value.replace("_", " "),
         )
-        for point in tier.curve.production
+        for point in tier.curve.production[-MOST_LOADS:]
     ]
-    head = ("load", "TTFT P99", "benchmark", "TPOT P99", "SLO")
-    table = Table(head, tuple(rows)) if rows else None
+    head = ("load", "TTFT P99", "benchmark", "SLO")
+    table = Table(head, tuple(rows))
     text = [curve_sentence(tier)]
     if tier.curve.remark:
         text.append(f"{tier.curve.remark.capitalize()}.")
-    return Section(title="Capacity of a replica", text=tuple(text), table=table, picture=picture)
+    return Section(title="Capacity of a replica", text=tuple(text), table=table)
 
 
 def curve_sentence(tier: TierReport) -> str:
@@ -231,8 +242,10 @@ def curve_sentence(tier: TierReport) -> str:
     if usable is None:
         return "What a replica can take is not known: neither production nor the plan tells what a replica can take."
     high = "open" if usable.high is None else _rps(usable.high)
-    text = f"A replica keeps the SLO up to {_rps(usable.rps)} ({usable.certainty.value}; {_rps(usable.low)} to {high}; "
-    text += f"planned {_rps(usable.planned_rps)}). The knee was {'' if usable.knee_seen else 'not '}reached."
+    bounds = join_range(_rps(usable.low), high)
+    text = f"A replica keeps the SLO up to {_rps(usable.rps)} ({usable.certainty.value}; {bounds}; "
+    text += f"planned {_rps(usable.planned_rps)}): {usable.reason}. "
+    text += f"The knee was {'' if usable.knee_seen else 'not '}reached."
     if part.headroom is not None:
         left = f"{part.headroom:.0%} headroom is left" if part.headroom >= 0 else f"{-part.headroom:.0%} is missing"
         text += f" At the peak the planned replicas, none lost, are used to {1 - part.headroom:.0%}: {left}."
@@ -241,12 +254,9 @@ def curve_sentence(tier: TierReport) -> str:
 
 def _other_counts(tier: TierReport, count: ReplicaCount) -> Iterator[str]:
     """Yield every other replica count of the tier's plan or proposal, with its purpose."""
-    workload, proposal = tier.workload, tier.proposal
+    proposal = tier.proposal
     if proposal.now is not None and proposal.now != count.replicas:
-        made = f"the plan has {proposal.now}"
-        if workload.planned_peak_rps is not None and count.capacity.planned_rps is not None:
-            made += f", for a peak of {_rps(workload.planned_peak_rps)} at {_rps(count.capacity.planned_rps)} a replica"
-        yield made
+        yield f"the plan has {proposal.now}"
     if proposal.replicas is not None and proposal.replicas != count.replicas:
         yield f"{proposal.replicas} is proposed: {lower_first(proposal.sentence)}"
     if count.without_safety != count.replicas:
@@ -287,24 +297,7 @@ def busiest_idle(tier: TierReport, zone: str) -> str:
 
 
 def _prewarming(tier: TierReport, report: Report) -> Section:
-    part = tier.prewarming
-    lines = tuple((line,) for line in prewarm_lines(part, tier.currency))
-    if part.worth is None:
-        return Section(title="Pre-warming", text=lines)
-    named = (part.worth.reacting, part.worth.ours, part.worth.with_margin, part.worth.perfect)
-    rows = [
-        (
-            strategy.name,
-            figure(strategy.violation_minutes),
-            figure(strategy.late_requests),
-            figure(strategy.replica_hours),
-            money(strategy.money, tier.currency),
-        )
-        for strategy in part.worth.strategies
-        if strategy.name in named
-    ]
-    head = ("strategy", "minutes too few", "late requests", "replica-hours", "cost")
-    return Section(title="Pre-warming", text=lines, table=Table(head, tuple(rows)))
+    return _list("Pre-warming", prewarm_lines(tier.prewarming, tier.currency))
 
 
 def prewarm_lines(part: Prewarming, currency: str) -> Iterator[str]:
@@ -320,6 +313,15 @@ def prewarm_lines(part: Prewarming, currency: str) -> Iterator[str]:
         late = f"{figure(abs(saved.late_requests))} late requests {'fewer' if saved.late_requests >= 0 else 'more'}"
         days = format_count(round((part.worth.end - part.worth.start) / DAY_SECONDS), "day")
         yield f"against reacting to load: {hours}, {late}; the last {days}: {part.worth.short_reason}"
+        named = (part.worth.reacting, part.worth.ours, part.worth.with_margin, part.worth.perfect)
+        costs = []
+        for strategy in part.worth.strategies:
+            if strategy.name in named:
+                cost = f"{figure(strategy.replica_hours)} replica-hours"
+                if strategy.money is not None:
+                    cost = money(strategy.money, currency)
+                costs.append(f"{strategy.name} {cost}")
+        yield "; ".join(costs)
     if part.failed:
         yield f"The forecast was no better than none: {part.failed}. Do not pre-warm by it until that is over."
     elif part.method:
@@ -344,8 +346,9 @@ def _guardrails(tier: TierReport, report: Report) -> Section | None:
 def _incidents(tier: TierReport, report: Report) -> Section | None:
     lines = tuple(incident_lines(tier.grouped_incidents, tier.incidents, report.zone, tier.currency))
     restarts = restart_line(tier.restarts)
-    text = (*lines, *((restarts,) if restarts else ()))
-    return Section(title="Incidents and restarts", text=text) if text else None
+    if not lines and not restarts:
+        return None
+    return Section(title="Incidents and restarts", text=(restarts,) if restarts else (), entries=lines)
 
 
 def _quality(tier: TierReport, report: Report) -> Section | None:

@@ -5,10 +5,10 @@ Units are those of `rules.telemetry.wording`.
 
 from __future__ import annotations
 
-from exporters.render.text import format_duration, format_local
+from exporters.render.text import format_duration, format_local, format_reading
 from rules.plan.money import amount
 from rules.telemetry.signals import Missing, SignalValue
-from rules.telemetry.wording import join_range, number
+from rules.telemetry.wording import number
 
 DASH = "–"
 
@@ -20,38 +20,12 @@ FLEET_USE = "fleet utilisation, on average"
 STATUS = {"unknown": "not known", "not_judged": DASH}
 """Words of a status that are not its own name."""
 
-INSTANTS = "instants "
-"""Name of the bounds of a mean level: its lowest and highest instant."""
-
-
-def words(reading: SignalValue, unit: str, of: str = "") -> str:
-    """Return the best estimate with its bounds, those named by `of`, or the gap."""
-    if isinstance(reading, Missing):
-        return reading.gap.value.replace("_", " ")
-    low, high, value = reading.low, reading.high, reading.value
-    if value is None:
-        if low is not None and high is not None:
-            return range_text(low, high, unit)
-        return f"≥ {number(low, unit)}" if low is not None else f"≤ {number(high or 0.0, unit)}"
-    best = number(value, unit)
-    if low is None:
-        return best
-    if high is None:
-        return f"{best} ({of}≥ {number(low, unit)})" if low < value * 0.995 else best
-    return f"{best} ({of}{range_text(low, high, unit)})" if high > low * 1.005 else best
-
 
 def best(reading: SignalValue, unit: str) -> str:
     """Return the best estimate alone, else the bounds or the gap."""
     if isinstance(reading, Missing) or reading.value is None:
-        return words(reading, unit)
+        return format_reading(reading, unit).replace("_", " ")
     return number(reading.value, unit)
-
-
-def range_text(low: float, high: float, unit: str) -> str:
-    """Return both ends, with a shared unit once."""
-    last = number(high, unit)
-    return f"0 to {last}" if low == 0 else join_range(number(low, unit), last)
 
 
 def number_text(value: float | None, unit: str = "") -> str:

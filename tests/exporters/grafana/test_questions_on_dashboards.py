@@ -64,7 +64,7 @@ def titles(uid: str) -> set[str]:
 
 
 def test_the_questions_are_those_of_the_guide() -> None:
-    assert [key for key, _, _ in QUESTIONS] == list(PANELS)
+    assert [key for key, *_ in QUESTIONS] == list(PANELS)
 
 
 @pytest.mark.parametrize("key", PANELS)

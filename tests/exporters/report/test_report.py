@@ -356,7 +356,7 @@ def test_pre_warming_says_what_it_saved_and_cost() -> None:
     assert "96% of 168 were high enough (95% are meant to be); error 0.80 times that of same hour yesterday" in text
 
 
-def test_the_margin_stands_in_the_table_and_is_told_apart_from_what_pre_warming_saved() -> None:
+def test_margin_differs_from_prewarming_savings() -> None:
     name = "pre-warming with the margin"
     roomy = Strategy(name=name, violation_minutes=1, late_requests=4, replica_hours=1120, money=5600)
     told = Prewarming(worth=replace(worth(), strategies=(*worth().strategies, roomy), with_margin=name))
@@ -364,8 +364,7 @@ def test_the_margin_stands_in_the_table_and_is_told_apart_from_what_pre_warming_
     assert part.saved is not None
     assert (part.saved.replica_hours, part.saved.money, part.saved.late_requests) == (-100, -500, 480)
     text = report_markdown(reported(PLAN, hours(), prewarming=told)[0])
-    assert f"| {name} | 1 | 4 | 1,120 | 5,600 USD |" in text
-    assert "| pre-warming | 5 | 20 | 1,000 | 5,000 USD |" in text
+    assert f"reactive 4,500 USD; pre-warming 5,000 USD; perfect foresight 4,250 USD; {name} 5,600 USD" in text
 
 
 def test_without_a_forecast_the_report_says_why() -> None:
@@ -427,7 +426,7 @@ def test_the_page_is_one_well_formed_file_without_scripts_or_anything_from_elsew
     assert "url(" not in report_html(reported(PLAN, hours(count))[0])
 
 
-def test_the_page_draws_the_curve_the_arrivals_and_the_week() -> None:
+def test_page_draws_arrivals_and_week() -> None:
     charts = [
         attributes["aria-label"]
         for tag, attributes in page_of(reported(PLAN, hours())[0]).tags
@@ -435,7 +434,6 @@ def test_the_page_draws_the_curve_the_arrivals_and_the_week() -> None:
     ]
     assert charts == [
         "requests per second by hour, 168 hours",
-        "TTFT P99 against load: 2 points of production, 4 of the benchmark",
         "fleet utilisation by hour of the week",
     ]
 

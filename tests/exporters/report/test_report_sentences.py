@@ -14,7 +14,7 @@ from exporters.report.data_quality import MOST_BLIND, UnknownPeriod, blind_lines
 from exporters.report.formats import report_html, report_markdown
 from exporters.report.monitoring import NO_SLO
 from exporters.report.records import Report
-from exporters.report.sections import BOUNDS
+from exporters.report.sections import BOUNDS, observed_text
 from exporters.report.wording import seen_words
 from rules.evaluator.benchmark_check import Step13
 from rules.telemetry.signals import Gap, Missing, Reading
@@ -79,8 +79,9 @@ def test_without_a_benchmark_none_is_refuted(found: Report) -> None:
 
 
 def test_the_cost_in_the_monitoring_table_has_its_currency(found: Report) -> None:
-    text = report_markdown(found)
-    assert re.search(rf"Cost per million tokens [\d.]+ {found.tiers[0].currency} \(as planned", text)
+    (tier,) = found.tiers
+    row = next(row for row in tier.monitoring if row.key == "cost_per_million_tokens")
+    assert re.fullmatch(rf"[\d.]+ {tier.currency}", observed_text(row, tier.currency))
 
 
 def test_a_guardrail_has_one_verdict_and_one_range_in_both_formats() -> None:
