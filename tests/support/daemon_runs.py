@@ -135,7 +135,6 @@ def looks_around(daemon: Daemon, times: int = 3) -> None:
 def ask(daemon_or_url: Daemon | str, page: str = "", token: str | None = None) -> bytes:
     """The body of a page of a daemon."""
     if isinstance(daemon_or_url, Daemon):
-        assert daemon_or_url.web is not None
         daemon_or_url = daemon_or_url.web.url
     request = urllib.request.Request(daemon_or_url + page)
     if token is not None:

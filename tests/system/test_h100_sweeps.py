@@ -101,7 +101,6 @@ def judged(sweep: str, place: int, seconds: float) -> tuple[Status, Certainty]:
     slow, fast = 0.02 * rps * 60, 0.98 * rps * 60
     # The buckets part just below the slow ones, so that no bound hides them.
     ttft = seen({seconds: slow, 0.001: fast}, edges=(0.01, seconds * 0.999, math.inf))
-    assert line.concurrencies is not None
     inside = line.concurrencies[place - 1]
     context = view_of("h100", tier(sweep))
     found = verdict(
@@ -117,7 +116,6 @@ def expected(sweep: str, place: int) -> tuple[float, float]:
     line = curve(sweep)
     rps = (line.points[place - 1].completed_rps + line.points[place].completed_rps) / 2
     found = line.expectation(place, "ttft_p99_seconds", rps)
-    assert found is not None
     return found.value, found.high
 
 

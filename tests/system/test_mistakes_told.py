@@ -37,7 +37,6 @@ def test_mistakes_come_first_and_daemon_runs(tmp_path: Path, capsys: pytest.Capt
         with running(path) as daemon:
             assert wait_for(lambda: daemon.status() is not None)
             status = daemon.status()
-            assert status is not None
             assert {tier.context.name for tier in status.tiers} == {"cpu-small", "cpu-smal"}
             assert all(engine.asked for engine in several)
         assert main.main(["doctor", "-c", str(path)]) == 1

@@ -258,6 +258,5 @@ def test_one_replica_is_enough_after_overload(moments: dict[float, Moment]) -> N
 @pytest.mark.parametrize("offset", [HEIGHT, LAST])
 def test_the_report_proposes_no_other_size(moments: dict[float, Moment], offset: float) -> None:
     report = moments[offset].report
-    assert report is not None
     assert report["proposal"]["replicas"] is None
     assert report["proposal"]["kind"] == "no_recommendation"

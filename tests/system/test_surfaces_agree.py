@@ -180,7 +180,6 @@ def test_production_that_refutes_the_benchmark_counts_everywhere(refuted: Surfac
     assert 35 / REPLICAS < refuted.capacity < 62 / REPLICAS
     assert refuted.report["curve"]["benchmark_refuted"]
     point = refuted.next_plan.tiers[TIER].operating_point
-    assert point is not None
     assert point.source == "production"
     assert point.usable_rps == pytest.approx(refuted.capacity, rel=0.01)
     assert point.low == pytest.approx(35 / REPLICAS, rel=0.01)
@@ -197,7 +196,6 @@ def test_every_surface_has_one_capacity(fleet: Surfaces) -> None:
     }
     assert said == {name: pytest.approx(fleet.capacity) for name in said}
     (tile,) = (one for one in compare_with_plan(fleet.status.tiers[0]) if one.row.key == "completed_rps_per_replica")
-    assert tile.planned is not None
     assert tile.planned.value == pytest.approx(fleet.capacity)
     assert "sizewatch_capacity_rps" in promql.USABLE_RPS
 

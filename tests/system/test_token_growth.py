@@ -141,7 +141,6 @@ def tier() -> TierContext:
 
 
 def test_count_follows_tokens_within_one_lead(tmp_path: Path, tier: TierContext) -> None:
-    assert tier.capacity is not None
     assert tier.capacity.rps == USABLE
     seen = list(turns(tmp_path / "history.db", tier))
     moved = next(one.t for one in seen if one.late > 0.01)

@@ -49,7 +49,6 @@ def a_targets_clock(url: str, keys: dict[str, Any], folder: Path) -> None:
 
 def a_gpu_exporter(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"gpus": {"source": "dcgm", "dcgm": {"url": f"{url}/gpus", **keys}}}, folder)
-    assert config.gpu_exporter is not None
     assert PageFetcher(config.gpu_exporter[1]).fetch() == GPUS
 
 

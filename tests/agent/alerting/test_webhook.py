@@ -269,7 +269,6 @@ def receiving(folder: Path) -> Iterator[Daemon]:
 
 
 def port_of(daemon: Daemon) -> int:
-    assert daemon.web is not None
     return daemon.web.port
 
 

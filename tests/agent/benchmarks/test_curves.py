@@ -83,7 +83,6 @@ def test_closed_sweep_is_worked_out_by_hand() -> None:
     # 2.10777 s at 32; by logarithms 2 s lies ln(2 / 0.96657) / ln(2.10777 / 0.96657) = 0.72714 / 0.77962 = 0.93268 of
     # the way. C_max = 16 + 0.93268 x 16 = 30.923; usable = 6.3464 + 0.93268 x (7.4133 - 6.3464) = 7.3415 rps.
     found = line(swept("vllm-cpu").curve).usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.15))
-    assert found is not None
     assert found.c_max == pytest.approx(30.923, abs=0.01)
     assert found.usable_rps == pytest.approx(7.3415, abs=0.001)
     assert (found.limited_by, found.knee_reached) == ("ttft_p99_seconds", True)
@@ -94,7 +93,6 @@ def test_tighter_slo_ends_the_sweep_inside() -> None:
     # ln(0.03 / 0.026) / ln(0.04228 / 0.026) = 0.14310 / 0.48621 = 0.29432 of the way from 8 to 16 clients, before
     # TTFT breaks. C_max = 8 + 0.29432 x 8 = 10.355; usable = 5.8424 + 0.29432 x (6.3464 - 5.8424) = 5.9907 rps.
     found = line(swept("vllm-cpu").curve).usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.03))
-    assert found is not None
     assert found.c_max == pytest.approx(10.355, abs=0.01)
     assert found.usable_rps == pytest.approx(5.9907, abs=0.001)
     assert (found.limited_by, found.knee_reached) == ("tpot_p99_seconds", True)
@@ -104,7 +102,6 @@ def test_rate_is_the_load_of_open_loops() -> None:
     found = swept("vllm-cpu-open", "*.json")
     assert found.curve.loop == "open"
     assert [point.requested_rps for point in found.curve.points] == [1.5, 3, 4.5, 6, 7, 8]
-    assert found.curve.measured is not None
     assert found.curve.measured.concurrency == "littles_law"
     # Else a server that became slower, and holds more requests at the same rate, were one under another load.
     assert not line(found.curve).place(6.0, 12.0)[1]
@@ -294,7 +291,6 @@ def test_provenance_is_what_runs_agree_on() -> None:
     ]
     imported = curve_of(runs)
     measured = imported.curve.measured
-    assert measured is not None
     assert (measured.tensor_parallel, measured.max_num_seqs, measured.engine_version) == (4, 64, None)
     assert measured.measured_on == "2026-11-20"
     assert "engine_version differs between the runs (0.32.0, 0.33.0): a curve is of one configuration" in texts(

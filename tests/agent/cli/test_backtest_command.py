@@ -217,7 +217,6 @@ def configured(folder: Path, **forecast: object) -> Path:
 def booked(folder: Path, hours: int, *, until: float) -> None:
     """So many hours of a tier's minutes in the history, a request more in each minute of the day."""
     path = load(configured(folder)).config.history_path
-    assert path is not None
     path.parent.mkdir(exist_ok=True)
     newest = int((until - START) // 60)
     with HistoryStore(path) as store:

@@ -144,10 +144,8 @@ def test_port_that_is_taken_is_told(tmp_path: Path) -> None:
 def test_reader_that_goes_away_ends_it(tmp_path: Path) -> None:
     with demo(tmp_path, "--port", str(free_port()), "--speed", "60") as started:
         head(started)
-        assert started.stdout is not None
         started.stdout.close()
         assert started.wait(timeout=CEILING_SECONDS) == 0
-        assert started.stderr is not None
         assert started.stderr.read() == ""
     assert list(tmp_path.iterdir()) == []
 

@@ -85,7 +85,6 @@ def test_both_files_are_valid_and_name_assumptions(
         monkeypatch.setattr(init, "find_candidates", lambda: candidates(engine))
         assert main(["init"]) == 0
     loaded = load(here / "sizewatch.yaml")
-    assert loaded.plan is not None
     (name,) = loaded.plan.tiers
     assert (loaded.plan.tiers[name].gpu.product, loaded.plan.tiers[name].slo.ttft_p99_seconds) == ("cpu", 2.0)
     assert [target.url for target in loaded.config.targets] == [engine.url]

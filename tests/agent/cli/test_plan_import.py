@@ -82,7 +82,6 @@ def test_curve_without_a_plan_is_printed(tmp_path: Path, capsys: Captured) -> No
     out, err = capsys.readouterr()
     printed = BenchmarkCurve.model_validate(yaml.safe_load(out)["curve"])
     known = load_plan(PLANS / "cpu-small.yaml").tiers["cpu-small"].curve
-    assert known is not None
     assert printed.points == known.points
     assert out.splitlines()[1] == f"  # {WRITTEN}"
     assert all(line.startswith("sizewatch plan: ") for line in err.splitlines())
@@ -123,7 +122,6 @@ def test_telemetry_finds_prefix_cache_hits(tmp_path: Path, capsys: Captured) -> 
     told = "".join(capsys.readouterr())
     assert told.count("of its prompt tokens in the prefix cache") == 1
     curve = load_plan(plan).tiers["t"].curve
-    assert curve is not None
     # vllm:prefix_cache_hits_total goes from 2304 to 21952 over the first rate, queries from 24661 to 49304, and so on:
     # 19648 of 24643 tokens each time, as every rate sent the prompts of the first one again.
     ratios = [point.prefix_hit_ratio or 0 for point in curve.points]
@@ -134,7 +132,6 @@ def test_telemetry_finds_prefix_cache_hits(tmp_path: Path, capsys: Captured) -> 
         assert run(*OPEN, "--into", other, *observed_by(address, tmp_path)) == 0
     capsys.readouterr()
     curve = load_plan(other).tiers["t"].curve
-    assert curve is not None
     # With a seed a rate the prompts share their first words only: 4128 of 23376 tokens (17.7 %) at 8 rps.
     ratios = [point.prefix_hit_ratio or 0 for point in curve.points]
     assert ratios == pytest.approx([0.0935, 0.0699, 0.1215, 0.1282, 0.1652, 0.1766], abs=0.0001)
@@ -150,7 +147,6 @@ def test_tier_gets_the_curve_and_its_findings(tmp_path: Path, capsys: Captured) 
         f"{plan}: curve of t: 6 points from 6 files, written; within the SLO 7.341 rps at C_max 30.92"
     )
     curve = load_plan(plan).tiers["t"].curve
-    assert curve is not None
     assert [point.concurrency for point in curve.points] == [1, 2, 4, 8, 16, 32]
 
 
@@ -184,7 +180,6 @@ def test_files_are_named_from_the_plan(tmp_path: Path, capsys: Captured) -> None
     plan = plan_with(tmp_path / "plans")
     run(near / "one.json", far / "two.json", "--into", plan)
     curve = load_plan(plan).tiers["t"].curve
-    assert curve is not None
     assert curve.source == ("sweep/one.json", "../far/away/two.json")
 
 
@@ -332,7 +327,6 @@ def test_open_loop_c_max_is_littles_law(tmp_path: Path, capsys: Captured) -> Non
     assert run(*OPEN, "--into", plan) == 0
     assert " at C_max " in capsys.readouterr().out
     tier = load_plan(plan).tiers["t"]
-    assert tier.curve is not None
     for point, path in zip(tier.curve.points, OPEN, strict=True):
         told = json.loads(path.read_text())
         mean = (
@@ -340,7 +334,6 @@ def test_open_loop_c_max_is_littles_law(tmp_path: Path, capsys: Captured) -> Non
         )
         assert point.concurrency == pytest.approx(told["request_throughput"] * mean, rel=1e-3)
     point = operating_point(tier)
-    assert point is not None
     assert point.c_max is not None
     assert main.main(["plan", "show", str(plan)]) == 0
     assert "requests in the system (Little's law: rps x mean latency)" in " ".join(capsys.readouterr().out.split())
@@ -398,8 +391,6 @@ def test_measured_option_is_written_and_wins(tmp_path: Path, capsys: Captured) -
     out, err = capsys.readouterr()
     assert "release" not in err
     curve = load_plan(plan).tiers["t"].curve
-    assert curve is not None
-    assert curve.measured is not None
     assert curve.measured.model_dump(exclude_none=True) == {
         "engine_version": "0.32",
         "tensor_parallel": 2,

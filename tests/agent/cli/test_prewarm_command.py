@@ -58,7 +58,6 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 
 def test_recommendation_covers_quantile_and_present_need(found: ForecastResponse) -> None:
     one = found.prewarm.recommendation
-    assert one is not None
     assert one.lead_seconds == 180.0
     assert one.count.capacity.reason == "--usable-rps"
     assert one.lead_source == "--start"
@@ -126,7 +125,6 @@ def test_maximum_is_twice_the_most_wanted(live: Path, capsys: pytest.CaptureFixt
     words = ("--history", str(live), "--tier", "chat", *GIVEN, "--format", "keda", "--workload", "Deployment/chat")
     found = prewarm_from_csv(live, None, "chat", PlanOverrides(usable_rps=0.01, start_seconds=180.0), None)
     one = found.prewarm.recommendation
-    assert one is not None
     most = max(one.replicas, *(step.replicas for step in found.prewarm.schedule))
     assert yaml.safe_load(said(capsys, *words)[1])["spec"]["maxReplicaCount"] == 2 * most
     assert yaml.safe_load(said(capsys, *words, "--maximum", "99")[1])["spec"]["maxReplicaCount"] == 99
@@ -254,7 +252,6 @@ def test_ready_replicas_are_of_the_newest_minute(
                 for name in replicas
             )
     decided = prewarm_from_history(loaded, "cpu-small", PlanOverrides(), begin + 60 * len(seen) + 30).prewarm
-    assert decided.recommendation is not None
     assert decided.recommendation.ready == ready
     assert decided.recommendation.sentence.split("; ")[1] == words
 

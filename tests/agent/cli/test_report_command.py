@@ -71,7 +71,6 @@ def test_curve_is_of_the_days_of_capacity(tmp_path: Path) -> None:
     path = history(tmp_path, hours(175, rps=lambda n: 45.0 if n >= 168 else day_and_night(n)))
     (past,) = told(path, asked(plan(), since=START + 7 * HOUR, until=START + WEEK + 7 * HOUR)).tiers
     usable, points = past.resize.usable, past.resize.points
-    assert usable is not None
     assert max(one.rps for one in points if one.kept in FINE) == usable.kept_rps == pytest.approx(3.0)
     curve = report(told(path, asked(plan(), since=START, until=START + WEEK + 7 * HOUR)))[0].tiers[0].curve
     assert (curve.days, curve.until) == (7.0, START + WEEK)
@@ -132,7 +131,6 @@ def test_tier_without_data_is_reported(tmp_path: Path) -> None:
     found, proposed = report(told(path, asked(both, since=START, until=START + WEEK)))
     assert [(one.tier, one.proposal.kind) for one in found.tiers] == [("t", "shrink"), ("u", "no_recommendation")]
     assert found.headline == "Shrink t; no recommendation for u: 480 USD a day less."
-    assert proposed is not None
     assert proposed.tiers["u"] == both.tiers["u"]
 
 

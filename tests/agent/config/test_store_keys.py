@@ -67,7 +67,6 @@ def test_every_store_key_is_taken(tmp_path: Path) -> None:
     second = store_of({"url": URL, "bearer_token_file": "token"}, tmp_path)
     assert second.bearer_token_file == str(tmp_path / "token")
     unchecked = store_of({"url": "https://x", "tls": {"insecure_skip_verify": True}})
-    assert unchecked.tls is not None
     assert unchecked.tls.insecure_skip_verify
 
 

@@ -95,8 +95,6 @@ def test_reload_keeps_replicas_and_findings(tmp_path: Path) -> None:
         further(daemon, 2)
         assert up(daemon) == [False, True, True]
         again = daemon.loop.state.rules[DOWN].finding
-        assert since is not None
-        assert again is not None
         assert again.started_at == since.started_at
         assert daemon.assembly.runtime.replicas["cpu-small", "r1"].sums.window().start == seen
         assert daemon.counts.cycle_errors == 0
@@ -314,7 +312,6 @@ def test_reload_racing_stop_ends_in_order(tmp_path: Path, delay: float) -> None:
 
 def test_second_daemon_on_port_is_refused(tmp_path: Path) -> None:
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
-        assert daemon.web is not None
         listen = f"127.0.0.1:{daemon.web.port}"
         other = tmp_path / "other"
         other.mkdir()

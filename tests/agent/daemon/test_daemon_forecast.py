@@ -44,7 +44,6 @@ def forecasting(folder: Path, minutes: int = 600, **keys: Any) -> Iterator[Daemo
 
 def pid(daemon: Daemon) -> int:
     forecasts = daemon.assembly.forecasts
-    assert forecasts is not None
     assert forecasts.pid is not None
     return forecasts.pid
 

@@ -77,7 +77,6 @@ def certificate(authority: trustme.CA) -> dict[str, str]:
 
 
 def port(daemon: Daemon) -> int:
-    assert daemon.web is not None
     return daemon.web.port
 
 
@@ -150,7 +149,6 @@ def test_broken_certificate_keeps_the_previous(broken: str, tmp_path: Path, capl
         looks_around(daemon)
         assert serves(daemon, old)
         status = daemon.status()
-        assert status is not None
         assert status.health.config_trouble == trouble
         told = [one.getMessage() for one in caplog.records if "configuration reload failed" in one.getMessage()]
         # Two files change one after the other: what is between is told as well.

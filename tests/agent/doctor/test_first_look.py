@@ -14,7 +14,6 @@ from agent.demo.engines import Player, track
 from agent.doctor.engine_pages import Objectives, look_at_files
 from agent.sources.recording import Scrape, load, scrapes
 from exporters.documents.diagnosis import TierLook
-from rules.telemetry.signals import Reading
 
 OBJECTIVES = Objectives(ttft=2.0, tpot=0.09)
 PAGES = sorted((TESTS / "pages").iterdir())
@@ -198,7 +197,6 @@ def test_lasting_fault_is_not_called_earlier(files: Any, capsys: pytest.CaptureF
 def test_few_refusals_beyond_chance_are_found() -> None:
     verdicts = look(pair(recorded("failing"), 0.3)).verdicts
     (refused,) = (verdict.observed for verdict in verdicts if verdict.rule == "RequestsRefused")
-    assert isinstance(refused, Reading)
     assert refused.n < 100
 
 

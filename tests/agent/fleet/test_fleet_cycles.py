@@ -156,7 +156,6 @@ def test_absent_store_is_unknown_then_caught_up() -> None:
     fleet.go(1)
     for (rule, _), rule_state in fleet.loop.state.rules.items():
         if rule not in ("UnknownTooLong",):
-            assert isinstance(rule_state.result, Unknown), rule
             assert rule_state.result.reason is Gap.STALE
     assert "connection refused" in fleet.source.errors[TIER]
     assert not [s.finding for s in fleet.loop.state.rules.values() if s.finding and s.finding.rule == "TierDown"]

@@ -106,7 +106,6 @@ def options(url: str, name: str, source: str, folder: Path) -> SimpleNamespace:
 def from_store(url: str, name: str, source: str, folder: Path) -> Replay:
     given = options(url, name, source, folder)
     loaded, api = open_store(given)
-    assert loaded.plan is not None
     # The plan may have tiers that the recording has not.
     tiers = {tier: planned for tier, planned in loaded.plan.tiers.items() if tier in loaded.config.tiers}
     loaded = replace(loaded, plan=loaded.plan.model_copy(update={"tiers": tiers}))

@@ -56,10 +56,8 @@ def test_worker_forecasts_a_real_history(tmp_path: Path) -> None:
         assert forecasts.run([question(path)]) == ()
         first = forecasts.pid
         found = shown(forecasts)
-        assert found.forecast is not None
         assert found.forecast.projection.method == "sizewatch"
         assert found.recommended is not None
-        assert found.at_lead is not None
         assert found.at_lead.t == SETTLED
         assert found.minimum_warm == 3
         health = forecasts.health()
@@ -71,7 +69,6 @@ def test_worker_forecasts_a_real_history(tmp_path: Path) -> None:
         forecasts.run([question(path, minutes_later=5)])
         assert forecasts.pid == first
         later = shown(forecasts, 5)
-        assert later.forecast is not None
         assert later.forecast.projection.points[0].t == SETTLED + 300.0
 
 
@@ -99,8 +96,6 @@ def test_a_killed_process_costs_one_forecast(history: Path) -> None:
         assert forecasts.pid not in (None, first)
         fresh = shown(forecasts, 2)
         assert fresh.trouble == ""
-        assert fresh.prewarm is not None
-        assert fresh.prewarm.recommendation is not None
         assert fresh.prewarm.recommendation.made_at == NOW + 120.0
 
 
@@ -248,7 +243,6 @@ def test_outlived_forecast_is_not_shown(history: Path) -> None:
         assert projection.points_until(last + 1.0) == ()
         # The schedule is of demand up to half a minute before it was made.
         kept, old = (forecasts.status(TIER, None, 3, NOW - 30.0 + age).prewarm for age in (3600.0, 3601.0))
-        assert kept is not None
         assert old is not None
         assert kept.schedule
         assert (old.schedule, old.reason) == (
@@ -294,7 +288,6 @@ def test_silent_tier_is_answered(tmp_path: Path) -> None:
         found = shown(forecasts)
         assert found.recommended is None
         assert found.now_rps is None
-        assert found.prewarm is not None
         assert found.prewarm.reason == "the newest demand of the tier is 20 d old; after 10 min nothing is recommended"
 
 

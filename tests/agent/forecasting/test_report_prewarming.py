@@ -136,10 +136,8 @@ def found() -> ForecastResponse:
 def test_forecast_reaches_the_report_unchanged(found: ForecastResponse) -> None:
     told = prewarming_from_response(found)
     assert told is not None
-    assert found.forecast is not None
     projection = found.forecast.projection
     assert told.worth == found.prewarm.worth
-    assert told.worth is not None
     assert told.worth.reacting in {one.name for one in told.worth.strategies}
     assert told.covered_ratio == pytest.approx(projection.covered / projection.forecasts)
     assert (told.method, told.naive) == (projection.method, projection.naive)

@@ -30,7 +30,6 @@ def follow(tier: TierForecast, *minutes: float) -> None:
 
 def test_daily_wave_is_forecast_and_warmed() -> None:
     found = answered(4 * DAY_MINUTES)
-    assert found.forecast is not None
     projection = found.forecast.projection
     assert (projection.tier, projection.made_at, projection.horizon_seconds) == ("h100", NOW, 140.0)
     assert [point.t for point in projection.points] == [SETTLED + 300.0 * bin for bin in range(288)]
@@ -39,7 +38,6 @@ def test_daily_wave_is_forecast_and_warmed() -> None:
     assert projection.points[0].q95 > projection.points[0].q50
     assert found.now_rps == pytest.approx(amounts(1)[-1][1] / 60.0)
     recommended = found.prewarm.recommendation
-    assert recommended is not None
     assert recommended.decided_by in (DecisionBasis.FORECAST, DecisionBasis.NOW, DecisionBasis.HOLD)
     assert rate(NOW + 140.0) / 2.0 <= recommended.replicas <= rate(NOW + 140.0) / 2.0 + 3
     # Three minutes: the start, and the half minute until a minute is known.
@@ -70,13 +68,11 @@ def test_surge_lifts_schedule_and_sentence() -> None:
     surging.values[-2:] *= 4
     found = TierForecast(question(), surging).respond(question()).prewarm
     one = found.recommendation
-    assert one is not None
     assert one.needed_now >= 4 * rate(NOW) / 2.0 * 0.8
     ends = [*(step.start for step in found.schedule[1:]), found.until]
     (at,) = [step for step, end in zip(found.schedule, ends, strict=True) if step.start <= one.target_time < end]
     assert at.replicas >= one.replicas
     assert at.demand_rps >= one.now_rps
-    assert one.next_step is not None
     assert one.next_step.start in {step.start for step in found.schedule}
     ready = replace(one, ready=one.replicas - 1)
     assert ready.action == "start 1 now"
@@ -86,7 +82,6 @@ def test_surge_lifts_schedule_and_sentence() -> None:
 
 def test_worth_lies_between_reacting_and_foresight() -> None:
     found = answered(4 * DAY_MINUTES, replica_hour=10.0, currency="USD").prewarm.worth
-    assert found is not None
     assert found.end == SETTLED
     # Two days are learnt from, and some hours give the first errors.
     minutes = (found.end - found.start) / 60.0
@@ -117,8 +112,6 @@ def test_following_equals_starting_over() -> None:
     whole = Series(start=begun.start, bin_seconds=60.0, values=np.array([amount for _, amount in minutes]))
     one, other = followed.respond(later), TierForecast(later, whole).respond(later)
     assert followed.end == later.settled_until
-    assert one.forecast is not None
-    assert other.forecast is not None
     assert one.forecast.projection.points[0].t == other.forecast.projection.points[0].t == SETTLED + 3600.0
     assert one.now_rps == other.now_rps
     near = [
@@ -126,8 +119,6 @@ def test_following_equals_starting_over() -> None:
     ]
     assert max(near) < 1.15
     assert min(near) > 0.85
-    assert one.prewarm.recommendation is not None
-    assert other.prewarm.recommendation is not None
     assert abs(one.prewarm.recommendation.replicas - other.prewarm.recommendation.replicas) <= 1
 
 
@@ -144,19 +135,16 @@ def test_tier_restarts_after_a_day(tmp_path: Path) -> None:
     assert worths[0] == worths[1]
     assert worths[2] is not None
     assert worths[2].end == SETTLED + 86_400.0
-    assert found.forecast is not None
     assert found.forecast.projection.points[0].t == SETTLED + 86_400
 
 
 def test_little_history_has_its_own_words() -> None:
     found = answered(5 * 60)
-    assert found.forecast is not None
     assert found.forecast.projection.method == "same as now"
     assert found.forecast.notes == ("needs 2 days of history, has 5 hours: the same as now, with its own error",)
     assert found.prewarm.worth is None
     assert found.prewarm.reason == "it takes two days to learn from and one to try it on"
     recommended = found.prewarm.recommendation
-    assert recommended is not None
     assert recommended.quantile_rps is None
     assert recommended.replicas >= recommended.needed_now
 
@@ -165,7 +153,6 @@ def test_few_minutes_give_no_forecast() -> None:
     found = answered(4)
     assert found.forecast is None
     assert found.gap == "too few bins have passed to know how far a forecast is off"
-    assert found.prewarm.recommendation is not None
     assert found.prewarm.recommendation.replicas == found.prewarm.recommendation.needed_now
 
 
@@ -175,7 +162,6 @@ def test_nothing_is_recommended_without_lead() -> None:
     assert found.prewarm.schedule == ()
     assert found.minimum_warm is None
     assert "the plan has no cold_start_seconds" in found.prewarm.reason
-    assert found.forecast is not None
     assert found.forecast.projection.horizon_seconds == 900.0
 
 
@@ -222,7 +208,6 @@ def test_recommendation_names_its_parts() -> None:
     usual, found = answered(4 * DAY_MINUTES).prewarm, answered(4 * DAY_MINUTES, events=events).prewarm
     one, plain = found.recommendation, usual.recommendation
     assert one is not None
-    assert plain is not None
     assert plain.expected_rps is not None
     assert plain.quantile_rps is not None
     assert (plain.event_factor, one.event_factor) == (1.0, 1.5)
@@ -247,8 +232,6 @@ def test_event_multiplies_forecast_and_teaches_nothing() -> None:
     start = datetime.fromtimestamp(SETTLED + 6 * 3600, UTC).replace(tzinfo=None)
     event = EventConfig(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
     usual, with_event = answered(), answered(events=(event,))
-    assert usual.forecast is not None
-    assert with_event.forecast is not None
     for place, (one, other) in enumerate(
         zip(usual.forecast.projection.points, with_event.forecast.projection.points, strict=True)
     ):
@@ -258,7 +241,6 @@ def test_event_multiplies_forecast_and_teaches_nothing() -> None:
     tripled.values[-60:] *= 3.0
     asked = question(events=(EventConfig(name="sale", start=past, duration_seconds=3600.0, factor=3.0),))
     after = TierForecast(asked, tripled).respond(asked)
-    assert after.forecast is not None
     assert after.forecast.projection.points[0].q50 == pytest.approx(usual.forecast.projection.points[0].q50, rel=0.02)
     assert after.now_rps == pytest.approx(3 * (usual.now_rps or 0.0))
 
@@ -268,9 +250,7 @@ def test_event_replicas_start_one_lead_before() -> None:
         start = datetime.fromtimestamp(SETTLED + begins, UTC).replace(tzinfo=None)
         event = EventConfig(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
         usual, with_event = answered().prewarm.recommendation, answered(events=(event,)).prewarm.recommendation
-        assert usual is not None
         assert usual.quantile_rps is not None
-        assert with_event is not None
         assert with_event.quantile_rps == pytest.approx(usual.quantile_rps * factor)
         assert with_event.needed_now == usual.needed_now
 
@@ -278,7 +258,6 @@ def test_event_replicas_start_one_lead_before() -> None:
 def test_prices_decide_certainty_and_minimum() -> None:
     cheap = answered(4 * DAY_MINUTES, replica_hour=10.0, late_request=0.05)
     dear = answered(4 * DAY_MINUTES, replica_hour=10.0, late_request=100.0)
-    assert cheap.prewarm.recommendation is not None
     assert dear.prewarm.recommendation is not None
     assert cheap.prewarm.recommendation.certainty == pytest.approx(certainty(3, 2.0 * 0.05 * 360))
     assert dear.prewarm.recommendation.certainty == HIGHEST_CERTAINTY
@@ -288,7 +267,6 @@ def test_prices_decide_certainty_and_minimum() -> None:
 
 def test_configured_certainty_counts_without_prices() -> None:
     found = answered(600, certainty=0.9, replica_hour=10.0).prewarm.recommendation
-    assert found is not None
     assert found.certainty == 0.9
 
 
@@ -302,7 +280,6 @@ def test_hold_is_at_least_the_lead() -> None:
         for later in range(2, 15):
             follow(tier, 60.0 * 4.0)
             found = tier.respond(question(minutes_later=later, hold_seconds=hold)).prewarm.recommendation
-            assert found is not None
             kept.append(found.replicas)
         assert kept.count(20) == held - 1
 
@@ -313,7 +290,6 @@ def test_quarter_hour_bins_become_minutes() -> None:
     start = SETTLED // 900 * 900 - len(coarse) * 900.0
     tier = TierForecast(asked, Series(start=start, bin_seconds=900.0, values=coarse))
     found = tier.respond(asked)
-    assert found.forecast is not None
     assert len(found.forecast.projection.points) == 96
     assert found.prewarm.recommendation is not None
 
@@ -323,7 +299,6 @@ def test_traffic_that_ended_becomes_zero() -> None:
     silent = series(9 * DAY_MINUTES)
     tier = TierForecast(asked, replace(silent, values=np.where(np.arange(len(silent)) < 60, silent.values, 0.0)))
     found = tier.respond(asked)
-    assert found.forecast is not None
     said = [point.q50 for point in found.forecast.projection.points]
     assert max(said) < 0.001
     assert not [amount for amount in said if 0 < amount < NOTHING]

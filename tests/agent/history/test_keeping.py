@@ -273,7 +273,6 @@ def test_step_13_is_done_after_seven_days(keeping: HistoryService, path: Path) -
         assert keep_step13(keeping, START + hour) == {}
     assert step13_events(path) == 0
     done = keep_step13(keeping, START + 7 * DAY)
-    assert done is not None
     assert done["cpu-small"].startswith("cpu-small: cannot be judged")
     keeping.write_cycle([closed(0)])
     assert keep_step13(keeping, START + 30 * DAY) == done, "the answer of the first week stays"

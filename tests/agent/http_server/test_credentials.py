@@ -147,7 +147,6 @@ def test_web_file_problem_names_its_key(tmp_path: Path, text: str, problem: str)
 
 def test_web_files_are_relative_to_it(tmp_path: Path) -> None:
     tls = read_web_file(write_web_file(tmp_path, cert_file="a/c.pem", key_file="/k.pem")).tls_server_config
-    assert tls is not None
     assert (tls.cert_file, tls.key_file) == (str(tmp_path / "a" / "c.pem"), "/k.pem")
     with pytest.raises(ConfigError, match=r"missing\.yml: there is no such file"):
         read_web_file(str(tmp_path / "missing.yml"))

@@ -56,7 +56,6 @@ def watching(
     **given: object,
 ) -> Iterator[PodWatch]:
     config = parse_config({"discovery": {"kubernetes": {"node": "gpu-1", **given}}}, environment={})
-    assert config.discovery.kubernetes is not None
     keys = config.discovery.kubernetes.model_copy(update={"keep_seconds": keep})
     watch = PodWatch(client(kube, token, seconds), keys, watch_seconds)
     watch.start()

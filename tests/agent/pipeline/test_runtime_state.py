@@ -37,7 +37,6 @@ def completed(runtime: RuntimeState) -> list[float]:
     found = []
     for point in runtime.trend("t"):
         reading = point.readings["completed_rps"]
-        assert isinstance(reading, Reading)
         assert reading.value is not None
         found.append(reading.value * 60.0)
     return found

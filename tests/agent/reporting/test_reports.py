@@ -297,7 +297,6 @@ def test_hostile_name_is_escaped_in_mail(tmp_path: Path) -> None:
         looked_after(tmp_path, DUE)
         (mailed,), (posted,) = box.mails, hook.taken
     body = mailed.get_body(("html",))
-    assert body is not None
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&nbsp;&amp;&nbsp;co" in body.get_content()
     assert "<script" not in body.get_content()
     assert mailed["Subject"] == "Keep <script>alert(1)</script> Bcc: x@example.com"

@@ -44,7 +44,6 @@ def hooks(called: Pager, port: int | None = None) -> list[dict[str, Any]]:
 def _pages(daemon: Daemon) -> bool:
     """Whether its cascade pages."""
     status = daemon.status()
-    assert status is not None
     return any(one.rule == CASCADE for alerts in status.incident_alerts.values() for one in alerts)
 
 
@@ -146,7 +145,6 @@ def firing(manager: Alertmanager) -> list[dict[str, Any]]:
 
 def trouble(daemon: Daemon) -> str | None:
     status = daemon.status()
-    assert status is not None
     return status.health.alertmanagers[0].trouble
 
 
@@ -197,7 +195,6 @@ def test_agent_restart_makes_no_second_alert(tmp_path: Path) -> None:
             (before,) = firing(manager)
         with posting(tmp_path, manager, served, resend="1m") as daemon:
             status = daemon.status()
-            assert status is not None
             (since,) = (alert.since for alerts in status.incident_alerts.values() for alert in alerts)
             assert since == pytest.approx(_seconds(before["startsAt"]), abs=0.001)
             assert wait_for(lambda: firing(manager)[0]["updatedAt"] > before["updatedAt"])

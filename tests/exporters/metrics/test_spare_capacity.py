@@ -29,7 +29,6 @@ def test_spare_is_margin_capacity_less_demand() -> None:
     assert capacity is not None
     assert recent is not None
     used, arriving = (read(BY_NAME[name], recent, tier.context.basis) for name in ("fleet_utilization", "arrival_rps"))
-    assert isinstance(used, Reading)
     assert used.value is not None
     come = (arriving.value or arriving.low or 0.0) if isinstance(arriving, Reading) else 0.0
     demand = max(used.value * capacity.rps * 3, come)

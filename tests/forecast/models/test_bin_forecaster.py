@@ -16,7 +16,6 @@ GAP = float("nan")
 
 
 def lines(path: Path | None) -> Array:
-    assert path is not None
     return path.quantiles
 
 
@@ -37,7 +36,6 @@ def followed(values: Array, days: float, *, ahead: float = HOUR) -> list[Path | 
 def test_path_begins_after_last_bin() -> None:
     one = begun(wave(5), 5)
     path = one.path(6)
-    assert path is not None
     assert (path.start, path.bin_seconds) == (MONDAY + 5 * DAY, HOUR)
     assert lines(path).shape == (4, 6)
     assert lines(one.path(99)).shape == (4, 24)
@@ -69,7 +67,6 @@ def test_combination_follows_little_history() -> None:
     first = next(at for at, path in enumerate(said) if path is not None)
     assert first == 20
     early, late = said[first], said[46]
-    assert early is not None
     assert late is not None
     assert (early.method, early.weights) == (SAME_AS_NOW, {SAME_AS_NOW: 1.0})
     assert early.note == "needs 2 days of history, has 21 hours: the same as now, with its own error"
@@ -78,7 +75,6 @@ def test_combination_follows_little_history() -> None:
     switch = methods.index(COMBINATION)
     assert methods == [SAME_AS_NOW] * switch + [COMBINATION] * (len(methods) - switch)
     after = said[first + switch]
-    assert after is not None
     assert after.note == ""
     assert sum(after.weights.values()) == pytest.approx(1.0)
 
@@ -90,7 +86,6 @@ def test_it_is_trained_from_two_days_on() -> None:
     one.step(100.0)
     assert one.trained
     path = one.path(96)
-    assert path is not None
     assert (path.method, path.note) == (COMBINATION, "")
 
 
@@ -112,7 +107,6 @@ def test_quality_covers_the_last_week() -> None:
     promised: list[tuple[float, float, float]] = []
     for place, value in enumerate(values[166:], start=166):
         path = one.path(3)
-        assert path is not None
         promised.append((path.quantiles[1, 2], path.quantiles[2, 2], values[place - 1]))
         one.step(float(value))
     came = values[168:]
@@ -205,7 +199,6 @@ def test_a_holiday_is_forecast_like_a_sunday() -> None:
     known = MONDAY + 28 * DAY
     usual = Forecaster(series(values[: 24 * 28]), ahead_seconds=HOUR).path(24)
     holiday = Forecaster(series(values[: 24 * 28]), ahead_seconds=HOUR, sundays=(date(2023, 12, 18),)).path(24)
-    assert usual is not None
     assert holiday is not None
     assert usual.start == known
     assert holiday.quantiles[1, 6:].mean() < 0.8 * usual.quantiles[1, 6:].mean()
@@ -238,7 +231,6 @@ def test_long_bins_wait_for_enough(hours: int) -> None:
     for value in values[2 * per_day :]:
         one.step(float(value))
     path = one.path(per_day)
-    assert path is not None
     assert (path.method, one.leads) == (COMBINATION, min(6, per_day))
 
 

@@ -38,7 +38,6 @@ def cause(made: Verdict, name: str) -> Cause | None:
 def test_queue_time_proves_queueing() -> None:
     made = found(queue=38.0, prefill=0.0, waiting=2.0, in_system=5.0)
     queueing = cause(made, "queueing")
-    assert queueing is not None
     assert queueing.certainty is Certainty.CERTAIN
     assert "requests spent more than 260 ms in the queue alone" in queueing.evidence[0]
     assert cause(made, "prefill") is None
@@ -47,7 +46,6 @@ def test_queue_time_proves_queueing() -> None:
 def test_prefill_time_proves_prefill() -> None:
     made = found(queue=0.0, prefill=30.0)
     prefill = cause(made, "prefill")
-    assert prefill is not None
     assert prefill.certainty is Certainty.CERTAIN
     assert cause(made, "queueing") is None
 
@@ -56,7 +54,6 @@ def test_partial_lateness_is_likely() -> None:
     made = found(queue=10.0, prefill=10.0)
     for name in ("queueing", "prefill"):
         one = cause(made, name)
-        assert one is not None
         assert one.certainty is Certainty.LIKELY
 
 
@@ -70,7 +67,6 @@ def test_unnoticeable_lateness_is_excluded() -> None:
 def test_exclusions_point_to_machine() -> None:
     made = found(queue=0.0, prefill=0.0)
     machine = cause(made, "slower machine")
-    assert machine is not None
     assert any(
         "not queueing: 0 requests spent more than 260 ms in the queue alone; 600 were late" in text
         for text in machine.evidence
@@ -87,7 +83,6 @@ def test_one_request_is_not_several() -> None:
 def test_queue_gauge_stands_for_histograms() -> None:
     made = found(waiting=2.0, in_system=5.0)
     queueing = cause(made, "queueing")
-    assert queueing is not None
     assert queueing.certainty is Certainty.LIKELY
     assert queueing.evidence == ("queueing: 2 requests waiting a replica on average",)
     assert made.causes[0].against[0].endswith("throttling, prefill")
@@ -134,7 +129,6 @@ def throttled(**seconds: float) -> Verdict:
 )
 def test_held_clocks_are_a_cause(what: str, word: str, certainty: Certainty) -> None:
     one = cause(throttled(**{what: 12.0}), "throttling")
-    assert one is not None
     assert one.certainty is certainty
     assert one.evidence == (f"throttling: clocks were held down by {word} 20% of the time",)
     assert cause(throttled(**{what: 2.9}), "throttling") is None
@@ -142,13 +136,11 @@ def test_held_clocks_are_a_cause(what: str, word: str, certainty: Certainty) -> 
 
 def test_throttling_precedes_power_limit() -> None:
     one = cause(throttled(power=50.0, thermal=6.0), "throttling")
-    assert one is not None
     assert "by heat 10%" in one.evidence[0]
 
 
 def test_free_clocks_are_excluded() -> None:
     machine = cause(throttled(power=1.2), "slower machine")
-    assert machine is not None
     assert "not throttling: clocks were held down by the power limit 2% of the time" in machine.evidence
     assert "throttling" in found(queue=0.0).causes[0].against[0]
 
@@ -158,7 +150,6 @@ def test_overload_breaks_the_promise() -> None:
     assert usable is not None
     made = verdict(BURN, tier(), each(20, lambda n: minute(n, rps=usable * 1.2, slow=200)))
     one = cause(made, "more load")
-    assert one is not None
     assert one.certainty is Certainty.CERTAIN
     less = verdict(BURN, tier(), each(20, lambda n: minute(n, rps=usable * 0.9, slow=200)))
     assert cause(less, "more load") is None

@@ -39,7 +39,6 @@ def engine_pages(folder: Path) -> list[Path]:
 
 def families(page: Path) -> dict[str, str]:
     opened = open_page(page)
-    assert opened is not None
     return opened[2]
 
 

@@ -8,7 +8,6 @@ from sglang_pages import RANKS, REAL, RELEASES, STARTUP, amounts, printed, with_
 
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all
-from rules.telemetry.signals import Reading
 
 # --- the prefix cache
 
@@ -117,7 +116,6 @@ def test_speculation_is_told_by_averages() -> None:
     page = read(text)
     assert [page.gauges[name] for name in ("spec_accept_length", "spec_accept_rate", "spec_steps")] == [2.5, 0.5, 3.0]
     found = read_all(windows.diff_snapshots(read(text, START), read(text, START + 15)))["speculative_acceptance"]
-    assert isinstance(found, Reading)
     assert found.value is not None
     assert found.value + found.value**2 + found.value**3 == pytest.approx(1.5)
 

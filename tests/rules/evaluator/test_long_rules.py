@@ -84,7 +84,6 @@ def test_plan_change_drops_older_hours() -> None:
     every = binned(hours(WEEK))
     results = {a.rule: a for a in long_rules.evaluate_long_rules(context(), every, hour(WEEK).start, every[100:])}
     trap = results["UtilizationTrap"]
-    assert isinstance(trap, Unknown)
     assert trap.text == "68 of 168 hours seen, 152 are needed"
     assert isinstance(results["KvCacheUnderused"], Verdict)
 
@@ -103,7 +102,6 @@ def test_history_answers_stand_between_hours() -> None:
     for seconds in (0, 15, 30):
         watcher.step(NOW + seconds)
         rule_state = watcher.rules["UtilizationTrap", TIER]
-        assert rule_state.finding is not None
         assert rule_state.finding.started_at == NOW
         open_rules = {rule for (rule, _), state in watcher.rules.items() if state.finding is not None}
         assert open_rules == {"KvCacheUnderused", "UtilizationTrap", "QueueAlwaysEmpty"}

@@ -14,7 +14,7 @@ from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.verdicts.context import ForecastPoint, Projection
 from rules.verdicts.finding import ClosedSpan, Finding, UnknownSpan
-from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import Status, Subject, Verdict
 
 A = Subject(tier="t", replica="a")
 TIER = Subject(tier="t")
@@ -130,7 +130,6 @@ def test_finding_carries_share_of_missed() -> None:
     watcher = EvaluationSteps({"t": context(slo={"ttft_p99_seconds": 0.26})})
     watched(watcher, slow=0.1)
     felt = rule_state(watcher, "TtftDivergence").missed
-    assert felt is not None
     assert (felt.objective, felt.limit_seconds, felt.share.value) == ("TTFT", 0.26, pytest.approx(0.1))
     assert rule_state(watcher, "KvEviction").missed is None
 
@@ -199,7 +198,6 @@ def test_new_configuration_goes_on() -> None:
     after.take_state(before, {("t", "a"), ("t", "b")})
     watched(after, start=315, end=375, names="ab", slow=0.1)
     finding = after.rules["TtftDivergence", TIER].finding
-    assert finding is not None
     assert finding.started_at == START + 195
     assert rule_state(after, "TtftDivergence").certainty.value == "likely"
     assert len(after.minutes["t"].binned) == 2 * 6
@@ -215,7 +213,6 @@ def test_tier_outlives_all_its_replicas() -> None:
     ended = watched(after, start=315, end=375, names="cd", slow=0.1)
     assert [one.rule for one in ended if one.subject == TIER and isinstance(one, Finding)] == []
     finding = after.rules["TtftDivergence", TIER].finding
-    assert finding is not None
     assert finding.started_at == START + 195
 
 
@@ -253,7 +250,6 @@ def projection(made_at: float, bins: int = 3) -> Projection:
 
 def unknown(watcher: EvaluationSteps, rule: str) -> tuple[Gap, str]:
     result = watcher.rules[rule, TIER].result
-    assert isinstance(result, Unknown), result
     return result.reason, result.text
 
 

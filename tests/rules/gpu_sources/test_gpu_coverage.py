@@ -118,7 +118,6 @@ def test_every_exporter_has_a_configuration_key() -> None:
     for exporter in EXPORTERS:
         gpus = {"source": exporter.name, exporter.name: {"url": "http://x:1/metrics"}}
         configured = parse_config({"gpus": gpus}).gpu_exporter
-        assert configured is not None
         assert (configured[0], configured[1].url) == (exporter, "http://x:1/metrics")
     assert parse_config({}).gpu_exporter is None
 

@@ -19,7 +19,7 @@ from rules.telemetry.windows import Window
 from rules.telemetry.wording import split_claim
 from rules.verdicts import error_budget
 from rules.verdicts.error_budget import Budget
-from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown, Verdict
+from rules.verdicts.verdict import FIRING, RuleResult, Status, Verdict
 
 TTFT, TPOT, ITL, E2E = "TtftSloBurn", "TpotSloBurn", "ItlSloBurn", "E2eSloBurn"
 EVERY = pytest.mark.parametrize("rule", [TTFT, TPOT, ITL, E2E])
@@ -177,7 +177,6 @@ def test_silence_is_no_recovery() -> None:
     """The last hour burnt, and of its last five minutes there are thirty requests."""
     several = each(60, lambda n: minute(n, slow=54) if n < 55 else minute(n, rps=0.1))
     found = answered(TTFT, several, hours({}))
-    assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "30 requests in the last 5 min, 50 are needed")
 
 
@@ -199,7 +198,6 @@ def test_agent_restart_costs_no_page() -> None:
     for one in several:
         kept = add_minute(kept, one, "a", tier())
     (found,) = (a for a in tier_rules.evaluate_tier_rules(kept, tier(), START + 1200) if a.rule == TTFT)
-    assert isinstance(found, Verdict)
     assert (found.status, found.certainty) == (Status.CRITICAL, CERTAIN)
 
 
@@ -267,7 +265,6 @@ def test_a_tier_can_have_its_own_ladder() -> None:
 def test_why_nothing_can_be_said() -> None:
     def reason(several: list[Window], by: TierContext | None = None) -> tuple[Gap, str]:
         found = answered(TTFT, several, seen_by=by)
-        assert isinstance(found, Unknown)
         return found.reason, found.text
 
     bare = [replace(one, histograms={}) for one in each(10, minute)]
@@ -277,10 +274,8 @@ def test_why_nothing_can_be_said() -> None:
     few = each(10, lambda n: minute(n, rps=0.05))
     assert reason(few) == (Gap.TOO_FEW_REQUESTS, "30 requests in the last 1 h, 50 are needed")
     planless = answered(TTFT, each(10, minute), seen_by=load_bins.build_tier_context("t", None))
-    assert isinstance(planless, Unknown)
     assert planless.reason is Gap.NOT_IN_PLAN
     missing = answered(TPOT, each(10, minute), seen_by=context())
-    assert isinstance(missing, Unknown)
     assert missing.text == "the plan has no slo.tpot_p99_seconds"
 
 
@@ -326,7 +321,6 @@ def test_sentence_counts_output_events() -> None:
 def test_events_of_few_requests_prove_nothing() -> None:
     """A thousand gaps a request are no thousand requests: 30 of them are too few, 60 leave 15 % to chance."""
     few = answered(ITL, each(60, lambda n: gaps(n, 0.5, 1000, 0.5)))
-    assert isinstance(few, Unknown)
     assert (few.reason, few.text) == (Gap.TOO_FEW_REQUESTS, "30 requests in the last 1 h, 50 are needed")
     alone = dict.fromkeys(("page_slow_burn", "ticket_fast_burn", "ticket_slow_burn"), 90.0)
     own = tier(limits={ITL: {**alone, "minimum_requests": 5.0}})
@@ -337,7 +331,6 @@ def test_events_of_few_requests_prove_nothing() -> None:
 def test_timed_tokens_have_no_event_burn() -> None:
     other = replace(tier(), itl_comparable=False)
     found = answered(ITL, hour(0.5), hours({}), seen_by=other)
-    assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "plan and engine do not mean the same by ITL")
 
 

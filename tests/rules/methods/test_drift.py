@@ -16,9 +16,9 @@ from rules.evaluator.tier_rules import evaluate_rule
 from rules.methods.drift import CUT
 from rules.methods.evidence import OUTPUTS, PROMPTS
 from rules.plan.load_bins import TierContext, bin_window, build_tier_context
-from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import Status, Unknown, Verdict
+from rules.verdicts.verdict import Status
 
 DRIFT, OUTPUT = "WorkloadDrift", "OutputLengthDrift"
 QUANTILES = {"p50": 90, "p95": 160, "p99": 190}
@@ -164,8 +164,6 @@ def test_workload_against_the_plan(rule: str, case: Case) -> None:
 
 def test_drift_has_readings_actions_and_unit() -> None:
     found = verdict(DRIFT, CHAT, day(LONG, USUAL))
-    assert isinstance(found.observed, Reading)
-    assert isinstance(found.expected, Reading)
     assert (found.observed.low, found.expected.value) == (200.0, 160)
     assert found.actions[0].startswith("Size the tier again")
     assert verdict(DRIFT, load(peak=2.4), at_rate(*[3.0] * 6)).unit == "per_second"
@@ -173,7 +171,6 @@ def test_drift_has_readings_actions_and_unit() -> None:
 
 def test_no_replica_ever_seen_is_unknown() -> None:
     found = evaluate_rule(BY_NAME[DRIFT], TIER, (), now=0.0)
-    assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
 
 
@@ -184,6 +181,5 @@ def test_day_compares_average_too(night: float, status: Status) -> None:
     hours = [minute(60 * n, rps=3.0 if n >= 18 else night, seconds=3600.0) for n in range(24)]
     binned = tuple(bin_window(hour, tier.curve, None) for hour in hours)
     found = evaluate_rule(BY_NAME[DRIFT], tier, binned, now=hours[-1].end, period_seconds=3600.0)
-    assert isinstance(found, Verdict)
     assert found.status is status
     assert ("peak to average" in found.sentence) is (status is Status.WARNING)

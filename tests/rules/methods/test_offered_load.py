@@ -134,7 +134,6 @@ def test_stuck_engine_still_has_arrivals() -> None:
     )
     jammed = minute(0, rps=0.0, in_system=30.0, change=30.0)
     found = offered_load(jammed, capacity)
-    assert found is not None
     assert (found.arriving_rps, found.work_rps) == (0.5, 0.5)
     assert offered_load(replace(jammed, counters={}), replace(capacity, lengths=UNTOLD)) is None
 

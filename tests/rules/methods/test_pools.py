@@ -20,7 +20,7 @@ from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window, gap_window
-from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult, Status
 
 RULE = "PdRatioOff"
 PLAN = tier(
@@ -158,7 +158,6 @@ def test_unseen_pool_is_failed_scrape() -> None:
     seen = view_of("t", PLAN, pools=POOLS)
     replicas = {name: each(8, down if name[0] == "d" else lambda n: tokens(n, 900.0)) for name in POOLS}
     found = answered(RULE, seen, replicas)
-    assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "generation_tokens of the decode pool were not measured")
 
 
@@ -167,7 +166,6 @@ def test_dead_replica_is_not_counted() -> None:
     replicas = {name: each(8, lambda n: tokens(n, 900.0, 30.0)) for name in ("p0", "p1", "d0")}
     replicas["d1"] = [gap_window(START + 60 * n, START + 60 * (n + 1), Gap.SCRAPE_FAILED) for n in range(8)]
     found = answered(RULE, view_of("t", PLAN, pools=pools), replicas)
-    assert isinstance(found, Verdict)
     assert found.sentence.startswith("2 prefill and 1 decode replicas (P:D 2)")
 
 
@@ -267,8 +265,6 @@ def test_surplus_of_tier_is_both(rps: float, surplus: float, said: str, other: s
     ]
     results = evaluate_long_rules(seen, placed, max(one.window.end for one in placed))
     found = next(one for one in results if one.rule == "UtilizationTrap")
-    assert isinstance(found, Verdict)
-    assert found.idle is not None
     assert (found.idle.replicas, found.idle.ready, found.idle.cost_per_day) == (surplus, 6.0, 120 * surplus)
     assert f"pool: fleet utilisation is {said} over 7.0 days; 1.0 of " in found.sentence
     assert other in found.details[-1]

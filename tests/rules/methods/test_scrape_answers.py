@@ -112,14 +112,12 @@ MEASURED, IN_PART = started(240.0, asked=True), started(100.0, asked=False)
 def test_starting_target_has_time(planned: float | None, starts: tuple[ReplicaStart, ...], seconds: float) -> None:
     new = replica(pages=0, misses=3)
     began = new.track.silent_since or 0.0
-    assert VIEW.plan is not None
     more = {
         "view": replace(VIEW, plan=VIEW.plan.model_copy(update={"cold_start_seconds": planned})),
         "others_answer": True,
         "starts": starts,
     }
     starting = said("TargetDown", new, now=began + seconds - 1, **more)
-    assert isinstance(starting, Unknown)
     assert (starting.reason, starting.text) == (Gap.SCRAPE_FAILED, "3 scrapes without a usable page, and none before")
     never = verdict("TargetDown", new, now=began + seconds, **more)
     assert never.sentence == "No usable metrics page ever; 3 scrapes in a row failed: timeout"
@@ -152,7 +150,6 @@ def test_silence_then_failure_is_down() -> None:
     for t in (0.0, 400.0):
         one, _, _ = apply_snapshot(one, snapshot(START + t, counters={"engine_steps": t}), cascade_limits(VIEW))
     alone = said("TargetDown", one, now=START + 400)
-    assert isinstance(alone, Unknown)
     assert (alone.reason, alone.text) == (Gap.NOT_SCRAPED, "the page answers now, but was not scraped for 400 s before")
     for t in (415.0, 430.0, 445.0):
         one, _, _ = apply_failed_scrape(one, START + t, error="timeout: 5 s")
@@ -164,14 +161,12 @@ def test_few_misses_are_not_fine() -> None:
     one = replica()
     one, _, _ = apply_failed_scrape(one, START + 315)
     found = said("TargetDown", one, now=START + 315)
-    assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "1 scrapes without a usable page, and none for 300 s")
 
 
 def test_far_pages_make_no_slope() -> None:
     for gap in (Gap.NOT_SCRAPED, Gap.CONTRADICTORY):
         found = said("KvCacheCascade", replica(slope_gap=gap, cascade=CascadeState()))
-        assert isinstance(found, Unknown)
         assert found.reason is gap
 
 
@@ -209,17 +204,14 @@ def test_a_page_that_answers_again_ends_it() -> None:
 @pytest.mark.parametrize("one", [replica(misses=1), replica(pages=0, misses=1)])
 def test_pageless_rules_do_not_know(rule: str, one: ReplicaState) -> None:
     found = said(rule, one)
-    assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "no page from the replica")
 
 
 def test_one_page_is_no_slope() -> None:
     first = said("KvCacheCascade", replica(pages=1))
-    assert isinstance(first, Unknown)
     assert (first.reason, first.text) == (Gap.RESTARTED, "no two pages give a slope of the KV cache yet")
     after_a_miss, _, _ = apply_snapshot(replica(misses=1), snapshot(START + 45), cascade_limits(VIEW))
     again = said("KvCacheCascade", after_a_miss)
-    assert isinstance(again, Unknown)
     assert again.reason is Gap.SCRAPE_FAILED
 
 
@@ -296,7 +288,6 @@ def test_cascade_uses_last_minutes() -> None:
     recent = tier_minutes.recent_windows(booked, one, planned, START + 360)
     assert [s.window.start for s in recent] == [START + 180, START + 240, START + 300, START]
     found = next(a for a in evaluate_replica_rules(one, planned, START + 360, recent) if a.rule == "KvCacheCascade")
-    assert isinstance(found, Verdict)
     assert found.causes[0].evidence == ("prompts are longer than planned: P95 200 to 500 tokens, 100 planned",)
 
 

@@ -196,9 +196,7 @@ SECOND_HALF = 1795204028.963
 def test_recording_names_slow_tier() -> None:
     found = {s.result.subject.tier: s for s in replayed().rule_states if s.result.rule == RULE}
     slow = found["cpu-slow"]
-    assert isinstance(slow.result, Verdict)
     assert (slow.result.status, slow.result.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert slow.finding is not None
     assert slow.finding.started_at > SECOND_HALF
     assert explain(slow.result) == (
         "Each replica of cpu-slow gets 1.39 rps, of cpu-fast 1.55 rps; usable are 0.62 and 2.49 by the plan"

@@ -16,7 +16,7 @@ from rules.evaluator import long_rules
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import Status, Verdict
+from rules.verdicts.verdict import Status
 
 WEEK = 168
 
@@ -215,7 +215,6 @@ def test_trap_has_actions_and_idle_replicas() -> None:
     found = verdict(TRAP, TIER, trap())
     assert [action.split()[0] for action in found.actions] == ["Share", "Fill", "Scale", "Trim", "Route"]
     idle = verdict(TRAP, warm(4, 5), scaled(0.2)).idle
-    assert idle is not None
     assert round(idle.replicas, 2) == 0.04
 
 
@@ -230,9 +229,7 @@ def test_pools_may_be_trapped_apart() -> None:
     ]
     at = max(one.window.end for one in booked)
     found = next(a for a in long_rules.evaluate_long_rules(seen, booked, at) if a.rule == "UtilizationTrap")
-    assert isinstance(found, Verdict)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence.startswith("Prefill pool: fleet utilisation is 30.0% over 7.0 days; 1.0 of 2.0 replicas")
-    assert found.idle is not None
     assert (found.idle.replicas, found.idle.cost_per_day) == pytest.approx((1.0, 60.0))
     assert any(text.startswith("decode pool: Fleet utilisation is 60.0%") for text in found.details)

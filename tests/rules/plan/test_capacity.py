@@ -51,11 +51,9 @@ def given_point(**point: Any) -> Capacity:
 
 def test_benchmark_is_an_unconfirmed_upper_bound() -> None:
     found = planned_capacity(tier())
-    assert found is not None
     assert (found.rps, found.source, found.low) == (pytest.approx(USABLE), CapacitySource.BENCHMARK, 0.0)
     assert (found.high, found.certainty) == (pytest.approx(USABLE), Certainty.LIKELY)
     ends_early = planned_capacity(tier(curve={"points": list(POINTS[:3])}))
-    assert ends_early is not None
     assert (ends_early.rps, ends_early.high) == (6.0, None)
     assert planned_capacity(tier(curve=None)) is None
 
@@ -89,10 +87,8 @@ def test_bounds_must_hold_the_value() -> None:
 def test_given_point_yields_to_production() -> None:
     context = tier_view(operating_point={"usable_rps": 4.0})
     fine = capacity_now(context, [[one for day in days(context, {0: 55.0}) for one in day]])
-    assert fine is not None
     assert (fine.rps, fine.source, fine.certainty) == (4.0, CapacitySource.OPERATOR, Certainty.CERTAIN)
     broken = capacity_now(context, [[one for day in days(context, {0: 30.0}, slow_from=0) for one in day]])
-    assert broken is not None
     assert (broken.rps, broken.source) == (3.0, CapacitySource.PRODUCTION)
 
 
@@ -102,13 +98,10 @@ def test_longer_requests_lower_capacity() -> None:
     as_planned = capacity_now(context, days(context, {}))
     longer = capacity_now(context, days(context, {}, prompts=1600.0, outputs=160.0))
     nearly = capacity_now(context, days(context, {}, prompts=816.0, outputs=80.0))
-    assert as_planned is not None
     assert longer is not None
-    assert nearly is not None
     assert as_planned.rps == nearly.rps == pytest.approx(USABLE)
     assert longer.rps == pytest.approx(USABLE / 2)
     assert "2 times the work" in longer.reason
-    assert longer.lengths.prompt_tokens is not None
     assert longer.lengths.prompt_tokens.low == pytest.approx(1600.0)
 
 
@@ -121,11 +114,8 @@ def test_measured_capacity_is_converted_once() -> None:
         curve={"points": short},
         operating_point={"usable_rps": 4.0, "low": 3.0, "high": 5.0, "source": "production"},
     )
-    assert context.capacity is not None
-    assert context.capacity.lengths.prompt_tokens is not None
     assert context.capacity.lengths.prompt_tokens.low == 1600
     found = capacity_now(context, days(context, {}, prompts=1600.0, outputs=160.0))
-    assert found is not None
     assert found.rps == 4.0
     assert not any(
         "the benchmark had" in one.text for one in check_plan(Plan(schema=1, tiers={"t": context.plan}), CATALOGUE)
@@ -135,12 +125,10 @@ def test_measured_capacity_is_converted_once() -> None:
 def test_broken_slo_lowers_capacity_by_days() -> None:
     context = tier_view()
     found = capacity_now(context, days(context, {0: 30.0, DAYS - 1: 50.0}, slow_from=DAYS - 1))
-    assert found is not None
     assert found.rps == pytest.approx(USABLE * (1 - MOST_FALL))
     assert "capacity falls at most 30% a day" in found.reason
     assert found.low == pytest.approx(3.0)
     later = capacity_now(context, days(context, {0: 30.0, DAYS - 5: 50.0}, slow_from=DAYS - 5))
-    assert later is not None
     assert 3.0 < later.rps < 5.0
     assert (later.low, later.high, later.source) == (3.0, 5.0, CapacitySource.PRODUCTION)
 
@@ -150,7 +138,6 @@ def test_slow_tier_is_not_scaled_for_ever() -> None:
     context, found = tier_view(), []
     for rps in (50.0, 35.0, 25.0, 15.0):
         slow = capacity_now(context, [[one for day in days(context, {0: rps}, slow_from=0) for one in day]])
-        assert slow is not None
         assert (slow.low, slow.certainty, slow.kept_rps) == (0.0, Certainty.LIKELY, None)
         found.append(slow)
     assert [one.rps for one in found] == pytest.approx([5.0, USABLE / 2, USABLE / 2, USABLE])
@@ -162,21 +149,18 @@ def test_broken_curves_and_lower_loads() -> None:
     context = tier_view()
     slow = [hour(at, 50.0 if at % 2 else 10.0, ttft={1.5: 1.0}) for at in range(8)]
     found = capacity_now(context, [[bin_window(one, context.curve, "all") for one in slow]])
-    assert found is not None
     assert found.rps == pytest.approx(5.0)
     assert "at equal load: 5 rps a replica are taken, not 7.33" in found.reason
     # Two calm hours of each day, in which something else made requests slow: five times that load was fine.
     context = tier_view()
     week = [hour(at, 10.0, ttft={9.0: 1.0}) if at % 12 == 0 else hour(at, 50.0, ttft={0.08: 1.0}) for at in range(168)]
     found = capacity_now(context, [[bin_window(one, context.curve, "all") for one in week]])
-    assert found is not None
     assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
 
 
 def test_kept_load_without_benchmark_bounds_below() -> None:
     context = tier_view(curve=None)
     found = capacity_now(context, days(context, {}))
-    assert found is not None
     assert found.is_lower_bound
     measured = with_capacity(context, found)
     window = hour(0, 20.0)
@@ -189,7 +173,6 @@ def test_kept_load_without_benchmark_bounds_below() -> None:
 def test_two_days_without_history_leave_the_plan() -> None:
     context = tier_view()
     found = capacity_now(context, [[] for _ in range(DAYS)])
-    assert found is not None
     assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
     assert capacity_now(tier_view(curve=None), [[] for _ in range(DAYS)]) is None
 
@@ -197,7 +180,6 @@ def test_two_days_without_history_leave_the_plan() -> None:
 def test_split_pools_have_planned_capacity() -> None:
     apart = tier_view(pools=["prefill", "decode"])
     found = capacity_now(apart, days(apart, {}, slow_from=0))
-    assert found is not None
     assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
 
 
@@ -209,12 +191,10 @@ def test_capacity_moves_slowly_to_its_end(rates: list[float]) -> None:
     for before, after in pairwise(used):
         assert before * (1 - MOST_FALL) * (1 - 1e-9) <= after <= before * (1 + MOST_RISE) * (1 + 1e-9)
     for one in found:
-        assert one is not None
         assert one.low <= one.rps
         assert one.high is not None
         assert one.rps <= one.high
     lasting = damp_capacity([*estimates[:1], *[estimates[0]] * 7])
-    assert lasting is not None
     assert lasting.rps == rates[0]
 
 
@@ -231,7 +211,6 @@ def test_unfinished_rise_and_unknown_days() -> None:
     assert damp_capacity([one, None]) is None
     assert damp_capacity([]) is None
     risen = damp_capacity([one, replace(one, rps=50.0, low=50.0, high=50.0)])
-    assert risen is not None
     assert (risen.rps, risen.certainty) == (pytest.approx(5.5), Certainty.LIKELY)
 
 

@@ -220,7 +220,6 @@ def test_unmeasured_objective_is_named() -> None:
     tier = {"model": "m", "engine": "vllm", "gpu": {"product": "A", "per_replica": 1}, "slo": slo}
     plan = parse_plan({"schema": 1, "tiers": {"t": {**tier, "curve": {"points": points}}}})
     limited = operating_point(plan.tiers["t"])
-    assert limited is not None
     assert (limited.limited_by, limited.usable_rps) == ("e2e_p99_seconds", pytest.approx(3.0))
 
 
@@ -261,7 +260,6 @@ def test_a_curve_of_another_parallelism_is_told(measured: dict[str, Any], paths:
 
 def test_provenance_changes_no_plan_version() -> None:
     tier = plan_of("cpu-small").tiers["cpu-small"]
-    assert tier.curve is not None
     assert tier.curve.measured is not None
     without = tier.model_copy(update={"curve": tier.curve.model_copy(update={"measured": None})})
     assert plan_version(without) == plan_version(tier)

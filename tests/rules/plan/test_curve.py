@@ -55,7 +55,6 @@ SATURATED = curve_with(
 
 def test_guide_curve_crosses_slo_at_48() -> None:
     point = GUIDE.usable(tier_of("guide-h100").slo)
-    assert point is not None
     assert point.c_max == pytest.approx(48)
     assert point.usable_rps == pytest.approx(12)
     assert (point.limited_by, point.knee_reached) == ("ttft_p99_seconds", True)
@@ -65,7 +64,6 @@ def test_closed_loop_slo_ends_at_31() -> None:
     # TTFT P99 is 0.9666 s at 16 and 2.108 s at 32: ln(2 / 0.9666) / ln(2.108 / 0.9666) = 0.72712 / 0.77973 = 0.93253.
     # C_max 16 + 0.93253 x 16 = 30.921; rps 6.346 + 0.93253 x (7.413 - 6.346) = 7.3410. TPOT ends at 0.07935, below 0.15.
     point = CLOSED.usable(SLO)
-    assert point is not None
     assert point.c_max == pytest.approx(30.921, abs=0.001)
     assert point.usable_rps == pytest.approx(7.3410, abs=0.0001)
     assert (point.limited_by, point.knee_reached) == ("ttft_p99_seconds", True)
@@ -75,25 +73,21 @@ def test_tighter_tpot_ends_sweep_earlier() -> None:
     # TPOT P99 passes 0.03 s between 8 (enveloped: 0.026) and 16 (0.04228): ln(0.03 / 0.026) / ln(0.04228 / 0.026)
     # = 0.14310 / 0.48621 = 0.29432.
     point = CLOSED.usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.03))
-    assert point is not None
     assert point.limited_by == "tpot_p99_seconds"
     assert point.c_max == pytest.approx(8 + 0.29432 * 8, abs=0.001)
 
 
 def test_unbroken_slo_gives_lower_bounds() -> None:
     point = OPEN.usable(SLO)
-    assert point is not None
     assert (point.c_max, point.usable_rps, point.limited_by, point.knee_reached) == (5.055, 7.886, None, False)
 
 
 def test_itl_limits_only_where_it_is_given() -> None:
     limited = CLOSED.usable(Slo(ttft_p99_seconds=2.0, itl_p99_seconds=0.1))
-    assert limited is not None
     assert limited.limited_by == "itl_p99_seconds"
     unknown = curve_with({"completed_rps": 3, "ttft_p99_seconds": 1}).usable(
         Slo(ttft_p99_seconds=2.0, itl_p99_seconds=0.1)
     )
-    assert unknown is not None
     assert unknown.usable_rps == 3
 
 
@@ -105,7 +99,6 @@ def test_unmeasured_slo_metric_has_no_point() -> None:
 def test_curve_vouches_only_while_measured() -> None:
     curve = curve_with({"completed_rps": 3, "ttft_p99_seconds": 1}, {"completed_rps": 5})
     point = curve.usable(Slo(ttft_p99_seconds=2.0))
-    assert point is not None
     assert (point.usable_rps, point.knee_reached) == (3, False)
 
 
@@ -119,7 +112,6 @@ def test_exactly_met_slo_ends_there() -> None:
         {"concurrency": 64, "completed_rps": 14, "ttft_p99_seconds": 5.0},
     )
     point = curve.usable(Slo(ttft_p99_seconds=2.0))
-    assert point is not None
     assert (point.c_max, point.usable_rps, point.knee_reached) == (48, 12, True)
 
 
@@ -127,7 +119,6 @@ def test_censored_points_show_the_knee_only() -> None:
     slow = {"completed_rps": 6, "requested_rps": 9, "ttft_p99_seconds": 30, "censored": True}
     curve = curve_with({"completed_rps": 5, "requested_rps": 5, "ttft_p99_seconds": 1}, slow)
     point = curve.usable(Slo(ttft_p99_seconds=2.0))
-    assert point is not None
     assert (point.usable_rps, point.limited_by, point.knee_reached) == (5, "ttft_p99_seconds", True)
     assert curve.top_rps == 5
     assert curve.place(5.9, None)[1]
@@ -138,10 +129,8 @@ def test_derived_point_beats_given_one() -> None:
     given = {"c_max": 60, "usable_rps": 20}
     points = [{"completed_rps": 3, "ttft_p99_seconds": 1}, {"completed_rps": 4, "ttft_p99_seconds": 4}]
     derived = operating_point(tier_with(points, operating_point=given))
-    assert derived is not None
     assert derived.usable_rps == pytest.approx(3.5)
     alone = operating_point(tier_with(points, operating_point=given, curve=None))
-    assert alone is not None
     assert (alone.c_max, alone.usable_rps) == (60, 20)
     assert operating_point(tier_with(points, curve=None)) is None
 
@@ -165,7 +154,6 @@ def test_little_stands_for_missing_concurrencies() -> None:
     assert (OPEN.concurrency_given, OPEN.is_littles_law, highest(OPEN)) == (False, True, 5.055)
     # 355.8 / 7.886 = 45.118 tokens; 0.04744 + 0.01262 x 44.118 = 0.60421 s in the system; x 7.886 = 4.7648.
     written = tier_of("cpu-small-open").curve
-    assert written is not None
     bare = [point.model_dump(exclude={"concurrency"}) for point in written.points]
     by_medians = curve_with(*bare)
     assert (by_medians.concurrency_given, by_medians.is_littles_law) == (False, False)
@@ -226,24 +214,20 @@ def test_estimated_concurrency_counts_near_top() -> None:
 
 def test_expectation_uses_smaller_evidence() -> None:
     expected = GUIDE.expectation(4, "ttft_p99_seconds", 12)
-    assert expected is not None
     assert (expected.low, expected.high, expected.requests) == (1.0, 4.0, 6000)
     assert expected.value == pytest.approx(2.0)
     ratio = GUIDE.expectation(4, "gpu_utilization", 12)
-    assert ratio is not None
     assert ratio.value == pytest.approx(0.805)
 
 
 def test_first_point_is_expected_below_it() -> None:
     expected = CLOSED.expectation(0, "ttft_p99_seconds", 0.1)
-    assert expected is not None
     assert (expected.low, expected.value, expected.high) == (0.093, 0.093, 0.093)
 
 
 def test_saturated_bin_places_by_system_requests() -> None:
     blind = SATURATED.expectation(2, "ttft_p99_seconds", 101)
     placed = SATURATED.expectation(2, "ttft_p99_seconds", 101, in_system=96)
-    assert blind is not None
     assert placed is not None
     assert blind.value == 1.0
     assert placed.value == pytest.approx(math.sqrt(0.2 * 1.0))
@@ -302,7 +286,6 @@ def test_more_load_never_expects_less_latency(points: list[dict[str, Any]], load
         assume(bin is not None)
         assert bin is not None
         expected = curve.expectation(bin, "ttft_p99_seconds", rps)
-        assert expected is not None
         assert expected.low <= expected.value <= expected.high
         found.append(expected)
     assert found[0].value <= found[1].value

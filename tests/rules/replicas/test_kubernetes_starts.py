@@ -26,11 +26,9 @@ def page(t: float, pod: PodTimes | None, ready_at: float | None = 1290.0, **coun
 
 def test_start_spans_request_to_ready() -> None:
     first = detect_start(ScrapeTrack(), page(1300.0, STARTING), "r")
-    assert first is not None
     assert first.unready, "it answers, and no traffic comes yet"
     assert add_start((), first) == ()
     last = update_start(first, page(1315.0, READY))
-    assert last is not None
     assert (last.unready, last.timing, last.lead_seconds) == (False, Timing.POD, 312.0)
     assert describe_start(last) == "pod Ready 312 s after it was asked for"
     assert update_start(last, page(1330.0, READY)) is last
@@ -40,17 +38,14 @@ def test_start_spans_request_to_ready() -> None:
 
 def test_pod_readiness_known_or_never() -> None:
     start = detect_start(ScrapeTrack(), page(1313.0, READY), "r")
-    assert start is not None
     assert (start.unready, start.lead_seconds) == (False, 312.0)
     start = detect_start(ScrapeTrack(), page(1300.0, STARTING), "r")
     later = update_start(start, page(1300.0 + READY_SECONDS + 1, STARTING))
-    assert later is not None
     assert (later.unready, later.timing, later.lead_seconds) == (False, Timing.PROCESS, 229.0), "it is no whole start"
 
 
 def test_silent_page_uses_its_pod() -> None:
     start = detect_start(ScrapeTrack(), page(1300.0, READY, ready_at=None), "r")
-    assert start is not None
     assert start.lead_seconds == 312.0
     assert describe_start(start) == "pod Ready 312 s after it was asked for"
 
@@ -59,7 +54,5 @@ def test_restarted_container_times_as_before() -> None:
     again = PodTimes(container_at=1060.0)
     start = detect_start(ScrapeTrack(), page(1300.0, again), "r")
     plain = detect_start(ScrapeTrack(), page(1300.0, None), "r")
-    assert start is not None
-    assert plain is not None
     assert start.timing is plain.timing is Timing.PROCESS
     assert start.seconds == plain.seconds

@@ -37,7 +37,6 @@ def test_two_pages_make_a_window() -> None:
     one = after(0, 20, 40, 60)
     assert len(one.open) == 3
     one, window, closed = apply_snapshot(one, at(80), cascade_limits(VIEW))
-    assert window is not None
     assert closed is not None
     assert (window.start, window.end) == (START + 60, START + 80)
     assert (closed.start, closed.end, closed.counters["requests_finished"]) == (START, START + 60, 60)
@@ -56,7 +55,6 @@ def test_gpus_join_without_coverage() -> None:
         sampled=frozenset({"gpu_power_watts"}),
     )
     _, window, _ = apply_snapshot(after(0), at(15), cascade_limits(VIEW), extra)
-    assert window is not None
     assert (window.counters["gpu_busy_seconds"], window.counters["requests_finished"]) == (9.0, 15.0)
     assert "gpu_sm_active" in window.gauges
     assert "requests_running" in window.gauges
@@ -66,11 +64,9 @@ def test_gpus_join_without_coverage() -> None:
 
 def test_failed_scrape_is_booked() -> None:
     one, window, closed = apply_failed_scrape(after(0, 15), START + 30, error="refused")
-    assert window is not None
     assert (window.gaps[EVERYTHING], window.coverage, closed) == (Gap.SCRAPE_FAILED, 0.0, None)
     assert (one.track.misses, one.error, len(one.open)) == (1, "refused", 2)
     one, _, closed = apply_failed_scrape(one, START + 90)
-    assert closed is not None
     assert closed.expected_seconds == 30
     assert one.error == ""
 
@@ -90,7 +86,6 @@ def test_cascade_restarts_slopes_after_gaps() -> None:
     going, _, _ = apply_snapshot(late, at(75), cascade_limits(VIEW))
     assert len(going.cascade.recent) == 1
     restarted, window, _ = apply_snapshot(one, at(45, started_at=START + 40), cascade_limits(VIEW))
-    assert window is not None
     assert window.gaps[EVERYTHING] is Gap.RESTARTED
     assert (restarted.cascade.recent, restarted.slope_gap) == ((), Gap.RESTARTED)
 

@@ -152,18 +152,15 @@ def test_overload_latencies_compare_no_load() -> None:
     found = capacity_now(PLANNED, [[*week, overloaded(5.0, "all")]])
     calm = capacity_now(PLANNED, [week])
     assert found is not None
-    assert calm is not None
     assert calm.rps == pytest.approx(USABLE)
     assert found.rps == pytest.approx(5.0)
     assert "times as slow" not in found.reason
     below = capacity_now(PLANNED, [[*week, overloaded(2.0, "all")]])
-    assert below is not None
     assert below.rps == pytest.approx(USABLE)
 
 
 def test_overload_alone_breaks_no_slo() -> None:
     found = capacity_now(PLANNED, [[overloaded(5.0, "all")]])
-    assert found is not None
     assert found.rps == pytest.approx(5.0)
     assert "no load of production kept the SLO" not in found.reason
 
@@ -235,7 +232,6 @@ def test_a_few_requests_tell_no_lengths() -> None:
     few = cut(hour(0, 0.02, 1, prompts=9000.0, outputs=900.0), 900.0)
     assert bound_by_lengths(PLAN, PLANNED, few) is PLAN
     found = capacity_now(PLANNED, [[bin_window(few, PLANNED.curve, "all")]])
-    assert found is not None
     assert found.rps == pytest.approx(USABLE)
 
 

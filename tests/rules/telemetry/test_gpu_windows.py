@@ -177,7 +177,6 @@ def test_gpus_sum_to_replica_means() -> None:
         ),
     )
     both = gpu_windows.sum_gpus([cool, hot])
-    assert both is not None
     assert (both.expected_seconds, both.covered_seconds) == (0, 0)
     readings = read_all(both)
     assert readings["gpu_power_watts"] == Reading(value=500.0, low=500.0, high=500.0, n=30)

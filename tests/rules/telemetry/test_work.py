@@ -172,7 +172,6 @@ def test_cached_prompts_cost_nothing(
             del counters["prompt_tokens_computed"]
             counters |= {"prefix_queried_tokens": 1000.0, "prefix_hit_tokens": 1000.0 * (1 - computed)}
         work = work_of(Window(start=0, end=60, expected_seconds=60, covered_seconds=60, counters=counters), lengths)
-        assert work is not None
         assert work.by_prompts is not None
         by = work.by_prompts
         assert (by.low, by.best, by.high) == pytest.approx(expected)
@@ -186,7 +185,6 @@ def test_running_requests_are_work() -> None:
     )
     counters = {"requests_finished": 0.0, "prompt_tokens": 0.0, "generation_tokens": 6000.0}
     work = work_of(Window(start=0, end=60, expected_seconds=60, covered_seconds=60, counters=counters), lengths)
-    assert work is not None
     assert (work.total.low, work.total.value, work.total.high) == (0.0, 1.0, 2.0)
 
 
