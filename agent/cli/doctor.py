@@ -95,7 +95,7 @@ def _loaded(given: str | None) -> LoadedConfig | ConfigError:
 
 def _look(options: SimpleNamespace) -> int:
     # On demand: a check of the installation needs no evaluation.
-    from agent.doctor.engine_pages import Objectives, find_engines, look_at_engines, look_at_files
+    from agent.doctor.engine_pages import Objectives, find_pages, look_at_engines, look_at_files
 
     ttft, tpot, source = ARCHETYPES[options.archetype]
     seconds = options.seconds
@@ -112,10 +112,11 @@ def _look(options: SimpleNamespace) -> int:
             raise ConfigError((f"{text}: save the second one 15 s after the first, or give the engine's address",))
         looks = look_at_files(files, bodies, seconds, objectives)
     else:
-        engines, problems = find_engines(options.url, ways_in(options))
-        if engines:
+        pages = find_pages(options.url, ways_in(options))
+        problems = pages.problems
+        if pages.engines:
             with progress_bar(f"looking for {format_duration(seconds)}") as show:
-                looks = look_at_engines(engines, ways_in(options), seconds, objectives, show)
+                looks = look_at_engines(pages, ways_in(options), seconds, objectives, show)
     # The query of an address may be a secret.
     where = "URL" if files else " ".join(shlex.quote(place_of(url) if "://" in url else url) for url in options.url)
     diagnosis = EngineDiagnosis(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,14 +14,20 @@ from urllib.parse import urlsplit, urlunsplit
 
 from agent.config.peer import Peer
 from agent.doctor.first_look import look_at_tier
-from agent.errors import ConfigError, ScrapeError
-from agent.gpu.collector import GpuCollector
+from agent.errors import ConfigError, ScrapeError, ScrapeFailure
+from agent.gpu.collector import ExporterPage, GpuCollector, GpuRead, GpuReader, samples
+from agent.http_client.errors import place_of
+from agent.http_client.page import PageFetcher, fetch_page
 from agent.replay.replay import Replay
 from agent.scrape.engine_probe import EngineProbe, probe_engine
+from agent.scrape.exposition import SeriesReader
 from agent.scrape.scrapers import PageReader, Scrapers, Target
 from agent.sources.scrape import ScrapeSource
 from exporters.documents.diagnosis import TierLook
 from rules.evaluator.observation import Observation, ReplicaScrape
+from rules.gpu_sources.exporter import GpuExporter
+from rules.gpu_sources.registry import EXPORTERS, detect_exporter
+from rules.plan.gpus import engine_kv_tokens
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.plan.schema import TierPlan
 from rules.telemetry.snapshots import ENGINE_VERSION, GpuReadout, Snapshot
@@ -46,6 +52,12 @@ ONE_CELL_SECONDS = 1e9
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
+NO_ENGINE = (ScrapeFailure.INCONSISTENT, ScrapeFailure.NOT_ONE_ENGINE)
+"""Failures of a page that is sound, but of another program."""
+
+SAME_CACHE = 0.9
+"""Engines whose KV caches are as near have the same GPU and settings: memory profiling differs by less."""
+
 Ways = dict[str, Any]
 """Fields of a Peer: credentials and certificates."""
 
@@ -65,59 +77,154 @@ class Objectives:
     tpot: float | None
 
 
-def find_engines(places: Sequence[str], ways: Ways) -> tuple[tuple[EngineProbe, ...], tuple[str, ...]]:
-    """Return the engines at these addresses (URL or host:port), and why others are none. Raise ConfigError."""
-    wrong = [place for place in places if "://" not in place and not HOST_AND_PORT.fullmatch(place)]
+class GpuPage(NamedTuple):
+    """Page of a GPU exporter among the addresses."""
+
+    url: str
+    exporter: GpuExporter
+
+
+class FoundPages(NamedTuple):
+    """Engines and GPU exporters at some addresses, and why others are neither."""
+
+    engines: tuple[EngineProbe, ...]
+    gpu_pages: tuple[GpuPage, ...]
+    problems: tuple[str, ...]
+
+
+class HostGpus:
+    """Reader of the GPUs of several hosts. `hosts` has the host of each GPU that was read."""
+
+    def __init__(self, readers: Sequence[tuple[str, GpuReader]]) -> None:
+        self._readers = readers
+        self.hosts: dict[str, str] = {}
+
+    def read(self, now: float) -> GpuRead:
+        """Return the readouts of all hosts. `now` is unix seconds."""
+        readouts: list[GpuReadout] = []
+        problems: list[str] = []
+        for host, reader in self._readers:
+            of_host, texts = reader.read(now)
+            readouts += of_host
+            problems += texts
+            self.hosts |= {readout.gpu: host for readout in of_host}
+        return tuple(readouts), tuple(problems)
+
+    def close(self) -> None:
+        for _, reader in self._readers:
+            reader.close()
+
+
+def find_pages(places: Sequence[str], ways: Ways) -> FoundPages:
+    """Return the engines and GPU exporters at these addresses (URL or host:port). Raise ConfigError."""
+    wrong = [place for place in places if not _is_address(place)]
     if wrong:
         example = "http://127.0.0.1:8000/metrics, 127.0.0.1:8000, or one or two saved pages"
         raise ConfigError(tuple(f"{place!r}: no file, and no address such as {example}" for place in wrong))
     with ThreadPoolExecutor(max_workers=16, thread_name_prefix="look") as pool:
-        answers = tuple(pool.map(lambda place: find_engine(place, ways), dict.fromkeys(places)))
+        answers = tuple(pool.map(lambda place: _find_page(place, ways), dict.fromkeys(places)))
     # Two spellings of an address are one engine.
     engines = {answer.url: answer for answer in answers if isinstance(answer, EngineProbe)}
-    return tuple(engines.values()), tuple(str(answer) for answer in answers if not isinstance(answer, EngineProbe))
+    gpu_pages = {answer.url: answer for answer in answers if isinstance(answer, GpuPage)}
+    problems = [answer for answer in answers if isinstance(answer, str)]
+    if not engines:
+        problems += [f"{place_of(url)}: a page of {page.exporter.title}, no engine" for url, page in gpu_pages.items()]
+    return FoundPages(tuple(engines.values()), tuple(gpu_pages.values()), tuple(problems))
+
+
+def _is_address(place: str) -> bool:
+    try:
+        urlsplit(place)
+    except ValueError:
+        return False
+    return "://" in place or HOST_AND_PORT.fullmatch(place) is not None
+
+
+def _find_page(place: str, ways: Ways) -> EngineProbe | GpuPage | str:
+    """Return the engine or GPU exporter at an address, or why it is neither."""
+    url = _list_urls(place)[0]
+    shown = place_of(url)
+    try:
+        answer = find_engine(place, ways)
+        if isinstance(answer, EngineProbe):
+            return answer
+        exporter = _find_gpu_exporter(Peer.read(dict(url=url, **ways))) if answer.kind in NO_ENGINE else None
+    except ScrapeError as error:
+        return f"{shown}: {error.text}"
+    except ConfigError as error:
+        raise ConfigError(tuple(f"{shown}: {problem}" for problem in error.problems)) from error
+    if exporter is not None:
+        return GpuPage(url, exporter)
+    return answer.text if shown in answer.text else f"{shown}: {answer.text}"
+
+
+def _find_gpu_exporter(peer: Peer) -> GpuExporter | None:
+    """Return the GPU exporter at an address, None if its page is of another program. Raise ScrapeError."""
+    parsed = SeriesReader(lambda name: any(exporter.wanted(name) for exporter in EXPORTERS)).read(fetch_page(peer))
+    return detect_exporter((name, labels) for name, labels, _ in samples(parsed))
 
 
 def find_engine(place: str, ways: Ways) -> EngineProbe | ScrapeError:
     """Return the engine at an address, or the first error. An address without a path is asked for the usual ones."""
-    url = urlsplit(place if "://" in place else f"http://{place}")
-    paths = PATHS if url.path in ("", "/") else (url.path,)
     errors = []
-    for path in paths:
+    for url in _list_urls(place):
         try:
-            return probe_engine(Peer.read(dict(url=urlunsplit(url._replace(path=path)), **ways)))
+            return probe_engine(Peer.read(dict(url=url, **ways)))
         except ScrapeError as error:
             errors.append(error)
     return errors[0]
 
 
+def _list_urls(place: str) -> list[str]:
+    url = urlsplit(place if "://" in place else f"http://{place}")
+    paths = PATHS if url.path in ("", "/") else (url.path,)
+    return [urlunsplit(url._replace(path=path)) for path in paths]
+
+
 def look_at_engines(
-    engines: Sequence[EngineProbe], ways: Ways, seconds: float, objectives: Objectives, show: Progress
+    pages: FoundPages, ways: Ways, seconds: float, objectives: Objectives, show: Progress
 ) -> tuple[TierLook, ...]:
-    """Scrape running engines for so many seconds and return the look at each tier: one model on one engine."""
-    local = all(urlsplit(probe.url).hostname in LOOPBACK for probe in engines)
-    reader = _local_gpu_reader() if local else None
+    """Scrape running engines for so many seconds and return the look at each tier: engines that are alike."""
+    engines = pages.engines
+    reader = HostGpus(_list_gpu_readers(pages, ways))
     gpus = GpuCollector(reader)
     gpus.read_gpus(time.time())
-    # Which of several engines owns which GPU is not known here.
-    owned = tuple(gpus.latest) if len(engines) == 1 else ()
+    of_host = {probe.url: _find_gpus(probe, engines, reader.hosts) for probe in engines}
+    tiers = _name_tiers(
+        engines, {url: _describe_gpus(gpus.latest[gpu] for gpu in known) for url, known in of_host.items()}
+    )
     targets = [
         Target(
-            tier=_name_tier(probe, engines),
+            tier=tiers[probe.url],
             replica=_name_replica(probe, engines),
             pool="mixed",
             peer=Peer.read(dict(url=probe.url, timeout_seconds=INTERVAL_SECONDS * 0.8, **ways)),
             engine=probe.engine.name,
-            gpus=owned,
+            # Which of several engines of a host owns which GPU is not known here.
+            gpus=of_host[probe.url] if _count_at_host(probe, engines) == 1 else (),
         )
         for probe in engines
     ]
     titles = {probe.engine.name: probe.engine.title for probe in engines}
     with closing(Scrapers(targets)) as scrapers, closing(gpus):
         source = ScrapeSource(targets, scrapers, gpus)
-        observations = _observe(source, seconds, show)
-        products = _describe_gpus(gpus.latest.values())
-        return _look(observations, lambda engine: titles[engine], objectives, products, is_dated=True)
+        observations = tuple(_observe(source, seconds, show))
+        texts = {}
+        for tier, group in group_by(engines, lambda probe: tiers[probe.url]).items():
+            known = {gpu: gpus.latest[gpu] for probe in group for gpu in of_host[probe.url]}
+            is_seen = any(
+                owned.windows
+                for observation in observations
+                for key, owned in observation.gpus.items()
+                if key[0] == tier
+            )
+            hint = ""
+            if known and not is_seen:
+                hint = f"; not measured again within {seconds:g} s"
+                if any(_count_at_host(probe, engines) > 1 for probe in group):
+                    hint = "; which engine owns which of them is not known"
+            texts[tier] = _describe_gpus(known.values()) + hint
+        return _look(observations, lambda engine: titles[engine], objectives, texts, is_dated=True)
 
 
 def _observe(source: ScrapeSource, seconds: float, show: Progress) -> Iterator[Observation]:
@@ -157,14 +264,14 @@ def look_at_files(
     if len({text.partition(" is of ")[2] for text in engines_of}) > 1:
         raise ConfigError((f"{', '.join(engines_of)}: two pages of one engine are needed",))
     title = reader.engine.title
-    return _look(observations, lambda engine: title, objectives, "", is_dated=False)
+    return _look(observations, lambda engine: title, objectives, {}, is_dated=False)
 
 
 def _look(
     observations: Iterable[Observation],
     title_of: Callable[[str], str],
     objectives: Objectives,
-    gpus: str,
+    gpus: Mapping[str, str],
     is_dated: bool,
 ) -> tuple[TierLook, ...]:
     """Evaluate the observations and return the look at each tier that gave a page."""
@@ -195,7 +302,7 @@ def _look(
     looks = []
     for tier, looked in pages.items():
         texts = tuple(text for key, text in troubles.items() if key[0] == tier)
-        looks.append(look_at_tier(replay, tier, looked.last, looked.titles, gpus, is_dated, texts))
+        looks.append(look_at_tier(replay, tier, looked.last, looked.titles, gpus.get(tier, ""), is_dated, texts))
     return tuple(looks)
 
 
@@ -212,11 +319,55 @@ def _assumed_plan(page: Snapshot, objectives: Objectives) -> TierPlan:
     )
 
 
-def _name_tier(probe: EngineProbe, engines: Sequence[EngineProbe]) -> str:
-    """Return the model's name, with the engine where another engine serves the same model."""
-    model = probe.model or "engine"
-    names = {other.engine.name for other in engines if other.model == probe.model}
-    return model if len(names) == 1 else f"{model} on {probe.engine.title}"
+def _name_tiers(engines: Sequence[EngineProbe], gpus: Mapping[str, str]) -> dict[str, str]:
+    """Return the tier of each engine by its URL: the model, with what differs between the engines that serve it."""
+    tiers = {}
+    for model, group in group_by(engines, lambda probe: probe.model).items():
+        rows = {probe.url: _describe_kind(probe, group, gpus[probe.url]) for probe in group}
+        columns = tuple(zip(*rows.values(), strict=True))
+        # What an engine does not tell sets it apart from no other.
+        differing = [place for place, column in enumerate(columns) if all(column) and len(set(column)) > 1]
+        for url, row in rows.items():
+            words = ", ".join(row[place] for place in differing)
+            tiers[url] = f"{model or 'engine'} with {words}" if words else model or "engine"
+    return tiers
+
+
+def _describe_kind(probe: EngineProbe, group: Sequence[EngineProbe], gpus: str) -> tuple[str, ...]:
+    """Return engine, release, GPUs and size of the KV cache in words, "" for each that is not known."""
+    sizes = [engine_kv_tokens(other.page.facts) or 0.0 for other in group]
+    own = engine_kv_tokens(probe.page.facts) or 0.0
+    alike = min(size for size in sizes if size >= SAME_CACHE * own)
+    release = probe.page.facts.get(ENGINE_VERSION, "")
+    cache = f"KV cache of {alike:,.0f} tokens" if own else ""
+    return probe.engine.title, f"release {release}" if release else "", gpus, cache
+
+
+def _host(url: str) -> str:
+    host = urlsplit(url).hostname or ""
+    return "" if host in LOOPBACK else host
+
+
+def _count_at_host(probe: EngineProbe, engines: Sequence[EngineProbe]) -> int:
+    """Return the number of engines at an engine's host, which may own its GPUs."""
+    return sum(_host(other.url) == _host(probe.url) for other in engines)
+
+
+def _find_gpus(probe: EngineProbe, engines: Sequence[EngineProbe], hosts: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs of an engine's host; all of them for a single engine, whose exporter may have another name."""
+    return tuple(gpu for gpu, host in hosts.items() if len(engines) == 1 or host == _host(probe.url))
+
+
+def _list_gpu_readers(pages: FoundPages, ways: Ways) -> list[tuple[str, GpuReader]]:
+    """Return the reader of NVML where all engines run here, else those of the exporters, each with its host."""
+    if all(_host(probe.url) == "" for probe in pages.engines):
+        reader = _local_gpu_reader()
+        if reader is not None:
+            return [("", reader)]
+    return [
+        (_host(url), ExporterPage(PageFetcher(Peer.read(dict(url=url, **ways))), exporter))
+        for url, exporter in pages.gpu_pages
+    ]
 
 
 def _name_replica(probe: EngineProbe, engines: Sequence[EngineProbe]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
+from agent.doctor.compare_replicas import describe_load, find_odd_replicas, read_replicas
 from agent.replay.replay import Replay
 from exporters.documents.diagnosis import LABELS, ShownSignal, TierLook
 from rules.catalogue.registry import BY_NAME
@@ -90,7 +91,7 @@ def look_at_tier(
     windows = {shown.replica: shown.window for shown in replay.windows if shown.tier == name and shown.replica}
     results = [state.result for (_, subject), state in replay.state.rules.items() if subject.tier == name]
     judged = {result.rule for result in results if isinstance(result, Verdict)}
-    spans = {replica: window for replica, window in windows.items() if window.covered_seconds > 0}
+    spans = {name: windows[name] for name in last if name in windows and windows[name].covered_seconds > 0}
     lives = {replica: readings.window_since_start(page) for replica, page in last.items()}
     changes = _compare_with_life(tuple(lives.values()), tuple(spans.values()))
     quick = [result for result in _judge_span(tier, spans, replay.end) if result.rule not in judged]
@@ -103,6 +104,7 @@ def look_at_tier(
     # A page has the present level only, which is no mean of a life.
     counted = {replica: replace(window, gauges={}) for replica, window in lives.items()}
     known = {verdict.rule for verdict in lately}
+    loads = read_replicas(spans, tier.basis)
     since_start = [v for v in _judge_span(tier, counted, replay.end) if _is_firing(v) and v.rule not in known]
     known |= {verdict.rule for verdict in since_start}
     ages = [page.t - page.started_at for page in last.values() if page.started_at is not None]
@@ -111,7 +113,9 @@ def look_at_tier(
         tier=name,
         pages=last,
         titles=titles,
-        loads={replica: _read_load(window) for replica, window in spans.items()},
+        loads=loads,
+        odd=tuple(find_odd_replicas(loads, last)),
+        spread=describe_load(spans),
         gpus=gpus,
         span_seconds=max((window.span for window in spans.values()), default=0.0),
         age_seconds=age,
@@ -153,13 +157,6 @@ def _add_changes(verdict: Verdict, changes: tuple[str, ...]) -> Verdict:
         return verdict
     changed = Cause(cause="changed traffic", certainty=Certainty.LIKELY, evidence=changes)
     return replace(verdict, causes=(changed, *verdict.causes))
-
-
-def _read_load(window: Window) -> tuple[float | None, ...]:
-    values = (
-        readings.read(SIGNALS[name], window) for name in ("completed_rps", "requests_running", "requests_waiting")
-    )
-    return tuple(value.value if isinstance(value, Reading) else None for value in values)
 
 
 def _judge_span(tier: TierContext, spans: Mapping[str, Window], now: float) -> Iterator[RuleResult]:
@@ -354,7 +351,7 @@ def _show_signals(
         # A page has the present level only.
         if name not in REFUSALS and SIGNALS[name].how in LEVELS:
             since_start, lately = None, since_start if lately is None else lately
-        elif unit.endswith("per_second") and not is_dated:
+        elif name.startswith("gpu_") or (unit.endswith("per_second") and not is_dated):
             since_start = None
         if isinstance(since_start, Reading) or isinstance(lately, Reading):
             yield ShownSignal(name=name, unit=unit, since_start=since_start, lately=lately)

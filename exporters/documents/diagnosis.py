@@ -13,6 +13,7 @@ from exporters.render.terminal import terminal_text, text_grid
 from exporters.render.text import format_duration
 from rules.catalogue.registry import BY_NAME
 from rules.plan.gpus import engine_kv_tokens
+from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.wording import format_count, quantity
@@ -43,6 +44,17 @@ LABELS: Mapping[str, str] = {
 }
 """Signals of the table in its order, with their words. Refusals stand by kind, as the rule judges them."""
 
+REPLICA_SIGNALS: Mapping[str, str] = {
+    "completed_rps": "finished",
+    "requests_running": "running",
+    "requests_waiting": "waiting",
+    "kv_utilization": "KV cache",
+    "prefix_hit_ratio": "hits",
+    "ttft_p50_seconds": "TTFT P50",
+    "tpot_p50_seconds": "TPOT P50",
+}
+"""Signals of the table of replicas in its order, with their words."""
+
 FACTS: Mapping[str, str] = {
     "dtype": "weights",
     "cache_dtype": "KV cache type",
@@ -71,19 +83,22 @@ class ShownSignal:
 class TierLook:
     """What a first look shows of one tier.
 
-    `pages` are the last page of each replica, `titles` the engine of each in words, `loads` its requests per second,
-    running and waiting. `span_seconds` is the time between the first and the last page, `age_seconds` that of the
-    youngest engine, None if a page does not tell. `verdicts` fire now, the first to act on first. `since_start` fire
-    over the engines' whole life only; `ongoing` has by rule what of these is outside its limits in the span too.
-    `doubts` are objectives that too few requests seem to miss. `changes` tell what is unlike the engines' life.
-    `waiting` are the rules that a longer look settles, with the seconds that they need. `with_plan` are those that need
-    a plan. `troubles` say which engine gave no page, or restarted, during the look.
+    `pages` are the last page of each replica, `titles` the engine of each in words, `loads` its signals of the table of
+    replicas. `odd` says which replicas are unlike the others, `spread` whether they share the load. `span_seconds` is the
+    time between the first and the last page, `age_seconds` that of the youngest engine, None if a page does not tell.
+    `verdicts` fire now, the first to act on first. `since_start` fire over the engines' whole life only; `ongoing` has by
+    rule what of these is outside its limits in the span too. `doubts` are objectives that too few requests seem to miss.
+    `changes` tell what is unlike the engines' life. `waiting` are the rules that a longer look settles, with the seconds
+    that they need. `with_plan` are those that need a plan. `troubles` say which engine gave no page, or restarted,
+    during the look.
     """
 
     tier: str
     pages: Mapping[str, Snapshot]
     titles: Mapping[str, str]
-    loads: Mapping[str, tuple[float | None, ...]]
+    loads: Mapping[str, Mapping[str, SignalValue]]
+    odd: tuple[str, ...]
+    spread: str
     gpus: str
     span_seconds: float
     age_seconds: float | None
@@ -125,12 +140,18 @@ def diagnosis_json(diagnosis: EngineDiagnosis) -> dict[str, Any]:
 def diagnosis_text(diagnosis: EngineDiagnosis) -> str:
     """Return the screen: what runs, what is wrong, why, what to do first, and what would tell more."""
     parts: list[RenderableType] = []
+    if len(diagnosis.looks) > 1:
+        tiers = ", ".join(f"{look.tier} ({format_count(len(look.pages), 'engine')})" for look in diagnosis.looks)
+        parts += [text_grid([["mixed", f"{len(diagnosis.looks)} tiers, each judged alone: {tiers}"]], indent=0), ""]
     for look in diagnosis.looks:
         age = "" if look.age_seconds is None else f", up for {format_duration(look.age_seconds)}"
         seen = f"seen for {format_duration(look.span_seconds)}" if look.span_seconds else "one page seen"
         title = f"{look.tier}: {format_count(len(look.pages), 'engine')}{age}, {seen}"
         rows = [*_describe_engines(look), *_describe_findings(look, diagnosis)]
-        parts += [title, text_grid(rows), "", _signal_grid(look), "", text_grid(_describe_rest(look, diagnosis))]
+        parts += [title, text_grid(rows), ""]
+        if len(look.loads) > 1:
+            parts += [_replica_grid(look), ""]
+        parts += [_signal_grid(look), "", text_grid(_describe_rest(look, diagnosis))]
     parts.append(
         text_grid([*(["no page", problem] for problem in diagnosis.problems), ["next", diagnosis.next_command]])
     )
@@ -138,23 +159,35 @@ def diagnosis_text(diagnosis: EngineDiagnosis) -> str:
 
 
 def _describe_engines(look: TierLook) -> Iterator[list[str]]:
+    """Yield what runs. Replicas that run alike stand in one row."""
+    alike: dict[str, list[str]] = {}
     for replica, page in look.pages.items():
         facts = [f"{words} {ON.get(text, text)}" for name, words in FACTS.items() if (text := page.facts.get(name))]
         tokens = engine_kv_tokens(page.facts)
         if tokens:
             facts.insert(0, f"KV cache of {tokens:,.0f} tokens")
         model = page.facts.get("model", "model unknown")
-        words = "; ".join(filter(None, (f"{replica}: {look.titles[replica]}, {model}", ", ".join(facts))))
-        if len(look.loads) > 1 and replica in look.loads:
-            rps, running, waiting = map(_number, look.loads[replica])
-            words += f"; {rps} rps, {running} running, {waiting} waiting"
-        yield ["engine", words]
+        words = "; ".join(filter(None, (f"{look.titles[replica]}, {model}", ", ".join(facts))))
+        alike.setdefault(words, []).append(replica)
+    for words, replicas in alike.items():
+        yield ["engine", f"{', '.join(replicas)}: {words}"]
     if look.gpus:
         yield ["GPUs", look.gpus]
+    for text in look.odd:
+        yield ["odd", text]
+    if look.spread:
+        yield ["load", look.spread]
 
 
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:.3g}"
+def _replica_grid(look: TierLook) -> RenderableType:
+    """Return the replicas beside each other in the span of the look."""
+    rows = []
+    for replica, values in look.loads.items():
+        cells = (
+            "" if isinstance(value, Missing) else _words(value, SIGNALS[name].unit) for name, value in values.items()
+        )
+        rows.append([replica, *cells])
+    return text_grid(rows, ["replica", *REPLICA_SIGNALS.values()], words=1)
 
 
 def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[list[str]]:

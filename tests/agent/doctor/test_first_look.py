@@ -1,16 +1,22 @@
 """`sizewatch doctor URL`: what two pages of a real engine show, 15 s apart or over minutes."""
 
+import itertools
 import json
-from collections.abc import Callable
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from byte_server import answering
+from gpu_page import DCGM_PAGE
 from paths import SHARED, TESTS
 
 from agent.cli import main
-from agent.demo.engines import Player, track
+from agent.demo.engines import Player, RecordedTrack, track
 from agent.doctor.engine_pages import Objectives, look_at_files
 from agent.sources.recording import Scrape, load, scrapes
 from exporters.documents.diagnosis import TierLook
@@ -265,6 +271,8 @@ def test_pages_of_others_get_an_answer(capsys: pytest.CaptureFixture[str]) -> No
     ("words", "code", "text"),
     [
         (["nowhere"], 2, "'nowhere': no file, and no address such as http://127.0.0.1:8000/metrics"),
+        (["http://[bad"], 2, "no address such as"),
+        (["http://a b/metrics"], 2, "http://a b/metrics: url: must be"),
         (["127.0.0.1:9"], 3, "no page "),
         (["http://127.0.0.1:9/metrics"], 3, "is it up?"),
         ([__file__], 2, "test_first_look.py"),
@@ -289,3 +297,88 @@ def test_running_engines_are_compared(capsys: pytest.CaptureFixture[str]) -> Non
     assert (code, err) == (1, "")
     assert sum(len(each["loads"]) for each in document["looks"]) == 2
     assert document["problems"]
+
+
+@contextmanager
+def played(name: str, begin: float) -> Iterator[list[str]]:
+    """Addresses of all targets of a recording, whose time runs eight times as fast."""
+    recording = load(TESTS / "recordings" / name)[0]
+    pages = list(scrapes(recording, []))
+    tracks = [
+        RecordedTrack(name=f"r{place}", scrapes=tuple(page for page in pages if page.target == place), begin=begin)
+        for place in range(len(recording.targets))
+    ]
+    player = Player(tuple(tracks), lambda: 8 * time.monotonic())
+    try:
+        yield [player.url(track.name) for track in tracks]
+    finally:
+        player.stop()
+
+
+def test_odd_replica_and_uneven_load_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with played("mixed_tier", 50.0) as urls:
+        _, out, _ = doctor(capsys, *urls, "--for", "5s", "--json")
+    (found,) = json.loads(out)["looks"]
+    (odd,) = found["odd"]
+    assert re.search(r"/r1/metrics: TTFT P50 .* \(the other ", odd)
+    assert re.match(r"uneven: \S+/r0/metrics has [78]\d", found["spread"])
+
+
+def test_like_replicas_share_the_load_evenly(capsys: pytest.CaptureFixture[str]) -> None:
+    with played("routing", 50.0) as urls:
+        code, out, _ = doctor(capsys, *urls, "--for", "5s")
+    assert code == 0
+    assert "load    evenly spread" in out
+    assert "odd " not in out
+    assert out.count("engine  ") == 1
+
+
+def test_unlike_engines_are_no_tier(capsys: pytest.CaptureFixture[str]) -> None:
+    with played("steady", 50.0) as steady, played("overload", 50.0) as overload:
+        _, out, _ = doctor(capsys, *steady, *overload, "--for", "5s")
+    assert "mixed  2 tiers, each judged alone: small-llama with KV cache of 32,768 tokens (1 engine)" in out
+
+
+class MovingPage(list[bytes]):
+    """Page of a GPU exporter that was refreshed before each request."""
+
+    def __init__(self, is_moving: bool) -> None:
+        self._watts = itertools.count(400, int(is_moving))
+
+    def __getitem__(self, _: Any) -> Any:
+        page = DCGM_PAGE.replace("512.5", f"{next(self._watts)}.5")
+        return f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {len(page)}\r\n\r\n{page}".encode()
+
+
+@pytest.mark.parametrize(("is_moving", "gpus"), [(True, ""), (False, "; not measured again within 5 s")])
+def test_gpu_exporter_among_addresses_is_read(is_moving: bool, gpus: str, capsys: Any) -> None:
+    with played("steady", 50.0) as urls, answering(MovingPage(is_moving)) as exporter:
+        _, out, _ = doctor(capsys, *urls, f"{exporter}/metrics", "--for", "5s", "--json")
+        code, alone, _ = doctor(capsys, f"{exporter}/metrics", "--for", "5s")
+    (found,) = json.loads(out)["looks"]
+    shown = {signal["name"]: signal["lately"] for signal in found["signals"]}
+    assert found["gpus"] == f"2 x NVIDIA H200{gpus}"
+    assert ("gpu_utilization" in shown) == is_moving
+    assert (code, "a page of dcgm-exporter, no engine" in " ".join(alone.split())) == (3, True)
+
+
+ANSWERS = {
+    "is not a page of metrics": b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>",
+    "answered 401: set bearer_token_file": b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n",
+    "redirects; that is not followed": b"HTTP/1.1 302 Found\r\nLocation: /a\r\nContent-Length: 0\r\n\r\n",
+    ": the page is empty": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    ": no page of an engine": b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nup 1\n\n",
+}
+
+
+def test_wrong_targets_are_named_and_others_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    with ExitStack() as servers:
+        wrong = [servers.enter_context(answering([answer])) + "/metrics" for answer in ANSWERS.values()]
+        engine = servers.enter_context(played("steady", 50.0))
+        code, out, _ = doctor(capsys, *wrong, *engine, "--for", "5s", "--json")
+        assert doctor(capsys, *wrong)[0] == 3
+    document = json.loads(out)
+    assert (code, len(document["looks"])) == (0, 1)
+    for problem, url, text in zip(document["problems"], wrong, ANSWERS, strict=True):
+        assert problem.startswith(url)
+        assert text in problem
