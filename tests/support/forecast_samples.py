@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,12 @@ def series(minutes: int, end: float = SETTLED, **changes: Any) -> Series:
 
 def keep(path: Path, minutes: int, end: float = SETTLED, tier: str = TIER, seen: float = 60.0) -> Path:
     """A history that holds this demand, `seen` seconds of each minute watched."""
+    keep_amounts(path, amounts(minutes, end), tier, seen)
+    return path
+
+
+def keep_amounts(path: Path, rows: Iterable[tuple[float, float]], tier: str, seen: float = 60.0) -> None:
+    """A history that holds the requests of minutes by their start."""
     with HistoryStore(path) as store:
         store.fill_demand(
             tier,
@@ -54,10 +61,9 @@ def keep(path: Path, minutes: int, end: float = SETTLED, tier: str = TIER, seen:
                     requests_seconds=seen,
                     completed=amount,
                 )
-                for t, amount in amounts(minutes, end)
+                for t, amount in rows
             ),
         )
-    return path
 
 
 def question(history: Path | str = "/nowhere/history.db", minutes_later: int = 0, **changes: Any) -> ForecastRequest:
