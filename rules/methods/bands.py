@@ -38,8 +38,9 @@ from rules.verdicts.context import (
     too_early,
     worst_gap,
 )
+from rules.verdicts.finding import rank_verdict
 from rules.verdicts.held_windows import hold
-from rules.verdicts.verdict import SEVERITY, RuleResult, Status, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 LIKELY_PERIODS = 2
 """Separate minutes (hours) outside that make a finding likely. SEPARATE make it certain."""
@@ -55,6 +56,7 @@ OF_QUANTILES = frozenset({"kv_residency_by_reuse"})
 class BandThresholds:
     """Lowest and highest value that is healthy, and that is not critical. Infinite: no limit on that side."""
 
+    context: RuleContext
     healthy: tuple[float, float]
     bearable: tuple[float, float]
 
@@ -62,7 +64,7 @@ class BandThresholds:
     def from_context(cls, context: RuleContext) -> BandThresholds:
         ends = {"below": -math.inf, "above": math.inf, "critical_below": -math.inf, "critical_above": math.inf}
         ends |= {name: context.limit(name) for name in ends.keys() & context.rule.thresholds.keys()}
-        return cls((ends["below"], ends["above"]), (ends["critical_below"], ends["critical_above"]))
+        return cls(context, (ends["below"], ends["above"]), (ends["critical_below"], ends["critical_above"]))
 
     def status(self, value: float) -> Status:
         """Return the status of a value: outside the outer limits, outside the inner ones, or within."""
@@ -75,6 +77,20 @@ class BandThresholds:
         lowest, highest = self.bearable if status is Status.CRITICAL else self.healthy
         too_low = reading.high is not None and reading.high < lowest
         return too_low or (reading.low is not None and reading.low >= highest)
+
+    def report(self, reading: Reading, status: Status, *, certain: bool = True, remark: str = "") -> Verdict:
+        """Return the verdict of a reading, with what is healthy."""
+        rule, (lowest, highest) = self.context.rule, self.healthy
+        shown = quantity(reading, rule.unit) if reading.value is None else number(reading.value, rule.unit)
+        low, high = max(lowest, 0.0), highest if math.isfinite(highest) else None
+        healthy = f"{number(low, rule.unit)} or more is healthy"
+        if high is not None:
+            start = f"{number(lowest, rule.unit)} to" if math.isfinite(lowest) else "up to"
+            healthy = f"{start} {number(high, rule.unit)} is healthy"
+        sentence, wanted = f"{rule.about} is {shown}; {healthy}", range_reading(low, high, reading.n)
+        if remark:
+            sentence += f"; {remark}"
+        return self.context.verdict(status, Certainty.of(certain), reading, wanted, sentence)
 
 
 def judge_band(context: RuleContext) -> RuleResult:
@@ -96,10 +112,10 @@ def judge_band(context: RuleContext) -> RuleResult:
         return context.too_few_requests(reading.n, context.limit("minimum_requests"))
     limits = BandThresholds.from_context(context)
     if reading.value is None:
-        return _judge_bounds(context, reading, limits)
+        return _judge_bounds(reading, limits)
     status = limits.status(reading.value)
     if status is Status.OK:
-        return _build_verdict(context, reading, Status.OK, Certainty.CERTAIN, limits)
+        return limits.report(reading, Status.OK)
     last, each = measure_parts(context, lambda group: best_value(read_signal(context, group)), counted)
     if last is None:
         return context.unknown(Gap.NO_TRAFFIC, f"{context.rule.signal} is not known in the last quarter of the time")
@@ -115,54 +131,27 @@ def judge_band(context: RuleContext) -> RuleResult:
         remark = "back within that at the end of the time"
         if is_outside(last):
             remark = f"outside in at most one of its {context.periods_word}"
-        return _build_verdict(context, reading, Status.OK, Certainty.CERTAIN, limits, remark)
+        return limits.report(reading, Status.OK, remark=remark)
     if not is_persistent(last, each, lambda value: limits.status(value) is status):
         status = Status.WARNING
-    certainty = Certainty.of(outside >= SEPARATE and _is_proven(context, counted, reading, status, limits))
-    return _build_verdict(context, reading, status, certainty, limits)
+    signal, is_sure = BY_NAME[context.rule.signal], outside >= SEPARATE
+    if signal.name == "gpu_utilization":
+        is_sure &= not any(binned.window.sampled & POLLED & set(binned.window.gauges) for binned in counted)
+    if signal.how is SignalKind.QUANTILE or signal.name in OF_QUANTILES:
+        is_sure &= limits.is_proven(reading, status)
+    return limits.report(reading, status, certain=is_sure)
 
 
-def _is_proven(
-    context: RuleContext, counted: Sequence[BinnedWindow], reading: Reading, status: Status, limits: BandThresholds
-) -> bool:
-    """Return whether a persistent reading is certain: a quantile by the edge of its bucket, a plain poll never."""
-    if context.rule.signal == "gpu_utilization" and any(
-        binned.window.sampled & POLLED & set(binned.window.gauges) for binned in counted
-    ):
-        return False
-    of_quantiles = BY_NAME[context.rule.signal].how is SignalKind.QUANTILE or context.rule.signal in OF_QUANTILES
-    return not of_quantiles or limits.is_proven(reading, status)
-
-
-def _judge_bounds(context: RuleContext, reading: Reading, limits: BandThresholds) -> RuleResult:
+def _judge_bounds(reading: Reading, limits: BandThresholds) -> RuleResult:
     """Evaluate a reading without a best value: outside or within if both bounds are, else unknown."""
     for status in (Status.CRITICAL, Status.WARNING):
         if limits.is_proven(reading, status):
-            return _build_verdict(context, reading, status, Certainty.LIKELY, limits)
+            return limits.report(reading, status, certain=False)
     ends = [end for end in (reading.low, reading.high) if end is not None]
     if len(ends) == 2 and all(limits.status(end) is Status.OK for end in ends):
-        return _build_verdict(context, reading, Status.OK, Certainty.CERTAIN, limits)
-    text = f"{context.rule.about} is only known to be {quantity(reading, context.rule.unit)}"
-    return context.unknown(Gap.NOT_EXPOSED, text)
-
-
-def _build_verdict(
-    context: RuleContext,
-    reading: Reading,
-    status: Status,
-    certainty: Certainty,
-    limits: BandThresholds,
-    remark: str = "",
-) -> RuleResult:
-    unit, (lowest, highest) = context.rule.unit, limits.healthy
-    shown = quantity(reading, unit) if reading.value is None else number(reading.value, unit)
-    low, high = max(lowest, 0.0), highest if math.isfinite(highest) else None
-    healthy = f"{number(low, unit)} or more is healthy"
-    if high is not None:
-        start = f"{number(lowest, unit)} to" if math.isfinite(lowest) else "up to"
-        healthy = f"{start} {number(high, unit)} is healthy"
-    sentence = "; ".join(filter(None, (f"{context.rule.about} is {shown}", healthy, remark)))
-    return context.verdict(status, certainty, reading, range_reading(low, high, reading.n), sentence)
+        return limits.report(reading, Status.OK)
+    rule = limits.context.rule
+    return limits.context.unknown(Gap.NOT_EXPOSED, f"{rule.about} is only known to be {quantity(reading, rule.unit)}")
 
 
 def judge_experts(context: RuleContext) -> RuleResult:
@@ -182,16 +171,13 @@ def judge_experts(context: RuleContext) -> RuleResult:
     if not verdicts:
         return next(iter(results.values()))
 
-    def rank(name: str | None) -> tuple[int, bool, float]:
-        verdict, value = verdicts[name], best_value(verdicts[name].observed)
-        return SEVERITY[verdict.status], verdict.certainty is Certainty.CERTAIN, -(1.0 if value is None else value)
+    def rank(name: str | None) -> tuple[int, bool, int, float]:
+        value = best_value(verdicts[name].observed)
+        return *rank_verdict(verdicts[name]), -(1.0 if value is None else value)
 
     worst = max(verdicts, key=rank)
     sentence = verdicts[worst].sentence
     return replace(verdicts[worst], sentence=f"{sentence}; on replica {worst}" if worst else sentence)
-
-
-SPECULATION = families_of(BY_NAME["tokens_per_round"]) | {"spec_draft_tokens", "spec_steps"}
 
 
 def judge_acceptance(context: RuleContext) -> RuleResult:
@@ -210,8 +196,9 @@ def _describe_economics(context: RuleContext) -> tuple[str, ...]:
     planned = context.tier.plan.speculation if context.tier.plan else None
     if planned is None or planned.draft_step_seconds is None or planned.verify_step_seconds is None:
         return ()
-    total = hold(context.binned).sum_families(SPECULATION)
-    tokens, drafted = read(BY_NAME["tokens_per_round"], total), ratio(total, "spec_draft_tokens", "spec_drafts")
+    signal = BY_NAME["tokens_per_round"]
+    total = hold(context.binned).sum_families(families_of(signal) | {"spec_draft_tokens", "spec_steps"})
+    tokens, drafted = read(signal, total), ratio(total, "spec_draft_tokens", "spec_drafts")
     if isinstance(tokens, Missing) or tokens.value is None:
         return ()
     if isinstance(drafted, Missing):
@@ -229,9 +216,6 @@ def _describe_economics(context: RuleContext) -> tuple[str, ...]:
 EVENTS, REQUESTS = "preemptions", "requests_finished"
 
 ENDED = "none in the last quarter of the time"
-
-BY_CODE = {"gpu_fault_events": "gpu_fault_events_by_code"}
-"""Families whose events are also counted by code."""
 
 
 class EventCount(NamedTuple):
@@ -340,7 +324,8 @@ def _grade_events(
 def judge_faults(context: RuleContext) -> RuleResult:
     """Find any event in the window. The result is certain, because events are counted one by one."""
     family = context.rule.family
-    total = hold(context.binned).sum_families((family, BY_CODE.get(family, family)))
+    by_code = f"{family}_by_code"
+    total = hold(context.binned).sum_families((family, by_code))
     if family not in total.counters:
         return context.unknown(total.explain_missing(family), f"{context.rule.about}: not measured here")
     count = total.counters[family]
@@ -351,6 +336,6 @@ def judge_faults(context: RuleContext) -> RuleResult:
     sentence = f"{context.rule.about}: {count:.0f} in {minutes:d} min"
     sentence += f" on {join_names(where)}" if where and status is not Status.OK else ""
     observed, expected = exact_reading(count, count), exact_reading(0.0, count)
-    stem, counts = f"{BY_CODE.get(family)}/", sorted(total.counters.items())
+    stem, counts = f"{by_code}/", sorted(total.counters.items())
     codes = [f"{name.removeprefix(stem)} x {n:.0f}" for name, n in counts if name.startswith(stem) and n]
     return context.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=(join_names(codes),))

@@ -29,6 +29,7 @@ from rules.telemetry.wording import describe_period, guess, number
 from rules.verdicts import error_budget
 from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, is_persistent, read_plan_value
 from rules.verdicts.error_budget import SlowRequestCount
+from rules.verdicts.finding import rank_verdict
 from rules.verdicts.held_windows import hold
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
@@ -89,17 +90,13 @@ def judge_burn(context: RuleContext) -> RuleResult:
     word, seconds = family.partition("_")[0].upper(), number(float(objective), "seconds")
     broken, of_events = f"missed the {seconds} {word} objective", not context.rule.per_request
     promise = Promise(context.limit("allowed_share"), broken, word, of_events=of_events)
-    result = max(judge_promise(context, promise), _judge_standing_queue(context, promise), key=_rank)
+    results = (judge_promise(context, promise), _judge_standing_queue(context, promise))
+    firing = [result for result in results if isinstance(result, Verdict) and result.status is not Status.OK]
+    # Here a certain warning is worse than a critical guess.
+    result = max(firing, key=lambda verdict: rank_verdict(verdict)[1::-1], default=results[0])
     if result is None and context.binned and not any(family in sample.window.histograms for sample in context.binned):
         return context.unmeasured(family)
     return result or explain_no_rung(context)
-
-
-def _rank(result: RuleResult | None) -> tuple[bool, bool, bool]:
-    """Return the order of results: those that fire, certain ones first."""
-    if not isinstance(result, Verdict) or result.status is Status.OK:
-        return False, False, False
-    return True, result.certainty is Certainty.CERTAIN, result.status is Status.CRITICAL
 
 
 def _judge_standing_queue(context: RuleContext, promise: Promise) -> Verdict | None:
@@ -302,7 +299,7 @@ def judge_refused(context: RuleContext) -> RuleResult:
     if missing is not None:
         return missing
     results = [_judge_kind(context, *kind[1:]) for kind in kinds]
-    return max(results, key=lambda result: (isinstance(result, Verdict), *reversed(_rank(result))))
+    return max((result for result in results if isinstance(result, Verdict)), key=rank_verdict, default=results[0])
 
 
 def _judge_kind(context: RuleContext, field: str, threshold: str, words: str) -> RuleResult:

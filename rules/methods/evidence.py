@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import wraps
 
-from rules.confidence import Certainty, binomial_tail
+from rules.confidence import binomial_tail
 from rules.plan.capacity import POOL_TOKENS
 from rules.plan.load_bins import BinnedWindow, narrow_to_pool, pool_of
 from rules.telemetry import histograms, windows
@@ -20,8 +20,9 @@ from rules.telemetry.reading_methods import has_repeated_lookups
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.verdicts.context import SEPARATE, Part, RuleContext
+from rules.verdicts.finding import rank_verdict
 from rules.verdicts.held_windows import HeldWindows, hold
-from rules.verdicts.verdict import SEVERITY, RuleResult, Status, Unknown
+from rules.verdicts.verdict import RuleResult, Unknown
 
 PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
 
@@ -114,10 +115,7 @@ def sum_counters_beside(binned: Iterable[BinnedWindow], family: str, *texts: str
 
 
 def is_significant_share(k: float, n: float, requests: float, allowed: float, confidence: float) -> bool:
-    """Return whether the lower bound (Clopper and Pearson) of the share k / n exceeds `allowed`.
-
-    `requests` is the number of independent requests.
-    """
+    """Return whether the lower bound (Clopper, Pearson) of k / n exceeds `allowed`, of independent `requests`."""
     trials = math.floor(requests + ROUNDING)
     count = math.floor(min(k / n, 1.0) * trials + ROUNDING) if n > 0 else 0
     return count >= 1 and binomial_tail(count, trials, allowed) < 1 - confidence
@@ -158,8 +156,7 @@ Judge = Callable[[RuleContext], RuleResult]
 def judge_each_pool(method: Judge) -> Judge:
     """Return a method that judges prefill and decode pools one by one, and other tiers as before.
 
-    The pool that decides is the worst finding, else a pool that cannot be judged, else the fullest one. Surplus replicas
-    are those of both.
+    The pool that decides is the worst finding, else one that cannot be judged, else the fullest. Both have surplus replicas.
     """
 
     @wraps(method)
@@ -203,6 +200,6 @@ def _rank(result: RuleResult) -> tuple[int, bool, float]:
     if isinstance(result, Unknown):
         return 1, False, 0.0
     value, most = best_value(result.observed) or 0.0, getattr(result.expected, "high", None)
-    if result.status is Status.OK:
-        return 0, False, value / most if most else value
-    return SEVERITY[result.status] + 1, result.certainty is Certainty.CERTAIN, value / most if most else value
+    use = value / most if most else value
+    severity, is_certain, _ = rank_verdict(result)
+    return (severity + 1, is_certain, use) if severity else (0, False, use)

@@ -117,9 +117,8 @@ def has_changed(before: Finding | None, now: Finding) -> bool:
     """Return whether a finding began, or became worse in status, stage or severity."""
     if before is None or before.started_at != now.started_at:
         return True
-    known, new = (
-        (finding.worst.status, finding.worst.stage, severity_of(finding.worst, finding)) for finding in (before, now)
-    )
+    pairs = ((finding.worst, severity_of(finding.worst, finding)) for finding in (before, now))
+    known, new = ((worst.status, worst.stage, severity) for worst, severity in pairs)
     return known != new
 
 
@@ -159,10 +158,11 @@ def _extend(finding: Finding | None, verdict: Verdict) -> Finding:
     is_change = replace(last, t=change.t) != change
     return replace(
         finding,
-        worst=verdict if _badness(verdict) >= _badness(finding.worst) else finding.worst,
+        worst=verdict if rank_verdict(verdict) >= rank_verdict(finding.worst) else finding.worst,
         transitions=(*finding.transitions[: MOST_TRANSITIONS - 1], change) if is_change else finding.transitions,
     )
 
 
-def _badness(verdict: Verdict) -> tuple[int, bool, int]:
+def rank_verdict(verdict: Verdict) -> tuple[int, bool, int]:
+    """Return the order of verdicts: by status, then certain ones, then the stage of a cascade."""
     return SEVERITY[verdict.status], verdict.certainty is Certainty.CERTAIN, verdict.stage or 0
