@@ -144,8 +144,7 @@ def judge_tier_down(context: RuleContext) -> RuleResult:
     seen = exact_reading(len(up), len(replicas))
     unscraped = min((0.0 if replica.track.misses else replica.track.unscraped_seconds for replica in up), default=0.0)
     if unscraped:
-        text = f"no replica was scraped for {unscraped:.0f} s before the last scrape"
-        return context.unknown(Gap.NOT_SCRAPED, text)
+        return context.unknown(Gap.NOT_SCRAPED, f"no replica was scraped for {unscraped:.0f} s before the last scrape")
     silent = min((now - _silent_since(replica) for replica in up), default=0.0)
     if silent > allowed * MINUTE_SECONDS and all(replica.track.misses for replica in up):
         text = f"no replica answered the last scrape; the last page is {silent:.0f} s old"

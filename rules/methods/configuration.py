@@ -1,10 +1,7 @@
-"""Configuration and starts against the plan: number formats that the GPU has no hardware path for, what was benchmarked,
-places for LoRA adapters, cold starts (guide 8.2, 9.2, 9.3, 9.5).
+"""Configuration and starts against the plan (guide 8.2, 9.2, 9.3, 9.5).
 
-Precision needs no telemetry: no metric shows that a format runs converted. No engine exposes hits, loads or evictions of
-adapters, only held-back requests, and lists of running and waiting adapters. Loads without a wait leave no trace, so the
-result is unknown, never ok. A planned cold start is the time from the request for a replica to Ready. A start that was timed
-in part is a lower bound.
+No metric shows that a number format runs converted. Engines expose no hits, loads or evictions of LoRA adapters, only
+held-back requests and lists of adapters. A start that was timed in part is a lower bound.
 """
 
 from __future__ import annotations
@@ -91,15 +88,15 @@ def judge_benchmark_stale(context: RuleContext) -> RuleResult:
     count = len(texts or known)
     who = f"All {count} replicas run" if count == len(pages) else f"{count} of {len(pages)} replicas run"
     who = "The replica runs" if len(pages) == 1 else who
-    status, certain, when = Status.OK, True, f"benchmarked on {measured.measured_on}" if measured.measured_on else ""
     if not texts:
-        sentence, certain, when = f"{who} what was benchmarked: {benchmarked}", len(known) == len(pages), ""
-    else:
-        what = " and ".join(f"{text} ({texts.count(text)})" for text in dict.fromkeys(texts))
-        what = what if len(set(texts)) > 1 else texts[0]
-        status = Status.OK if len(texts) < context.limit("replicas") else Status.WARNING
-        sentence = f"{who} {what}; {benchmarked} was benchmarked"
-    return context.verdict(status, Certainty.of(certain), observed, expected, sentence, details=(when,))
+        sentence, certainty = f"{who} what was benchmarked: {benchmarked}", Certainty.of(len(known) == len(pages))
+        return context.verdict(Status.OK, certainty, observed, expected, sentence)
+    what = " and ".join(f"{text} ({texts.count(text)})" for text in dict.fromkeys(texts))
+    what = what if len(set(texts)) > 1 else texts[0]
+    status = Status.OK if len(texts) < context.limit("replicas") else Status.WARNING
+    sentence, when = f"{who} {what}; {benchmarked} was benchmarked", measured.measured_on
+    details = (f"benchmarked on {when}" if when else "",)
+    return context.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
 def _compare_facts(wanted: Mapping[str, str], facts: Mapping[str, str]) -> str | None:
@@ -115,19 +112,17 @@ def _compare_facts(wanted: Mapping[str, str], facts: Mapping[str, str]) -> str |
 def is_excluded(allowed: str, release: str) -> bool:
     """Return whether words such as "after 0.29.0 and before 0.33.0" exclude a release."""
     match = RELEASE.match(release)
-    bounds = re.findall(r"(after|before) v?(\d+(?:\.\d+)*)", allowed) if match is not None else []
-    for word, end in bounds:
-        own, bound = release_numbers(match[1] if match else ""), release_numbers(end)
-        if own == bound or (own > bound) is (word == "before"):
-            return True
-    return False
+    if match is None:
+        return False
+    own, rows = release_numbers(match[1]), re.findall(r"(after|before) v?(\d+(?:\.\d+)*)", allowed)
+    bounds = [(word, release_numbers(end)) for word, end in rows]
+    return any(own == bound or (own > bound) is (word == "before") for word, bound in bounds)
 
 
 LOADS = ("kv_transfer_seconds", "external_prefix_queried_tokens")
 """Families of a KV connector. With it requests may be held back for KV blocks too."""
 
 READ = frozenset({"adapters_running", "adapters_waiting", "requests_waiting_deferred", "requests_finished", *LOADS})
-"""Families of the sum."""
 
 UNCOUNTED = "how often adapters are loaded is not exposed"
 """Detail of every verdict."""
@@ -191,10 +186,7 @@ def judge_adapters(context: RuleContext) -> RuleResult:
 
 
 def _measure(total: Window) -> AdapterWait | None:
-    """Return the mean wait of a finished request by Little's law: mean held / finished per second.
-
-    Return None where running adapters are not exposed.
-    """
+    """Return the mean wait of a finished request by Little's law. None where running adapters are not exposed."""
     names = ("adapters_running", "adapters_waiting", "requests_waiting_deferred")
     served, waiting, held = (mean_level(total, name) for name in names)
     rps = replica_rate(total, "requests_finished")
@@ -290,10 +282,6 @@ SILENT_SECONDS = 2 * MINUTE_SECONDS
 """Seconds without a page, while others of the tier answer, after which a replica was stopped."""
 
 
-ShortLife = tuple[float, str, float]
-"""Seconds that a replica ran after a start, its name, and the seconds of that start."""
-
-
 def judge_flapping(context: RuleContext) -> RuleResult:
     """Find replicas that stopped within their own cold start, in the last hour, and what those starts cost."""
     if not any(binned.replica for binned in context.binned):
@@ -315,8 +303,8 @@ def judge_flapping(context: RuleContext) -> RuleResult:
     return context.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
-def find_short_lives(context: RuleContext) -> list[ShortLife]:
-    """Return the starts of the last hour whose replica stopped, or started again, before it ran for as long."""
+def find_short_lives(context: RuleContext) -> list[tuple[float, str, float]]:
+    """Return seconds run after a start, replica and seconds of the start, of starts in an hour that took longer."""
     replicas = hold(binned for binned in context.binned if binned.replica).by_replica
     last = {name: max(binned.window.end for binned in group) for name, group in replicas.items()}
     newest = max(last.values(), default=0.0)

@@ -1,8 +1,7 @@
 """Demand of a tier against the capacity of its ready and planned replicas, now and by forecast; quality of the forecast.
 
-LoadBeyondBenchmark finds a single replica beyond the benchmark, for example by a bad router. DemandExceedsCapacity finds
-a tier whose arrivals exceed all its replicas together, and counts the missing ones. Offline work has no arrivals to serve in
-time: it is judged by what it makes and when it ends.
+LoadBeyondBenchmark finds a single replica beyond the benchmark, DemandExceedsCapacity a tier whose arrivals exceed all its
+replicas together. Offline work has no arrivals to serve in time: it is judged by what it makes and when it ends.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import NamedTuple
 from rules.confidence import CONFIDENCE, Certainty, binomial_lower_bound
 from rules.methods.evidence import capitalize, exact_reading, judge_each_pool, measure_parts, range_reading
 from rules.methods.load import FAMILIES, Z
+from rules.methods.utilization import read_margin
 from rules.plan.load_bins import BinnedWindow
-from rules.plan.replica_count import margin_from_rule, replica_count
+from rules.plan.replica_count import replica_count
 from rules.plan.schema import Batch
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import mean_level, replica_rate, total_level, total_rate
 from rules.telemetry.readings import families_of, read
-from rules.telemetry.signals import BY_NAME as SIGNALS
-from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, Window
 from rules.telemetry.wording import describe_period, format_count, number
 from rules.telemetry.work import Capacity, arriving_words, work_per_request
@@ -52,10 +51,7 @@ class Arrivals(NamedTuple):
 
 
 class Supply(NamedTuple):
-    """Capacity of a replica, its usable rate (requests per second), planned replicas and their rate.
-
-    `planned_rps` is infinite, and `planned` None, where the plan has no number.
-    """
+    """Capacity of a replica, its usable rate, and planned replicas with their rate (no plan: None, infinite)."""
 
     capacity: Capacity
     usable: float
@@ -108,7 +104,7 @@ def judge_demand(context: RuleContext) -> RuleResult:
 
 
 def _read_arrivals(context: RuleContext, binned: Sequence[BinnedWindow]) -> Arrivals | Missing:
-    signal, capacity = SIGNALS["arrival_rps"], context.tier.capacity
+    signal, capacity = BY_NAME["arrival_rps"], context.tier.capacity
     total = hold(binned).sum_families(families_of(signal) | FAMILIES)
     reading = read(signal, total)
     if isinstance(reading, Missing) or capacity is None:
@@ -127,7 +123,7 @@ def _report_excess(
     sure = Certainty.CERTAIN
     both = ready is not None and planned is not None and (planned is sure or ready is not sure)
     certainty = (planned if both else ready) or planned or Certainty.LIKELY
-    needed = _count_needed(context, supply, whole.best)
+    needed = replica_count(whole.best, supply.capacity, read_margin(context)).replicas
     short = needed - math.floor(whole.ready + 0.5)
     if ready is None:
         takes = number(supply.planned_rps, "per_second")
@@ -141,11 +137,6 @@ def _report_excess(
     return _build_verdict(context, status, certainty, supply, whole, *parts)
 
 
-def _count_needed(context: RuleContext, supply: Supply, rps: float) -> int:
-    margin = margin_from_rule(context.catalogue["NoHeadroom"], context.tier.limits)
-    return replica_count(rps, supply.capacity, margin).replicas
-
-
 def _judge_projection(context: RuleContext, supply: Supply, whole: Arrivals) -> RuleResult | None:
     """Return a warning if the forecast until new replicas can be ready exceeds the planned fleet, else None."""
     projection, planned = context.projection, supply.planned
@@ -154,7 +145,7 @@ def _judge_projection(context: RuleContext, supply: Supply, whole: Arrivals) -> 
     point = next((point for point in projection.points_until(context.now) if point.q95 > supply.planned_rps), None)
     if point is None:
         return None
-    short = _count_needed(context, supply, point.q95) - planned
+    short = replica_count(point.q95, supply.capacity, read_margin(context)).replicas - planned
     takes = f"{'takes' if planned == 1 else 'take'} {number(supply.planned_rps, 'per_second')}"
     arrives = f"{number(point.q95, 'per_second')} expected {describe_period(point.t, point.t, context.now)}"
     needed = f"{short} more {'is' if short == 1 else 'are'} needed"
@@ -217,15 +208,10 @@ def _grade_projection(context: RuleContext, projection: Projection) -> tuple[Sta
     return Status.WARNING, certainty, capitalize("; ".join(wrong))
 
 
-Claim = tuple[float, float, str]
-"""The need of offline work by what there is (above 1 misses), the same at best, and words."""
-
-
 def judge_batch(context: RuleContext) -> RuleResult:
     """Judge offline work (guide 1.4): tokens a second against the curve while work waits, and the time that is left.
 
-    The engines know their queue; the size of a job is the plan's. Late: at the present rate the queue ends after the
-    deadline, or a job takes longer than it may. Certain: also at the highest rate that chance allows (Poisson).
+    Late: the queue ends after the deadline, or a job takes too long. Certain: also at the highest likely rate (Poisson).
     """
     plan = context.tier.plan
     if plan is None or not plan.is_batch:
@@ -253,11 +239,10 @@ def judge_batch(context: RuleContext) -> RuleResult:
 
 def _claim_lateness(
     context: RuleContext, batch: Batch, whole: Window, last: Window, queued: float | None
-) -> Iterator[Claim]:
-    """Yield the end of the queue by the deadline, a job's time by its hours, and tokens a second by the curve's."""
-    rate, tokens = (
-        max(_total(part, name) or 0.0 for part in (whole, last)) for name in ("requests_finished", "generation_tokens")
-    )
+) -> Iterator[tuple[float, float, str]]:
+    """Yield need by what there is (above 1 misses), the same at best, and words: of the queue, a job, and the curve."""
+    names = ("requests_finished", "generation_tokens")
+    rate, tokens = (max(_total(part, name) or 0.0 for part in (whole, last)) for name in names)
     chance = 1 + Z / math.sqrt(whole.counters["requests_finished"])
     if batch.deadline is not None and queued is not None and rate > 0:
         hours, minutes = map(int, batch.deadline.split(":"))

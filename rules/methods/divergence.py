@@ -123,12 +123,10 @@ def _measure_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
         return None
     whole, sure = tail.whole, tail.sure
     is_significant = is_significant_share(whole.best, whole.n, tail.requests, allowed, LIKELY_CONFIDENCE)
-    is_proven = sure.n >= whole.n / 2 and is_significant_share(
-        sure.low, sure.n, tail.sure_requests, allowed, CONFIDENCE
-    )
+    is_sure = is_significant_share(sure.low, sure.n, tail.sure_requests, allowed, CONFIDENCE)
     exceeds, surely_exceeds = whole.best > allowed * whole.n, sure.best > allowed * sure.n
     report = partial(_report_tail, of, tail)
-    return Divergence(tail.requests, exceeds, is_significant, surely_exceeds, is_proven, report)
+    return Divergence(tail.requests, exceeds, is_significant, surely_exceeds, is_sure and sure.n >= whole.n / 2, report)
 
 
 def compute_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Tail | None:
@@ -210,10 +208,7 @@ PROMISED = 10**9
 
 
 class BinMean(NamedTuple):
-    """Mean in a load bin. `weight` is that of the observed part (0: none), `full_weight` that of a complete observation.
-
-    A weak mean is likely at most.
-    """
+    """Mean in a load bin, with the weights of its observed part and of a full observation. A weak one is no proof."""
 
     value: float
     weight: float
@@ -306,8 +301,7 @@ def _is_observed(binned: Iterable[BinnedWindow], family: str) -> bool:
 def _observe_hits(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean | None:
     """Return hits by queried tokens, weighted by requests, against the curve, else the planned workload.
 
-    Without lookups the cache is off and there are no hits. More hits than lookups, and more lookups than prompt tokens, are
-    a contradiction and have no weight.
+    Without lookups the cache is off. More hits than lookups, or more lookups than prompt tokens, have no weight.
     """
     point = of.curve.expectation(bin, "prefix_hit_ratio", load.rps, load.in_system)
     planned = _read_planned_hits(of.context)

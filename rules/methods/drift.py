@@ -72,10 +72,7 @@ WHOLE = 0.75
 
 
 class LengthDrift(NamedTuple):
-    """Length of requests away from the plan, or from the benchmark (`source`), by `factor`: below 1 for shorter ones.
-
-    `times` and `text` are words for the factor, and for both lengths.
-    """
+    """Length away from plan or benchmark (`source`) by `factor`, with words for it and both lengths."""
 
     word: str
     source: str
@@ -116,12 +113,8 @@ def judge_drift(context: RuleContext) -> RuleResult:
             found = [_compare_quantile(context, row, parts, name, value) for name, value in planned[row].items()]
         results += found if finished >= needed else []
         requests = max(requests, finished)
-    moved = [result for result in results if isinstance(result, LengthDrift)]
-    if moved:
-        return _report_drift(context, moved, peak)
-    early = [result for result in results if isinstance(result, Unknown)]
-    if early:
-        return early[0]
+    if reported := _report_drift(context, results, peak):
+        return reported
     if not results and peak is None:
         return _explain_no_comparison(context, rows, requests)
     if peak is not None and peak.claim:
@@ -133,17 +126,12 @@ def judge_drift(context: RuleContext) -> RuleResult:
 
 
 def judge_benchmarked_lengths(context: RuleContext) -> Verdict | Unknown | None:
-    """Return the finding of mean lengths that last beyond `factor` of the benchmark's own, unknown while it is too early.
-
-    None where they are alike, or its files tell no lengths.
-    """
+    """Return the finding of mean lengths beyond `factor` of the benchmark's own, unknown at its begin, else None."""
     rows = LENGTHS if context.binned else ()
     means = [(row, benchmarked_mean(context.tier.plan, context.tier.curve, row[2])) for row in rows]
     results = [_compare_mean(context, row, mean)[1] for row, mean in means if mean]
-    drifted = [result for result in results if isinstance(result, LengthDrift)]
-    if drifted:
-        return replace(_report_drift(context, drifted, None), unit="tokens")
-    return next((result for result in results if isinstance(result, Unknown)), None)
+    reported = _report_drift(context, results, None)
+    return replace(reported, unit="tokens") if isinstance(reported, Verdict) else reported
 
 
 def _compare_mean(context: RuleContext, row: Length, benchmarked: float) -> tuple[float, LengthDrift | Unknown | None]:
@@ -221,7 +209,13 @@ def _explain_no_comparison(context: RuleContext, rows: Sequence[Length], request
     return context.unknown(gap, f"no lengths of {' or '.join(word for word, _, _ in rows)} were seen")
 
 
-def _report_drift(context: RuleContext, moved: Sequence[LengthDrift], peak: PeakComparison | None) -> Verdict:
+def _report_drift(
+    context: RuleContext, results: Sequence[LengthDrift | Unknown | None], peak: PeakComparison | None
+) -> Verdict | Unknown | None:
+    """Return the finding of the lengths that drifted, else unknown if it is too early for one, else None."""
+    moved = [result for result in results if isinstance(result, LengthDrift)]
+    if not moved:
+        return next((result for result in results if isinstance(result, Unknown)), None)
     certain = [drift for drift in moved if drift.certain]
     worst = max(certain or moved, key=lambda drift: max(drift.factor, 1 / drift.factor if drift.factor > 0 else 1.0))
     first = {drift.word: drift for drift in reversed(certain or moved)}
@@ -325,11 +319,7 @@ STEADY = 0.1
 
 
 def judge_representative(context: RuleContext) -> RuleResult:
-    """Find a time in the system above `factor` x the benchmark's: certain above the ceiling of the bins.
-
-    From running, waiting and finished requests. Requests beyond `factor` of the benchmark's mean lengths are another
-    workload too, and need no load at which both were measured (guide 9.1, step 7).
-    """
+    """Find a time in the system, or mean lengths, beyond `factor` of the benchmark's (guide 9.1, step 7)."""
     by_time = _compare_times(context)
     firing = by_time if isinstance(by_time, Verdict) and by_time.status in FIRING else None
     if firing is not None and firing.certainty is Certainty.CERTAIN:
@@ -352,10 +342,7 @@ def _compare_times(context: RuleContext) -> RuleResult:
 
 
 def _measure_time(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Divergence | None:
-    """Return the mean time over bins, weighted by requests, and the highest that the benchmark leaves open.
-
-    Return None without requests in the system or finished ones.
-    """
+    """Return the mean time over bins, weighted by requests, and the highest that the benchmark leaves open."""
     requests = seen = expected = ceiling = supported = 0.0
     for bin, load in hold(binned).by_load_bin(of.curve).items():
         finished = load.counter("requests_finished")
@@ -417,8 +404,7 @@ def _bound_time(context: RuleContext, point: Point) -> float:
 def _find_contradiction(context: RuleContext) -> str:
     """Return how the telemetry contradicts itself by Little's law, "" if it does not or nothing is known.
 
-    Requests in the system must equal finished requests per second x their mean end-to-end time. A contradiction lasts:
-    in the last quarter and in three separate minutes it has the same sign.
+    Requests in the system must be those finished per second x their mean end-to-end time. A contradiction lasts.
     """
     whole = _count_by_littles_law(context.binned)
     if whole is None:
@@ -440,10 +426,7 @@ def _find_contradiction(context: RuleContext) -> str:
 
 
 def _count_by_littles_law(binned: Sequence[BinnedWindow]) -> tuple[float, float, float] | None:
-    """Return the requests in the system by the gauges and by Little's law, and those in all gauge samples.
-
-    None if a family is missing, nothing finished, or the requests in the system changed too much.
-    """
+    """Return the requests in the system by the gauges and by Little's law, and those in all gauge samples."""
     families = ("e2e_seconds", "requests_finished", NET_CHANGE, *IN_SYSTEM)
     usable = [
         sample

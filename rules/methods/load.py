@@ -24,8 +24,7 @@ from rules.methods.evidence import (
     range_reading,
     read_signal,
 )
-from rules.plan import load_bins
-from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
+from rules.plan.load_bins import QUEUE, BinnedWindow, describe_growth, mean_waiting
 from rules.telemetry import histograms
 from rules.telemetry.arrivals import UNSERVED, unserved
 from rules.telemetry.histograms import Histogram, count_requests
@@ -90,8 +89,7 @@ def offered_load(whole: Window, capacity: Capacity) -> OfferedLoad | None:
     unseen = unserved(whole.counters) + count_gone(whole)
     turned_away = unseen / whole.covered_seconds if whole.covered_seconds > 0 else 0.0
     arriving = max(0.0, finished + turned_away + (replica_rate(whole, NET_CHANGE) or 0.0))
-    each = work_per_request(whole, capacity.lengths)[1]
-    return OfferedLoad(arriving, arriving * each, capacity.rps)
+    return OfferedLoad(arriving, arriving * work_per_request(whole, capacity.lengths)[1], capacity.rps)
 
 
 def compare_offered_load(context: RuleContext) -> tuple[str, LatencyPattern]:
@@ -125,7 +123,7 @@ class ReplicaOverload(NamedTuple):
     """Binned windows of a replica, those beyond the benchmark, and the number of minutes (hours) that these are in.
 
     `lasting`: most of the last quarter. `completed`: more completed requests than the benchmark; else more requests in
-    the system, or in the queue. `watched`: seconds beyond it; `text`: how far, at last.
+    the system, or in the queue.
     """
 
     replica: str | None
@@ -134,7 +132,6 @@ class ReplicaOverload(NamedTuple):
     periods: int
     lasting: bool
     completed: bool
-    watched: float
     text: str
 
 
@@ -161,9 +158,8 @@ def judge_beyond(context: RuleContext) -> RuleResult:
     if claim:
         load, pattern = compare_offered_load(context)
         sentence, certainty, details = f"{claim}; {LOAD_WORDS[pattern]}", Certainty.of(bool(proven)), (*details, load)
-        return context.verdict(
-            Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern
-        )
+        status = Status.WARNING
+        return context.verdict(status, certainty, observed, expected, sentence, details=details, pattern=pattern)
     if hold(context.binned).is_scraped_by_the_minute:
         if early := _explain_too_early(context, overloads, math.inf):
             return context.unknown(Gap.TOO_FEW_REQUESTS, early)
@@ -174,7 +170,7 @@ def judge_beyond(context: RuleContext) -> RuleResult:
             return context.unknown(Gap.NOT_SCRAPED, text)
     sentence = f"At most {most} a replica; the benchmark goes to {top}"
     if overloads:
-        longest = max(overloads, key=attrgetter("watched"))
+        longest = max(overloads, key=attrgetter("beyond.watched_seconds"))
         end = "too short for a finding" if longest.lasting else "over by now"
         seen = part_seen(longest.beyond, longest.binned)
         sentence, details = f"Beyond the benchmark for {seen}; {end}", (longest.text,)
@@ -186,7 +182,7 @@ def _explain_too_early(context: RuleContext, overloads: Sequence[ReplicaOverload
     lasting = [overload for overload in overloads if overload.lasting]
     if not lasting or any(len(context.periods(overload.binned)) >= needed for overload in lasting):
         return ""
-    longest = max(lasting, key=attrgetter("watched"))
+    longest = max(lasting, key=attrgetter("beyond.watched_seconds"))
     return f"beyond for {part_seen(longest.beyond, longest.binned)}: too early to say ({longest.text})"
 
 
@@ -201,8 +197,7 @@ def _find_overloads(context: RuleContext, top: float) -> list[ReplicaOverload]:
         over = math.fsum(sample.window.covered_seconds for sample in last if sample.beyond)
         lasting = over > 0 and over >= context.limit("share") * seconds
         completed, periods = any((sample.rps or 0.0) > top for sample in beyond), len(context.periods(beyond))
-        watched, text = beyond.watched_seconds, beyond[-1].beyond
-        overloads.append(ReplicaOverload(replica, binned, beyond, periods, lasting, completed, watched, text))
+        overloads.append(ReplicaOverload(replica, binned, beyond, periods, lasting, completed, beyond[-1].beyond))
     return overloads
 
 
@@ -251,12 +246,11 @@ def judge_queue(context: RuleContext) -> RuleResult:
     if not grown:
         for name, group in replicas.items():
             waiting = last[name] or 0.0
-            if waiting >= context.limit("waiting") and load_bins.describe_growth(group, context.now) is None:
+            if waiting >= context.limit("waiting") and describe_growth(group, context.now) is None:
                 text = f"{waiting:.1f} requests wait at {name or context.tier.name}; {part_seen(group, group)}"
                 return context.unknown(Gap.TOO_FEW_REQUESTS, f"{text}: too early to say if they grow")
-        sentence = (
-            f"No queue grows: at most {max(known):.1f} requests were waiting at a replica at the end of this time"
-        )
+        most = f"at most {max(known):.1f} requests were waiting at a replica"
+        sentence = f"No queue grows: {most} at the end of this time"
         observed = Reading(value=max(known), low=0.0, high=max(known), n=float(len(replicas)))
         return context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
     is_significant, level, finished, more, name = max(grown, key=itemgetter(0, 1))
@@ -317,10 +311,7 @@ def judge_saturated(context: RuleContext) -> RuleResult:
 
 
 def _find_rise(context: RuleContext, binned: HeldWindows) -> tuple[bool, str] | Unknown | None:
-    """Return whether a rise of TTFT from the first third to the last is proven, and the rise in words ("" without one).
-
-    None where the GPUs are not pegged in the last quarter and in separate minutes; unknown at the begin of that.
-    """
+    """Return whether a rise of TTFT is proven, and its words. None without pegged GPUs, unknown at its begin."""
 
     def measure(group: HeldWindows) -> float | None:
         return best_value(read_signal(context, group, "gpu_utilization"))

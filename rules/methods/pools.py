@@ -30,21 +30,17 @@ PROMPT = POOL_TOKENS[PREFILL]
 
 
 class PoolRatio(NamedTuple):
-    """Observed replicas of both pools (prefill, decode), and the guide's P:D ratio of those that the tokens need.
+    """Observed replicas of both pools (prefill, decode), the guide's P:D ratio of them, and of those that tokens need.
 
-    `wanted` is (prompt tokens/s / prefill rate) / (output tokens/s / decode rate). `fitting`: the split of the same replicas
-    with the lowest load of the busier pool. `short`: the pool that is short, `use`: its needed replicas per present one.
+    `fitting`: the split of the same replicas with the lowest load of the busier pool. `use`: that of the `short` pool.
     """
 
     present: tuple[int, int]
+    ratio: float
     wanted: float
     fitting: tuple[int, int]
     short: str
     use: float
-
-    @property
-    def ratio(self) -> float:
-        return self.present[0] / self.present[1]
 
 
 def judge_pools(context: RuleContext) -> RuleResult:
@@ -72,31 +68,23 @@ def judge_pools(context: RuleContext) -> RuleResult:
 
     counts = " and ".join(f"{count} {pool}" for pool, count in zip(POOL_TOKENS, last.present, strict=True))
     sentence = f"{counts} replicas (P:D {last.ratio:.2g}); the traffic wants P:D {last.wanted:.2g}"
-    status, details = Status.OK, ["", _describe_short_prompts(context)]
+    prefill_windows = (binned.window for binned in select_pool(context, context.binned, PREFILL))
+    counters = windows.sum_families(prefill_windows, ("requests_finished", PROMPT)).counters
+    finished, shortest = counters.get("requests_finished", 0.0), context.limit("short_prompt")
+    status, details = Status.OK, ["", ""]
+    if finished > 0 and (mean := counters.get(PROMPT, 0.0) / finished) < shortest:
+        details[1] = f"do not disaggregate: prompts have {mean:.0f} tokens, fewer than {shortest:.0f}"
     if is_off(whole) and is_persistent(last, each, is_off):
         (prefill, decode), details[0] = last.fitting, sentence
-        sentence = (
-            f"The {last.short} pool is short, {last.use:.0%} of it is used; {prefill} and {decode} replicas would fit"
-        )
+        used = f"The {last.short} pool is short, {last.use:.0%} of it is used"
+        sentence = f"{used}; {prefill} and {decode} replicas would fit"
         status = Status.WARNING
     observed, expected = (exact_reading(ratio, sum(last.present)) for ratio in (last.ratio, whole.wanted))
     return context.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
-def _describe_short_prompts(context: RuleContext) -> str:
-    """Return that these prompts are too short to disaggregate (guide 6.5), or ""."""
-    prefill = select_pool(context, context.binned, PREFILL)
-    counters = windows.sum_families((binned.window for binned in prefill), ("requests_finished", PROMPT)).counters
-    finished, limit = counters.get("requests_finished", 0.0), context.limit("short_prompt")
-    mean = counters.get(PROMPT, 0.0) / finished if finished > 0 else limit
-    return f"do not disaggregate: prompts have {mean:.0f} tokens, fewer than {limit:.0f}" if mean < limit else ""
-
-
 def _measure(context: RuleContext, planned: Disaggregation, binned: Sequence[BinnedWindow]) -> PoolRatio | None:
-    """Return the ratio, or None if a pool was not observed or had no tokens.
-
-    The tokens per second of a pool are those per replica-second x its observed replicas.
-    """
+    """Return the ratio of the observed replicas and tokens. None if a pool was not observed or had none."""
     present, needs = [], []
     for pool, family in POOL_TOKENS.items():
         of_pool = select_pool(context, binned, pool)
@@ -110,9 +98,9 @@ def _measure(context: RuleContext, planned: Disaggregation, binned: Sequence[Bin
     now, total = (present[0], present[1]), sum(present)
     splits = [now, *((prefill, total - prefill) for prefill in range(1, total))]
     fitting = min(splits, key=lambda split: max(needs[0] / split[0], needs[1] / split[1]))
-    wanted = needs[0] / needs[1]
-    place, short = (0, PREFILL) if wanted > now[0] / now[1] else (1, DECODE)
-    return PoolRatio(now, wanted, fitting, short, needs[place] / now[place])
+    ratio, wanted = present[0] / present[1], needs[0] / needs[1]
+    place, short = (0, PREFILL) if wanted > ratio else (1, DECODE)
+    return PoolRatio(now, ratio, wanted, fitting, short, needs[place] / now[place])
 
 
 class OddReplica(NamedTuple):

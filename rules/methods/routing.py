@@ -245,10 +245,7 @@ Sums = tuple[Window, Window]
 
 
 class TierPair(NamedTuple):
-    """Tier beside one that is `faster` times as fast: their common `minutes`, newest last, and the `total` of these.
-
-    `words` describe the measure. `planned`: the plan is the measure.
-    """
+    """Tier beside one that is `faster` times as fast, by `words` or the plan, in common `minutes` and their `total`."""
 
     fast: str
     minutes: tuple[Sums, ...]
@@ -345,8 +342,7 @@ def _compare(context: RuleContext, name: str) -> TierPair | None:
     pair = TierPair(name, minutes, total, 1.0, "", planned=False)
     for family, what in LATENCIES.items():
         for here, there in pair.list_means((family,)):
-            words = f"{what} take {here:.3g} and {there:.3g} s on average"
-            return pair._replace(faster=here / there, words=words)
+            return pair._replace(faster=here / there, words=f"{what} take {here:.3g} and {there:.3g} s on average")
     return None
 
 

@@ -98,7 +98,7 @@ def judge_trap(context: RuleContext) -> RuleResult:
     if isinstance(used, Missing) or used.value is None:
         return _explain_unread(context, used)
     full = hours_of_fullest(hours, "kv_utilization", context.limit("fullest_hours"))
-    idle = find_idle(context.tier, hours, _read_margin(context))
+    idle = find_idle(context.tier, hours, read_margin(context))
     surplus, need = _describe_idle(context, idle)
     days = hold(context.binned).watched_seconds / DAY_SECONDS
     summary = f"fleet utilisation is {number(used.value, 'ratio')} over {days:.1f} days"
@@ -135,26 +135,25 @@ def judge_empty_queue(context: RuleContext) -> RuleResult:
     each = [level for level in _list_levels(context, hours) if level is not None]
     busiest, full = nearest_rank(each, fullest), hours_of_fullest(hours, "kv_utilization", fullest)
     kv_below = context.catalogue["UtilizationTrap"].limit("kv_below", context.tier.limits)
-    idle: IdleReplicas | None = None
-    status, certain, queue, need = Status.OK, True, "no queue", ""
+    wasted: IdleReplicas | None = None
+    status, certain, queue, need = Status.OK, True, "No queue; ", ""
     text = f"GPUs are {number(busiest, 'ratio')} busy in the busiest hours"
     if waiting[0] > context.limit("waiting"):
-        queue = f"{number(waiting[0], '')} requests wait at each replica"
+        queue = f"{number(waiting[0], '')} requests wait at each replica; "
     elif busiest < limit and full and full[0] >= kv_below:
         text += f"; {BY_MEMORY}"
     elif busiest < limit:
-        idle = find_idle(context.tier, hours, _read_margin(context))
+        idle = find_idle(context.tier, hours, read_margin(context))
         if context.tier.capacity is None:
             load = max(each) * mean_ready_replicas(hours)
-            idle = compute_idle_replicas(context.tier.plan, idle.ready, load, _read_margin(context))
+            idle = compute_idle_replicas(context.tier.plan, idle.ready, load, read_margin(context))
         surplus, need = _describe_idle(context, idle)
         text += f"; {surplus}"
-    sentence, wasted = capitalize(f"{queue}; {text}"), None
-    if idle is not None and idle.replicas > 0:
-        status, certain = Status.WARNING, POLLED not in total.sampled and _is_covered(hours)
-        sentence, wasted = f"No request waits while {text}", idle
+        if idle.replicas > 0:
+            status, certain = Status.WARNING, POLLED not in total.sampled and _is_covered(hours)
+            queue, wasted = "No request waits while ", idle
     observed, expected, sure = exact_reading(busiest, used.n), range_reading(limit, None, 0.0), Certainty.of(certain)
-    return context.verdict(status, sure, observed, expected, sentence, idle=wasted, details=(need,))
+    return context.verdict(status, sure, observed, expected, queue + text, idle=wasted, details=(need,))
 
 
 def judge_empty_cache(context: RuleContext) -> RuleResult:
@@ -186,8 +185,7 @@ def judge_empty_cache(context: RuleContext) -> RuleResult:
 def compute_idle_replicas(plan: TierPlan | None, ready: float, busiest: float, margin: Margin) -> IdleReplicas:
     """Return the surplus of `ready` replicas (DESIGN 3.22): those beyond the recommended count and the plan's floor.
 
-    `busiest` is the work of the busiest hour, in full replicas: utilisation x ready replicas. 10 ready replicas that
-    are 30 % used are 5 too many with a minimum warm count of 5: it is a floor on the whole count, not added to it.
+    `busiest` is the work of the busiest hour, in full replicas. The minimum warm count is a floor, not added to the count.
     """
     needed = count_replicas(busiest, 1.0, margin)
     warm = plan.fleet.minimum_warm or 0 if plan is not None and plan.fleet is not None else 0
@@ -207,7 +205,8 @@ def find_idle(context: TierContext, hours: Sequence[Window], margin: Margin) -> 
     return compute_idle_replicas(context.plan, mean_ready_replicas(hours), busiest, margin)
 
 
-def _read_margin(context: RuleContext) -> Margin:
+def read_margin(context: RuleContext) -> Margin:
+    """Return the margin of recommended counts, by NoHeadroom."""
     return margin_from_rule(context.catalogue["NoHeadroom"], context.tier.limits)
 
 
@@ -217,7 +216,7 @@ def _describe_idle(context: RuleContext, idle: IdleReplicas) -> tuple[str, str]:
     if idle.replicas:
         cost = _describe_cost(context, idle.replicas)
         surplus = f"{idle.replicas:.1f} of {idle.ready:.1f} replicas are surplus{cost and f', {cost}'}"
-    share = number(_read_margin(context).target_utilization, "ratio")
+    share = number(read_margin(context).target_utilization, "ratio")
     need = f"the busiest hour needs {format_count(idle.needed, 'replica')} at up to {share} of capacity"
     return surplus, need + (f"; the minimum warm count is {idle.minimum_warm}" if idle.minimum_warm else "")
 
@@ -232,7 +231,12 @@ def _describe_cost(context: RuleContext, replicas: float) -> str:
 def judge_headroom(context: RuleContext) -> RuleResult:
     """Find fleet utilisation above 90 % (guide 9.3): in the minutes of the window, or the busiest hours of a week."""
     each, weekly, limit = sum_periods(context), context.period_seconds > MINUTE_SECONDS, context.limit("above")
-    judged = _select_busiest(context, each) if weekly else each
+    judged = each
+    if weekly:
+        most = max(SEPARATE, math.floor(context.limit("busiest_hours") * len(each)))
+        pairs = zip(_list_levels(context, each), each, strict=True)
+        busiest = sorted(((level, hour) for level, hour in pairs if level is not None), key=itemgetter(0), reverse=True)
+        judged = tuple(sorted((hour for _, hour in busiest[:most]), key=attrgetter("start")))
     used = read_hours(context, judged)
     if isinstance(used, Missing) or used.value is None:
         return _explain_unread(context, used)
@@ -253,34 +257,20 @@ def judge_headroom(context: RuleContext) -> RuleResult:
         if early is not None:
             return early
     expected, above = range_reading(0.0, limit, used.n), used.low is not None and used.low > limit
-    claim, healthy = f"Fleet utilisation is {number(used.value, 'ratio')}", f"up to {limit * 100:g}% leaves headroom"
+    sentence, healthy = f"Fleet utilisation is {number(used.value, 'ratio')}", f"up to {limit * 100:g}% leaves headroom"
+    status, certain, more = Status.WARNING, above and _is_covered(judged), ""
     if not is_over(used.value) or not is_persistent(last, levels, is_over):
-        sentence, certainty = (
-            f"{claim}; {healthy}",
-            Certainty.of(above or (used.high is not None and used.high <= limit)),
-        )
+        status, certain = Status.OK, above or (used.high is not None and used.high <= limit)
+        sentence += f"; {healthy}"
         if is_over(used.value):
             sentence += f"; {explain_not_lasting(context, is_over=last is None or last <= limit)}"
-        return context.verdict(Status.OK, certainty, used, expected, sentence, details=(when,))
-    if weekly:
-        sentence, more = (
-            f"{claim}; {when}, {healthy}",
-            "the report and `sizewatch prewarm` have the replicas needed then",
-        )
+    elif weekly:
+        sentence += f"; {when}, {healthy}"
+        more = "the report and `sizewatch prewarm` have the replicas needed then"
     else:
         need, more = _describe_missing(context, judged, used.value)
-        sentence = f"{claim}; {need or healthy}"
-    certainty = Certainty.of(_is_covered(judged) and above)
-    return context.verdict(Status.WARNING, certainty, used, expected, sentence, details=(when, more))
-
-
-def _select_busiest(context: RuleContext, hours: Sequence[Window]) -> tuple[Window, ...]:
-    """Return the busiest hours in their order: the share that the rule names, and enough for a finding."""
-    levels = zip(_list_levels(context, hours), hours, strict=True)
-    known = [(level, hour) for level, hour in levels if level is not None]
-    known.sort(key=itemgetter(0), reverse=True)
-    most = max(SEPARATE, math.floor(context.limit("busiest_hours") * len(hours)))
-    return tuple(sorted((hour for _, hour in known[:most]), key=attrgetter("start")))
+        sentence += f"; {need or healthy}"
+    return context.verdict(status, Certainty.of(certain), used, expected, sentence, details=(when, more))
 
 
 def _describe_missing(context: RuleContext, judged: Sequence[Window], utilization: float) -> tuple[str, str]:
@@ -288,7 +278,7 @@ def _describe_missing(context: RuleContext, judged: Sequence[Window], utilizatio
     replicas, capacity = mean_ready_replicas(judged), context.tier.capacity
     if capacity is None:
         return "", ""
-    count = replica_count(utilization * replicas * capacity.rps, capacity, _read_margin(context)).replicas
+    count = replica_count(utilization * replicas * capacity.rps, capacity, read_margin(context)).replicas
     needed = max(math.floor(replicas + 1), count)
     more = max(1, needed - round(replicas))
     after, cost = number(utilization * replicas / needed, "ratio"), _describe_cost(context, more)
@@ -317,7 +307,15 @@ def judge_falling(context: RuleContext) -> RuleResult:
     days = windows.group_by(hours, lambda hour: math.floor((context.now - hour.middle) / DAY_SECONDS))
 
     def measure(numbers: Iterable[int]) -> TokenYield | None:
-        return _compute_yield(context, [hour for day in numbers for hour in days.get(day, ())])
+        chosen = [hour for day in numbers for hour in days.get(day, ())]
+        made = best_value(read_hours(context, chosen))
+        if made is None:
+            return None
+        total, span = windows.sum_windows(chosen), math.fsum(hour.span for hour in chosen)
+        requests, tokens = (total.counters.get(name, 0.0) for name in ("requests_finished", "generation_tokens"))
+        if requests <= 0 or tokens <= 0:
+            return None
+        return TokenYield(requests / span, requests / total.covered_seconds, tokens / requests, made)
 
     def is_falling(first: TokenYield, last: TokenYield) -> bool:
         return last.traffic >= first.traffic * growth and last.tokens_per_gpu_hour < first.tokens_per_gpu_hour * kept
@@ -340,14 +338,3 @@ def judge_falling(context: RuleContext) -> RuleResult:
         status, is_sure = Status.WARNING, sum(falling) >= context.limit("days") and _is_covered(hours)
         sentence += f"; on {sum(falling)} of {len(falling)} days"
     return context.verdict(status, Certainty.of(is_sure), observed, expected, sentence, details=details)
-
-
-def _compute_yield(context: RuleContext, hours: Sequence[Window]) -> TokenYield | None:
-    if not hours:
-        return None
-    total, made = windows.sum_windows(hours), best_value(read_hours(context, hours))
-    requests, tokens = (total.counters.get(name, 0.0) for name in ("requests_finished", "generation_tokens"))
-    if requests <= 0 or tokens <= 0 or made is None:
-        return None
-    traffic = requests / math.fsum(hour.span for hour in hours)
-    return TokenYield(traffic, requests / total.covered_seconds, tokens / requests, made)
