@@ -123,7 +123,7 @@ def _other_operating_point(context: Case) -> Found:
 
 def _few_requests(context: Case) -> Found:
     if context.tier.curve is not None and context.tier.curve.remark:
-        text = f"{context.tier.curve.remark}, so verdicts against it are likely at most"
+        text = f"{context.tier.curve.remark}, so verdicts on its times are likely at most"
         yield "curve.origin", "warning", f"{text}; compare it with `sizewatch plan calibration`"
         return
     counts = sorted(few for point in context.points if (few := point.requests or 0) < CERTAIN_REQUESTS)

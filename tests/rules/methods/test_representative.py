@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,15 @@ RULE = "BenchmarkNotRepresentative"
 SPANS = (0.5, 1.0, 2.0, 5.0, float("inf"))
 TIER, SLOWER_END = context(), context({"concurrency": 1})
 BALD = context({"concurrency": None}, {"concurrency": None}, {"concurrency": None})
+UNCOUNTED = context(*({"requests": None},) * 3)
 SIZED = context(*({"prompt_tokens_mean": 80},) * 3)
+
+
+def predicted(of: TierContext) -> TierContext:
+    """The same curve as a planner's."""
+    assert of.curve is not None
+    written = of.curve.written.model_copy(update={"origin": "predicted"})
+    return replace(of, curve=replace(of.curve, written=written))
 
 
 def staying(in_system: float, count: int = 6, rps: float = 3.0, **more: Any) -> list[Window]:
@@ -74,6 +83,7 @@ LONGER = "Prompts are 3.9x as long as benchmarked: mean 314 tokens, 80 benchmark
 CASES = [
     Case("twice", TIER, staying(6.0), FINE, TWICE),
     Case("more than twice", TIER, staying(6.2), WARNED),
+    Case("a prediction", predicted(UNCOUNTED), staying(6.2), GUESSED, "the curve is predicted: no engine has run it"),
     # At 3 rps, between 1 / 2 and 4 / 4 rps: 0.71 s in the middle of the logarithms, 1 s at the slower end.
     Case("within the middle", SLOWER_END, staying(4.2), FINE),
     Case("beyond the middle", SLOWER_END, staying(4.3), GUESSED),
