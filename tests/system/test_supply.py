@@ -21,7 +21,6 @@ COPYLEFT = re.compile(r"\b(A?GPL|GNU (Affero )?General Public)", re.IGNORECASE)
 @cache
 def script(name: str) -> Any:
     spec = spec_from_file_location(name, ROOT / "deploy" / f"{name}.py")
-    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -76,7 +76,6 @@ def test_prediction_is_marked_wherever_it_is_shown(tmp_path: Path, capsys: Captu
     plan = load_plan(imported(tmp_path))
     told = capsys.readouterr()
     curve = plan.tiers["t"].curve
-    assert curve is not None
     assert (curve.origin, len(curve.points)) == ("predicted", 4)
     assert "curve of t: 4 points from 1 file, written" in told.out
     assert f"warning: tiers.t.curve.origin: {curve.remark}" in told.out
@@ -129,9 +128,7 @@ def test_next_plan_has_what_production_measured(tmp_path: Path, capsys: Captured
     out = tmp_path / "report"
     assert main.main(["report", "-c", config, "--out", str(out)]) == 0
     proposed = load_plan(out / "plan.next.yaml").tiers["t"]
-    assert proposed.curve is not None
     assert proposed.curve.origin == "predicted"
-    assert proposed.operating_point is not None
     assert proposed.operating_point.source == "production"
     assert 3.0 <= proposed.operating_point.usable_rps < 6.0
     assert "The curve is predicted: no engine has run it." in (out / "report.md").read_text()

@@ -243,7 +243,6 @@ def test_outlived_forecast_is_not_shown(history: Path) -> None:
         assert projection.points_until(last + 1.0) == ()
         # The schedule is of demand up to half a minute before it was made.
         kept, old = (forecasts.status(TIER, None, 3, NOW - 30.0 + age).prewarm for age in (3600.0, 3601.0))
-        assert old is not None
         assert kept.schedule
         assert (old.schedule, old.reason) == (
             (),

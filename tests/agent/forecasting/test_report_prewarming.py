@@ -135,7 +135,6 @@ def found() -> ForecastResponse:
 
 def test_forecast_reaches_the_report_unchanged(found: ForecastResponse) -> None:
     told = prewarming_from_response(found)
-    assert told is not None
     projection = found.forecast.projection
     assert told.worth == found.prewarm.worth
     assert told.worth.reacting in {one.name for one in told.worth.strategies}

@@ -207,7 +207,6 @@ def test_recommendation_names_its_parts() -> None:
     )
     usual, found = answered(4 * DAY_MINUTES).prewarm, answered(4 * DAY_MINUTES, events=events).prewarm
     one, plain = found.recommendation, usual.recommendation
-    assert one is not None
     assert plain.expected_rps is not None
     assert plain.quantile_rps is not None
     assert (plain.event_factor, one.event_factor) == (1.0, 1.5)
@@ -258,7 +257,6 @@ def test_event_replicas_start_one_lead_before() -> None:
 def test_prices_decide_certainty_and_minimum() -> None:
     cheap = answered(4 * DAY_MINUTES, replica_hour=10.0, late_request=0.05)
     dear = answered(4 * DAY_MINUTES, replica_hour=10.0, late_request=100.0)
-    assert dear.prewarm.recommendation is not None
     assert cheap.prewarm.recommendation.certainty == pytest.approx(certainty(3, 2.0 * 0.05 * 360))
     assert dear.prewarm.recommendation.certainty == HIGHEST_CERTAINTY
     assert dear.prewarm.recommendation.replicas > cheap.prewarm.recommendation.replicas

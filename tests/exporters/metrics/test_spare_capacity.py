@@ -26,7 +26,6 @@ def gauges(tier: TierStatus) -> dict[str, float]:
 def test_spare_is_margin_capacity_less_demand() -> None:
     tier = planned_tier()
     capacity, recent = tier.context.capacity, tier.recent
-    assert capacity is not None
     assert recent is not None
     used, arriving = (read(BY_NAME[name], recent, tier.context.basis) for name in ("fleet_utilization", "arrival_rps"))
     assert used.value is not None

@@ -63,7 +63,6 @@ def test_ours_equals_the_online_forecaster(everything: BacktestRun) -> None:
     for value in series.values[test : test + 10]:
         forecaster.step(float(value))
     path = forecaster.path(24)
-    assert path is not None
     ours = next(one for one in everything.forecasts if (one.method, one.horizon_seconds) == (COMBINATION, NEXT))
     row = int(np.flatnonzero(ours.origins == test + 10)[0])
     assert path.start == series.time(test + 10)

@@ -67,7 +67,6 @@ def test_combination_follows_little_history() -> None:
     first = next(at for at, path in enumerate(said) if path is not None)
     assert first == 20
     early, late = said[first], said[46]
-    assert late is not None
     assert (early.method, early.weights) == (SAME_AS_NOW, {SAME_AS_NOW: 1.0})
     assert early.note == "needs 2 days of history, has 21 hours: the same as now, with its own error"
     assert late.note.startswith("needs 2 days of history, has 47 hours")
@@ -199,7 +198,6 @@ def test_a_holiday_is_forecast_like_a_sunday() -> None:
     known = MONDAY + 28 * DAY
     usual = Forecaster(series(values[: 24 * 28]), ahead_seconds=HOUR).path(24)
     holiday = Forecaster(series(values[: 24 * 28]), ahead_seconds=HOUR, sundays=(date(2023, 12, 18),)).path(24)
-    assert holiday is not None
     assert usual.start == known
     assert holiday.quantiles[1, 6:].mean() < 0.8 * usual.quantiles[1, 6:].mean()
 

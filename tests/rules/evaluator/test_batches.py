@@ -178,7 +178,6 @@ def test_aggregated_batches_age_whole() -> None:
         sizes.append(sum(map(len, kept.each)))
         lasting = [batch for batch in kept.each if any(batch is one for one in before)]
         assert len(lasting) >= len(before) - 2, "one is dropped and one is aged at most"
-    assert kept.each is not None
     assert sizes[-1] == sizes[-2] == 4 * 61
     now = kept.each[-1].ends[1]
     for one in chain.from_iterable(kept.each):

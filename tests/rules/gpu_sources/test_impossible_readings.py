@@ -111,7 +111,6 @@ def test_leaping_energy_gives_no_power() -> None:
     joules = [1e6, 1e6 + 9e9, 1e6 + 9e9 + 30 * 400]
     gpus = [replace(readout("GPU-0"), t=T + 30 * n, counters={"gpu_energy_joules": j}) for n, j in enumerate(joules)]
     leap, after = (gpu_windows.diff_readouts(*pair) for pair in pairwise(gpus))
-    assert leap is not None
     assert after is not None
     assert gpu_windows.power(leap) == Missing(gap=Gap.NOT_EXPOSED)
     assert "gpu_energy_covered_seconds" not in leap.counters

@@ -26,7 +26,7 @@ from rules.plan.schema import parse_plan
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window, gap_window
 from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import RuleResult, Status, Verdict
+from rules.verdicts.verdict import RuleResult, Status
 
 RULE = "MixedTierLoadBalancing"
 
@@ -172,7 +172,6 @@ def test_shares_of_unequal_tiers(
 
 def test_equal_share_names_slower_tier() -> None:
     found = judged(at(2.0), at(2.0, seconds=0.4))
-    assert isinstance(found, Verdict)
     assert (outcome(found), found.subject.tier) == (WARNED, "slow")
     assert explain(found) == "Each replica of slow gets 2 rps, of fast 2 rps; usable are 2 and 6 by the plan"
     assert found.observed.value == pytest.approx(0.5)  # type: ignore[union-attr]

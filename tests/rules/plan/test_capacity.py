@@ -98,7 +98,6 @@ def test_longer_requests_lower_capacity() -> None:
     as_planned = capacity_now(context, days(context, {}))
     longer = capacity_now(context, days(context, {}, prompts=1600.0, outputs=160.0))
     nearly = capacity_now(context, days(context, {}, prompts=816.0, outputs=80.0))
-    assert longer is not None
     assert as_planned.rps == nearly.rps == pytest.approx(USABLE)
     assert longer.rps == pytest.approx(USABLE / 2)
     assert "2 times the work" in longer.reason

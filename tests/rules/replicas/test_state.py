@@ -37,7 +37,6 @@ def test_two_pages_make_a_window() -> None:
     one = after(0, 20, 40, 60)
     assert len(one.open) == 3
     one, window, closed = apply_snapshot(one, at(80), cascade_limits(VIEW))
-    assert closed is not None
     assert (window.start, window.end) == (START + 60, START + 80)
     assert (closed.start, closed.end, closed.counters["requests_finished"]) == (START, START + 60, 60)
     assert one.open == (window,)

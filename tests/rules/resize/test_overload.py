@@ -151,7 +151,6 @@ def test_overload_latencies_compare_no_load() -> None:
     week = [bin_window(hour(number, 30.0), PLANNED.curve, "all") for number in range(160)]
     found = capacity_now(PLANNED, [[*week, overloaded(5.0, "all")]])
     calm = capacity_now(PLANNED, [week])
-    assert found is not None
     assert calm.rps == pytest.approx(USABLE)
     assert found.rps == pytest.approx(5.0)
     assert "times as slow" not in found.reason

@@ -131,7 +131,6 @@ def test_low_broken_load_is_no_knee() -> None:
 def test_slower_production_scales_the_curve() -> None:
     # At 3 rps the benchmark has sqrt(0.1 x 0.2) = 0.1414 s, production's P99 lies in its bucket from 0.2 to 0.5 s.
     usable = propose_size(seen_of(PLANNED, hours(rps=lambda number: 30.0, ttft={0.3: 1.0})), NOTHING).usable
-    assert usable is not None
     factor = (0.2 + 0.3 * math.log(100) / math.log(2 * 168 * 30 * HOUR)) / math.sqrt(0.02)
     assert usable.rps == pytest.approx(6 + 2 * math.log(2 / (0.5 * factor)) / math.log(8))
     assert (usable.low, usable.certainty) == (pytest.approx(3.0), Certainty.LIKELY)
@@ -184,8 +183,6 @@ def test_safety_factor_is_said_beside_margin() -> None:
 
 def test_step_12_by_hand() -> None:
     found = week()
-    assert found.measured is not None
-    assert found.proposed is not None
     # 10 x 2 x 2.5 = 50 USD an hour; 80 tokens a request: usable x 80 tokens/s x 10 x 0.5 and 20 x 80 tokens a second.
     assert found.planned.per_million_tokens == pytest.approx(50 / (USABLE * 80 * 10 * 0.5 * 3600) * 1e6)
     assert found.measured.per_million_tokens == pytest.approx(50 / (20 * 80 * 3600) * 1e6)

@@ -7,7 +7,7 @@ from judging_samples import gauge, minute
 from rules.telemetry import arrivals
 from rules.telemetry.outcomes import Outcomes, count_gone, outcomes
 from rules.telemetry.readings import read
-from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
+from rules.telemetry.signals import BY_NAME, Gap, Missing
 from rules.telemetry.windows import Window
 
 
@@ -92,7 +92,6 @@ def test_a_tier_that_only_fails_has_demand() -> None:
 def test_shares_use_taken_and_ended() -> None:
     seen = window(http_requests_failed=40.0, admission_rejections=20.0, http_requests_refused=20.0)
     failed, refused = (read(BY_NAME[name], seen) for name in ("failed_share", "refused_share"))
-    assert isinstance(refused, Reading)
     assert (failed.value, failed.n) == (20 / 200, 200)
     assert (refused.value, refused.n) == (40 / 240, 240)
 

@@ -40,7 +40,6 @@ def test_seed_decides_the_pages() -> None:
 def test_reading_agrees_with_curve() -> None:
     tier = load_plan(PLAN).tiers[CODE]
     curve = Curve.from_plan(tier)
-    assert curve is not None
     engine = SimulatedEngine(tier, curve, random.Random(1), BEGIN)
     engine.advance(BEGIN + 60.0, 90, Conditions())
     before = engine.snapshot()
