@@ -15,6 +15,7 @@ from agent.pipeline.runtime_state import RuntimeState
 from rules.evaluator import long_rules
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.telemetry.signals import Gap
+from rules.telemetry.wording import format_count
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.verdict import RuleResult
 
@@ -139,7 +140,7 @@ class Assembly:
             self.step13 = {tier: text for tier, text in before.step13.items() if tier not in changed} | self.step13
             if self.forecasts is None:
                 loop.state.projections = {}
-            self.event(now, "reload", f"{reason}: {len(source.targets)} targets")
+            self.event(now, "reload", f"{reason}: {format_count(len(source.targets), 'target')}")
             for tier in sorted(changed & before.versions.keys()):
                 text = f"the plan of {tier} changed from version {before.versions[tier]} to {self.versions[tier]}"
                 self.event(now, "plan", text, tier)

@@ -97,9 +97,8 @@ def input_from_history(
         minutes = read_demand(reader, tier, until - KEPT_SECONDS, until, lengths=lengths, zone=keys.zone)
     known = np.flatnonzero(np.isfinite(minutes[-1].values))
     if not len(known):
-        raise ConfigError(
-            (f"{tier}: the history holds no demand of it yet; `sizewatch run` keeps it, or give --history CSV",)
-        )
+        lacks = f"the history holds no {format_duration(width)} of its demand from end to end yet"
+        raise ConfigError((f"{tier}: {lacks}; `sizewatch run` keeps it, or give --history CSV",))
     kinds = [resample(select_bins(series, int(known[0]), int(known[-1]) + 1), width) for series in minutes]
     late = until - kinds[0].end
     notes: tuple[str, ...] = ()

@@ -95,14 +95,14 @@ def list_entries(
 
 def _of_incidents(incidents: Iterable[Incident]) -> Iterator[TimelineEntry]:
     for incident in incidents:
-        root, number = BY_NAME.get(incident.root.rule), len(incident.symptoms)
+        number = len(incident.symptoms)
         symptoms = f" ({number} symptom{'' if number == 1 else 's'})" if number else ""
         yield TimelineEntry(
             t=incident.started_at,
             kind=TimelineKind.INCIDENT,
             tier=incident.tier,
             replica=incident.root.subject.replica,
-            text=f"{root.title if root else incident.root.rule}: {incident.sentence}{symptoms}",
+            text=f"{_titled(incident.root.rule, incident.sentence)}{symptoms}",
             lasts=True,
             ended_at=incident.ended_at,
             rule=incident.root.rule,
@@ -112,14 +112,21 @@ def _of_incidents(incidents: Iterable[Incident]) -> Iterator[TimelineEntry]:
         yield from (_of_episode(finding, incident.id) for finding in incident.findings)
 
 
+def _titled(name: str, sentence: str) -> str:
+    """Return a sentence behind the title of its rule, unless it begins with that."""
+    rule = BY_NAME.get(name)
+    title = rule.title if rule else name
+    return sentence if sentence.startswith(title) else f"{title}: {sentence}"
+
+
 def _of_episode(finding: Finding, incident: str) -> TimelineEntry:
-    rule, worst = BY_NAME.get(finding.rule), finding.worst
+    worst = finding.worst
     return TimelineEntry(
         t=finding.started_at,
         kind=TimelineKind.EPISODE,
         tier=finding.subject.tier,
         replica=finding.subject.replica,
-        text=f"{rule.title if rule else finding.rule}: {worst.sentence_with_suspect()}",
+        text=_titled(finding.rule, worst.sentence_with_suspect()),
         lasts=True,
         ended_at=finding.ended_at,
         rule=finding.rule,

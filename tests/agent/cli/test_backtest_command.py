@@ -251,7 +251,7 @@ def test_old_history_is_said_to_be_old(tmp_path: Path, capsys: pytest.CaptureFix
     [
         (["--tier", "nobody"], "there is no tier nobody; there are cpu-small"),
         (["--bin", "90s"], "demand is kept by the minute"),
-        ([], "the history holds no demand of it yet"),
+        ([], "the history holds no 5 min of its demand from end to end yet"),
     ],
 )
 def test_history_that_cannot_answer_is_refused(

@@ -217,7 +217,7 @@ def test_daemon_tells_timeline_everywhere(tmp_path: Path, capsys: pytest.Capture
         "sizewatch started: sizewatch",
         f": {BY_NAME['TierDown'].title}: ",
         "cpu-small/r0  restart: the engine restarted",
-        "configuration: the configuration was read again: 1 targets",
+        "configuration: the configuration was read again: 1 target",
         "cpu-small     plan changed: the plan of cpu-small changed",
         "sizewatch stopped",
         "sizewatch started",
