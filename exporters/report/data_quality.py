@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from exporters.render.text import format_duration, format_local
+from exporters.report.findings import total_duration
 from exporters.report.inputs import TierPast
 from exporters.report.wording import instant, seen_words
 from rules.evaluator.timeline import TimelineKind, join_releases
@@ -69,12 +70,11 @@ def quality(past: TierPast, zone: str) -> Quality:
 
 
 def _blind(past: TierPast) -> tuple[UnknownPeriod, ...]:
-    """Return unknown spans by rule and reason, longest first. Each span is clipped to the report's period."""
+    """Return unknown spans by rule and reason, longest first. Spans of several replicas at one time count once."""
     seen = past.resize.seen
     rows = []
     for (rule, reason), spans in group_by(past.unknowns, lambda span: (span.rule, span.reason.value)).items():
-        ends = [(max(span.started_at, seen.since), min(span.ended_at or seen.until, seen.until)) for span in spans]
-        seconds = sum(max(0.0, end - start) for start, end in ends)
+        seconds = total_duration(spans, seen.since, seen.until)
         if seconds > 0:
             rows.append(UnknownPeriod(rule=rule, reason=reason, seconds=seconds, text=spans[-1].text))
     return tuple(sorted(rows, key=lambda row: (-row.seconds, row.rule)))

@@ -278,7 +278,10 @@ def _trap(tier: TierReport, report: Report) -> Section:
             )
     without = ", ".join(lever.name for lever in tier.levers if not lever.replicas)
     lines += [f"no worth here: {without}"] if without else []
-    picture = (charts.week_chart(tier.week), f"Fleet utilisation by hour of the week, {report.zone}: darker is busier.")
+    picture = (
+        charts.week_chart(tier.week),
+        f"Fleet utilisation by hour of the week, {report.zone}: the busier, the more it stands out.",
+    )
     return _list("Idle capacity, and levers that overlap", lines, picture)
 
 

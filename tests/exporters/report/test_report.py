@@ -273,6 +273,8 @@ def test_what_was_not_known_is_added_up_by_rule_and_reason() -> None:
         )
         for a, b in ((START - HOUR, START + HOUR), (START + 5 * HOUR, START + 7 * HOUR), (START + WEEK - HOUR, None))
     )
+    # A second replica that is silent at the same time adds nothing.
+    spans += tuple(replace(span, subject=Subject(tier="t", replica="r2")) for span in spans)
     found = week(unknowns=spans).quality.blind
     assert [(one.rule, one.seconds) for one in found] == [("TtftDivergence", 4 * HOUR)]
 

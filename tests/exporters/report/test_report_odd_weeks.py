@@ -182,7 +182,7 @@ def test_a_clock_that_was_set_is_told_with_its_day_and_makes_no_hole(
     assert found.tiers[0].quality.hours_seen == len(several)
     assert found.tiers[0].verdict.startswith("t: ")
     assert found.tiers[0].workload.requests == sum(one.counters["requests_finished"] for one in several)
-    assert f"by hour of the week, {zone}: darker is busier" in report_html(found)
+    assert f"by hour of the week, {zone}: the busier, the more it stands out" in report_html(found)
 
 
 def test_two_changes_of_the_clock_in_one_time_are_both_told() -> None:
