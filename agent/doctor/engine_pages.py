@@ -209,21 +209,15 @@ def look_at_engines(
     with closing(Scrapers(targets)) as scrapers, closing(gpus):
         source = ScrapeSource(targets, scrapers, gpus)
         observations = tuple(_observe(source, seconds, show))
+        measured = {key[0] for cycle in observations for key, owned in cycle.gpus.items() if owned.windows}
         texts = {}
         for tier, group in group_by(engines, lambda probe: tiers[probe.url]).items():
             known = {gpu: gpus.latest[gpu] for probe in group for gpu in of_host[probe.url]}
-            is_seen = any(
-                owned.windows
-                for observation in observations
-                for key, owned in observation.gpus.items()
-                if key[0] == tier
-            )
-            hint = ""
-            if known and not is_seen:
-                hint = f"; not measured again within {seconds:g} s"
-                if any(_count_at_host(probe, engines) > 1 for probe in group):
-                    hint = "; which engine owns which of them is not known"
-            texts[tier] = _describe_gpus(known.values()) + hint
+            texts[tier] = _describe_gpus(known.values())
+            if known and any(_count_at_host(probe, engines) > 1 for probe in group):
+                texts[tier] += "; which engine owns which of them is not known"
+            elif known and tier not in measured:
+                texts[tier] += f"; not measured again within {seconds:g} s"
         return _look(observations, lambda engine: titles[engine], objectives, texts, is_dated=True)
 
 
@@ -335,7 +329,7 @@ def _name_tiers(engines: Sequence[EngineProbe], gpus: Mapping[str, str]) -> dict
 
 def _describe_kind(probe: EngineProbe, group: Sequence[EngineProbe], gpus: str) -> tuple[str, ...]:
     """Return engine, release, GPUs and size of the KV cache in words, "" for each that is not known."""
-    sizes = [engine_kv_tokens(other.page.facts) or 0.0 for other in group]
+    sizes = [engine_kv_tokens(engine.page.facts) or 0.0 for engine in group]
     own = engine_kv_tokens(probe.page.facts) or 0.0
     alike = min(size for size in sizes if size >= SAME_CACHE * own)
     release = probe.page.facts.get(ENGINE_VERSION, "")
@@ -350,7 +344,7 @@ def _host(url: str) -> str:
 
 def _count_at_host(probe: EngineProbe, engines: Sequence[EngineProbe]) -> int:
     """Return the number of engines at an engine's host, which may own its GPUs."""
-    return sum(_host(other.url) == _host(probe.url) for other in engines)
+    return sum(_host(engine.url) == _host(probe.url) for engine in engines)
 
 
 def _find_gpus(probe: EngineProbe, engines: Sequence[EngineProbe], hosts: Mapping[str, str]) -> tuple[str, ...]:
@@ -373,7 +367,7 @@ def _list_gpu_readers(pages: FoundPages, ways: Ways) -> list[tuple[str, GpuReade
 def _name_replica(probe: EngineProbe, engines: Sequence[EngineProbe]) -> str:
     """Return host and port, with the path where two engines share them."""
     parts = urlsplit(probe.url)
-    shared = [other for other in engines if urlsplit(other.url).netloc == parts.netloc]
+    shared = [engine for engine in engines if urlsplit(engine.url).netloc == parts.netloc]
     return parts.netloc if len(shared) == 1 else parts.netloc + parts.path
 
 
