@@ -32,9 +32,9 @@ from agent.files import EVERYBODY_READS, write_files
 from agent.gpu.owners import PROC
 from agent.http_client.page import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe
-from exporters.documents.first_view import first_view_text, has_traffic
 from exporters.documents.plan_files import config_text, skeleton
 from exporters.render.text import blank_unprintable, shorten
+from exporters.status.first_view import first_view_text, has_traffic
 from rules.telemetry.snapshots import ENGINE_VERSION
 
 if TYPE_CHECKING:

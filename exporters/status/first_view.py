@@ -47,8 +47,8 @@ def first_view_text(status: AgentStatus, commands: Sequence[str]) -> str:
     rows: list[list[str]] = []
     for tier in served[:TIERS_SHOWN]:
         rows += [*_describe_tier(tier), ["", ""]]
-    if others := len(status.tiers) - len(served[:TIERS_SHOWN]):
-        rows.append(["others", f"{format_count(others, 'more tier')}, on the status page"])
+    if unshown := len(status.tiers) - len(served[:TIERS_SHOWN]):
+        rows.append(["others", f"{format_count(unshown, 'more tier')}, on the status page"])
     rows += [["next" if place == 0 else "", command] for place, command in enumerate(commands)]
     seconds = max((tier.recent.span for tier in served if tier.recent is not None), default=0.0)
     # Not wrapped: a command is copied.
