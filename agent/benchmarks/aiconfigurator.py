@@ -6,7 +6,6 @@ milliseconds. `seq/s` are completed requests per second, `concurrency` the reque
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -138,11 +137,15 @@ def is_table(text: str) -> bool:
 
 def decode_table(path: Any, text: str) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the rows of a table with their locations. Raise BenchmarkError where it is no valid CSV."""
-    reader = csv.DictReader(io.StringIO(text), restkey="")
+    # On demand: the other formats need no table.
+    import pandas
+
     try:
-        return [(f"{path}: line {reader.line_num}", row) for row in reader]
-    except csv.Error as error:
+        table = pandas.read_csv(io.StringIO(text), dtype=str, index_col=False, keep_default_na=False)
+    except (pandas.errors.ParserError, pandas.errors.EmptyDataError) as error:
         raise BenchmarkError(path, f"is no valid CSV ({error})") from None
+    rows: list[Mapping[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
+    return [(f"{path}: line {number}", row) for number, row in enumerate(rows, 2)]
 
 
 def select_configuration(runs: Sequence[BenchmarkRun], wanted: str) -> list[BenchmarkRun]:
