@@ -298,7 +298,7 @@ ROWS: tuple[MonitoringRow, ...] = tuple(
         ("tokens_per_gpu_hour", "Tokens per GPU-hour", _target("as many as possible"), "TokensPerGpuHourFalling"),
         ("speculative_acceptance", "Speculation: acceptance", _ACCEPTED, "SpeculationAcceptanceLow"),
         ("failed_share", "Failed requests", _failures, "AvailabilityBurn"),
-        ("refused_share", "Refused requests", _target("none for want of room"), "RequestsRefused"),
+        ("refused_share", "Refused requests", _target("none"), "RequestsRefused"),
         ("completed_rps", "Completed requests", _usable, "LoadBeyondBenchmark"),
         ("energy_per_generated_token", "Energy per generated token", _ENERGY, ""),
         ("cost_per_million_tokens", "Cost per million tokens", _target(""), ""),

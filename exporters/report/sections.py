@@ -180,7 +180,7 @@ def _proposal(tier: TierReport, report: Report) -> Section:
             lines += proposal.evidence
     lines += [f"but: {text}" for text in proposal.against]
     left = ", ".join(text.partition(":")[0] for text in tier.left)
-    lines += [f"not taken over, only a bound is known: {left}"] if left else []
+    lines += [f"not taken over, only bounds: {left}"] if left else []
     if tier.changes:
         lines.append(f"plan.next.yaml: {format_count(len(tier.changes), 'change')}, with old values and reasons")
     return _list("Proposal", lines)

@@ -48,7 +48,7 @@ def test_a_length_of_which_only_a_bound_is_known_stays_and_says_why() -> None:
         "199 stays, too low as it is: take it from the requests that a gateway logs, and write it into the plan by hand"
     )
     assert f"    # {left[2]}." in text
-    said = "not taken over, only a bound is known: outputs P50, outputs P95, outputs P99"
+    said = "not taken over, only bounds: outputs P50, outputs P95, outputs P99"
     assert said in report_markdown(found)
     assert said in report_html(found)
     assert [change for change in found.plan_changes if "generation" in change] == [
