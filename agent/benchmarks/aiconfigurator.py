@@ -141,9 +141,11 @@ def decode_table(path: Any, text: str) -> list[tuple[str, Mapping[str, Any]]]:
     import pandas
 
     try:
-        table = pandas.read_csv(io.StringIO(text), dtype=str, index_col=False, keep_default_na=False)
+        table = pandas.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
     except (pandas.errors.ParserError, pandas.errors.EmptyDataError) as error:
         raise BenchmarkError(path, f"is no valid CSV ({error})") from None
+    if not isinstance(table.index, pandas.RangeIndex):
+        raise BenchmarkError(path, "is no valid CSV (a row has more fields than the header)")
     rows: list[Mapping[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
     return [(f"{path}: line {number}", row) for number, row in enumerate(rows, 2)]
 
