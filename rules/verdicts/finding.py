@@ -117,9 +117,8 @@ def has_changed(before: Finding | None, now: Finding) -> bool:
     """Return whether a finding began, or became worse in status, stage or severity."""
     if before is None or before.started_at != now.started_at:
         return True
-    pairs = ((finding.worst, severity_of(finding.worst, finding)) for finding in (before, now))
-    known, new = ((worst.status, worst.stage, severity) for worst, severity in pairs)
-    return known != new
+    is_same = before.worst.status is now.worst.status and before.worst.stage == now.worst.stage
+    return not is_same or severity_of(before.worst, before) != severity_of(now.worst, now)
 
 
 def severity_of(verdict: Verdict, finding: Finding | None) -> Status | None:
