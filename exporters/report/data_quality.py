@@ -34,7 +34,7 @@ class UnknownPeriod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
+class DataQuality:
     """Data quality: `hours_seen` of `hours`, weighted by coverage. `remarks` are about the whole period."""
 
     hours: float
@@ -56,10 +56,10 @@ NEARLY = 0.98
 """Share of time from which a period counts as fully seen. A scrape or two are always missed."""
 
 
-def quality(past: TierPast, zone: str) -> Quality:
+def quality(past: TierPast, zone: str) -> DataQuality:
     """Return the gaps of the tier and their durations."""
     seen = past.resize.seen
-    return Quality(
+    return DataQuality(
         hours=(seen.until - seen.since) / HOUR,
         hours_seen=seen.observed_seconds / HOUR,
         coverage=seen.total.coverage if seen.total else None,
@@ -87,7 +87,7 @@ MOST_NAMED = 6
 """Maximum number of rules that a line names."""
 
 
-def blind_lines(part: Quality) -> Iterator[str]:
+def blind_lines(part: DataQuality) -> Iterator[str]:
     """Yield the unknown periods: rules, duration and reason. The text, if present, replaces the gap's name."""
     periods = group_by(part.blind, lambda period: (period.seconds, period.text or period.reason.replace("_", " ")))
     for (seconds, why), rows in list(periods.items())[:MOST_BLIND]:

@@ -50,7 +50,7 @@ UNJUDGED = RuleOutcome(rule="", title="", status="not_judged", sentence="no rule
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetRange:
     """Target of a row in words, and its ends in the row's unit (None: open, or no number)."""
 
     text: str
@@ -71,7 +71,7 @@ class MonitoringRow:
 
     key: str
     title: str
-    target: Callable[[TierContext], Target]
+    target: Callable[[TierContext], TargetRange]
     rules: tuple[str, ...]
 
     @property
@@ -92,7 +92,7 @@ class MonitoredValue:
     key: str
     title: str
     unit: str
-    target: Target
+    target: TargetRange
     rules: tuple[str, ...]
     observed: SignalValue
     meets_target: bool | None
@@ -207,12 +207,12 @@ End = float | str | None
 """End of a target: a number, or "Rule.threshold" of the catalogue, which a tier may override. None is open."""
 
 
-def _target(form: str, low: End = None, high: End = None) -> Callable[[TierContext], Target]:
+def _target(form: str, low: End = None, high: End = None) -> Callable[[TierContext], TargetRange]:
     """Return a target whose words have its ends in per cent, the low one first."""
 
-    def target(context: TierContext) -> Target:
+    def target(context: TierContext) -> TargetRange:
         ends = [_end(end, context) for end in (low, high)]
-        return Target(form.format(*(f"{end * 100:.3g}" for end in ends if end is not None)), *ends)
+        return TargetRange(form.format(*(f"{end * 100:.3g}" for end in ends if end is not None)), *ends)
 
     return target
 
@@ -224,34 +224,36 @@ def _end(end: End, context: TierContext) -> float | None:
     return RULES[rule].limit(threshold, context.limits)
 
 
-def _planned(form: str, path: str, unit: str, without: str, is_limit: bool = True) -> Callable[[TierContext], Target]:
+def _planned(
+    form: str, path: str, unit: str, without: str, is_limit: bool = True
+) -> Callable[[TierContext], TargetRange]:
     """Return a target by a value of the plan, which is its upper end where it is a limit."""
 
-    def target(context: TierContext) -> Target:
+    def target(context: TierContext) -> TargetRange:
         value = read_plan_value(context, path)
         if value is None:
-            return Target(without)
-        return Target(form.format(number(value, unit)), high=value if is_limit else None)
+            return TargetRange(without)
+        return TargetRange(form.format(number(value, unit)), high=value if is_limit else None)
 
     return target
 
 
-def _slo(name: str) -> Callable[[TierContext], Target]:
+def _slo(name: str) -> Callable[[TierContext], TargetRange]:
     return _planned("SLO {}", f"slo.{name}", "seconds", NO_SLO)
 
 
-def _failures(context: TierContext) -> Target:
+def _failures(context: TierContext) -> TargetRange:
     allowed, of_plan = allowed_to_fail(context, RULES["AvailabilityBurn"])
-    return Target(f"at most {number(allowed, 'ratio')}{'' if of_plan else ', the default'}", high=allowed)
+    return TargetRange(f"at most {number(allowed, 'ratio')}{'' if of_plan else ', the default'}", high=allowed)
 
 
-def _usable(context: TierContext) -> Target:
+def _usable(context: TierContext) -> TargetRange:
     fleet, capacity = context.plan.fleet if context.plan else None, context.capacity
     if capacity is None or fleet is None:
-        return Target("not in the plan")
+        return TargetRange("not in the plan")
     most = capacity.rps * fleet.instances
     text = f"up to {number(most, 'per_second')}, {fleet.instances} replicas at {number(capacity.rps, 'per_second')}"
-    return Target(text, high=most)
+    return TargetRange(text, high=most)
 
 
 _BUSY = _target("{}-{} % while serving", "GpuComputeLow.below", "GpuSaturated.target")

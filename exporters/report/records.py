@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from exporters.report.data_quality import Quality
+from exporters.report.data_quality import DataQuality
 from exporters.report.findings import FindingRow, IncidentRow, RestartRow
 from exporters.report.inputs import Prewarming
 from exporters.report.monitoring import MonitoredValue, RuleOutcome
@@ -116,7 +116,7 @@ class TierReport:
     grouped_incidents: tuple[IncidentRow, ...]
     incidents: tuple[FindingRow, ...]
     restarts: tuple[RestartRow, ...]
-    quality: Quality
+    quality: DataQuality
     questions: tuple[Question, ...]
     proposal: Proposal
     saves_a_day: float | None

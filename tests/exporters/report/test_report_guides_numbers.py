@@ -8,7 +8,7 @@ import pytest
 from report_samples import TIER, USABLE, hours, plan, reported
 
 from exporters.report.formats import report_markdown
-from exporters.report.monitoring import ROWS, Target
+from exporters.report.monitoring import ROWS, TargetRange
 from exporters.report.records import TierReport
 from rules.plan.guardrails import Guardrail
 from rules.plan.load_bins import build_tier_context
@@ -111,5 +111,5 @@ def test_the_targets_are_those_of_the_guide_unless_the_tier_has_its_own() -> Non
 @pytest.mark.parametrize(("value", "met"), [(0.495, False), (0.6, True), (0.8504, True), (0.86, False), (None, None)])
 def test_a_value_outside_its_target_is_not_as_it_should_be(value: float | None, met: bool | None) -> None:
     observed = Missing(gap=Gap.NO_TRAFFIC) if value is None else Reading(value=value, low=value, high=value, n=1)
-    assert Target("60-85 %", 0.6, 0.85).is_met(observed) is met
-    assert Target("as planned").is_met(observed) is None
+    assert TargetRange("60-85 %", 0.6, 0.85).is_met(observed) is met
+    assert TargetRange("as planned").is_met(observed) is None
