@@ -207,9 +207,7 @@ def test_restart_loses_no_second_of_minute(tmp_path: Path) -> None:
     assert [end - begin for begin, end in life.kept()] == [180.0, 210.0]
 
 
-def test_waiting_minutes_survive_clock_jump(
-    tmp_path: Path,
-) -> None:
+def test_waiting_minutes_survive_clock_jump(tmp_path: Path) -> None:
     waiting = [booking(1, "r1"), booking(60, "r1")]
     with closing(HistoryStore(tmp_path / "history.db")) as store:
         store.book([booking(60, "r0")])

@@ -146,9 +146,7 @@ def test_sweep_is_a_load_a_benchmark(tmp_path: Path) -> None:
     assert (full_load.point.ttft_p99_seconds, full_load.point.completed_rps) == (None, 9.9)
 
 
-def test_many_cut_off_requests_refuse_the_run(
-    tmp_path: Path,
-) -> None:
+def test_many_cut_off_requests_refuse_the_run(tmp_path: Path) -> None:
     (one,) = read(tmp_path, benchmark(totals={"incomplete": 23, "errored": 2}))
     assert "25 of 1225 requests failed or were under way at the end, and are not in the latencies" in one.remarks
     cancelled = benchmark(totals={"successful": 10, "incomplete": 11})

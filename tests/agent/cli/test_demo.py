@@ -59,9 +59,7 @@ def status(url: str) -> dict[str, Any]:
     return found
 
 
-def test_demo_shows_cascade_and_divergence(
-    tmp_path: Path,
-) -> None:
+def test_demo_shows_cascade_and_divergence(tmp_path: Path) -> None:
     # A busy machine misses turns where time runs fast; then it is tried once more where it runs slower.
     texts = (_said_and_shown(tmp_path, speed) for speed in (30, 6))
     assert any(re.search(r" 0:\d\d \w+ KvCacheCascade in cascade/cascade-0, stage \d", text) for text in texts)

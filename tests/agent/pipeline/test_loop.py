@@ -271,9 +271,7 @@ def test_gpu_read_changes_are_logged_once(caplog: pytest.LogCaptureFixture) -> N
     assert [r.getMessage().partition(" error=")[0] for r in caplog.records] == said
 
 
-def test_worse_finding_is_logged_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_worse_finding_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="agent.pipeline.change_log")
     evaluator, state = Evaluator({}), EvaluatorState()
     log = ChangeLog()
@@ -289,9 +287,7 @@ def test_worse_finding_is_logged_again(
     ]
 
 
-def test_likely_finding_is_logged_when_certain(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_likely_finding_is_logged_when_certain(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="agent.pipeline.change_log")
     evaluator, state, log = Evaluator({}), EvaluatorState(), ChangeLog()
     sure = replace(finding("TtftSloBurn").worst, status=Status.CRITICAL)

@@ -71,9 +71,7 @@ def kinds(cycle: Any) -> list[str]:
     ]
 
 
-def test_every_target_gives_a_timed_page(
-    three: tuple[list[Engine], Scrapers],
-) -> None:
+def test_every_target_gives_a_timed_page(three: tuple[list[Engine], Scrapers]) -> None:
     served, scrapers = three
     before = time.time()
     cycle = run_cycle(scrapers)
@@ -150,9 +148,7 @@ def test_page_without_samples_is_no_engine(page: str, engine: str | None) -> Non
         PageReader(engine).read(page.encode(), 0.0)
 
 
-def test_target_down_is_left_alone_and_returns(
-    three: tuple[list[Engine], Scrapers],
-) -> None:
+def test_target_down_is_left_alone_and_returns(three: tuple[list[Engine], Scrapers]) -> None:
     served, scrapers = three
     served[0].act = answers_500
     seen = [kinds(run_cycle(scrapers))[0] for _ in range(14)]
@@ -306,9 +302,7 @@ def test_many_hung_targets_cost_nobody() -> None:
         free.set()
 
 
-def test_late_scrape_failed_and_occupies_its_target(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_late_scrape_failed_and_occupies_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrapers_module, "CLOSING_SHARE", 0.0)
     with half_held(1) as (scrapers, free):
         started = scrapers.start_scrapes()
@@ -384,9 +378,7 @@ def test_interrupted_cycle_closes_with_what_came() -> None:
         assert kinds(scrapers.collect_results(started)) == ["left alone", "page"]
 
 
-def test_endless_lookup_costs_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_endless_lookup_costs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """getaddrinfo knows no deadline: a resolver that is away holds it for half a minute."""
     found, ask = threading.Event(), socket.getaddrinfo
 

@@ -404,9 +404,7 @@ def test_lost_hits_name_both() -> None:
 
 
 @pytest.mark.parametrize("name", ["steady_quiet", "diurnal_quiet"])
-def test_cached_sweep_is_first_suspect(
-    name: str,
-) -> None:
+def test_cached_sweep_is_first_suspect(name: str) -> None:
     worst = findings(name, "cpu-small-cached")[HITS].worst
     assert worst.certainty is Certainty.CERTAIN
     assert first(worst).cause == "benchmark"

@@ -201,9 +201,7 @@ def test_sleeping_engine_is_quiet() -> None:
 
 
 @pytest.mark.parametrize("cold_start", [None, 400.0])
-def test_loading_engine_is_quiet(
-    cold_start: float | None,
-) -> None:
+def test_loading_engine_is_quiet(cold_start: float | None) -> None:
     view = context(cold_start_seconds=cold_start)
     new = [page(START + t, Rank(running=1, waiting=6, steps=0), started=START - 40) for t in range(0, 500, 10)]
     allowed = (cold_start or 300.0) - 40

@@ -255,9 +255,7 @@ def test_preemptions_alone_never_fire(dt: float, scrapes: list[tuple[float, floa
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), counts, counts, counts, counts), min_size=1, max_size=30))
-def test_stages_only_rise(
-    scrapes: list[tuple[float, float, float, float, float]],
-) -> None:
+def test_stages_only_rise(scrapes: list[tuple[float, float, float, float, float]]) -> None:
     made = [
         seen(n, level, running, waiting=waiting, preemptions=preempted, first_tokens=50.0, slow_first_tokens=late)
         for n, (level, running, waiting, preempted, late) in enumerate(scrapes)

@@ -91,9 +91,7 @@ def test_addition_knows_neither_order_nor_grouping(
 
 
 @given(observed)
-def test_parts_add_on_common_edges(
-    scene: list[tuple[tuple[float, ...], list[float]]],
-) -> None:
+def test_parts_add_on_common_edges(scene: list[tuple[tuple[float, ...], list[float]]]) -> None:
     (whole,) = sum_histograms(histogram(several, grid) for grid, several in scene)
     everything = [value for _, several in scene for value in several]
     if everything:

@@ -480,9 +480,7 @@ rounds = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, m
 
 
 @given(rounds)
-def test_acceptance_bounds_hold_for_any_rounds(
-    several: list[tuple[int, int]],
-) -> None:
+def test_acceptance_bounds_hold_for_any_rounds(several: list[tuple[int, int]]) -> None:
     """Rounds of (drafted, accepted) tokens; refused where fewer were accepted than drafted."""
     played = [(drafted, min(drafted, accepted)) for drafted, accepted in several]
     accepted = sum(a for _, a in played)

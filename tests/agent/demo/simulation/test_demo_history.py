@@ -152,9 +152,7 @@ def test_filled_folder_is_left_alone(tmp_path: Path) -> None:
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("history.db", "mine")]
 
 
-def test_history_says_it_is_simulated(
-    filled: tuple[Path, SimulatedHistory],
-) -> None:
+def test_history_says_it_is_simulated(filled: tuple[Path, SimulatedHistory]) -> None:
     folder, _ = filled
     with HistoryStore.open_reader(folder / HISTORY) as store:
         assert store.simulated_notice() == NOTE
