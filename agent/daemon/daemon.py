@@ -19,7 +19,7 @@ from agent.config.web import Web
 from agent.daemon import status_builder
 from agent.daemon.assembly import Assembly
 from agent.daemon.factory import Assemble, assemble
-from agent.daemon.followed_files import digest_files
+from agent.daemon.followed_files import digest_file, digest_files
 from agent.daemon.jobs import BACK_FILL, CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs
 from agent.daemon.logs import set_up
 from agent.errors import SizewatchError
@@ -134,7 +134,8 @@ class Daemon:
 
     def _look_around(self) -> None:
         """Take up changes of the plan, of a mounted configuration, of secrets and of pods."""
-        digests = digest_files(self.loaded, self._web_options)
+        # The paths are those of the last reload.
+        digests = {path: digest_file(path) for path in self._digests}
         if self.surroundings.reloads and any(self._digests.get(path) != text for path, text in digests.items()):
             _log.info("plan or secrets changed, reloading")
             self._reloading = True

@@ -6,6 +6,9 @@ Connections to others read their files again at each use (`agent.http_client`).
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
+from functools import lru_cache
 from pathlib import Path
 
 from agent.config.files import named_files
@@ -25,12 +28,23 @@ def digest_files(loaded: LoadedConfig, web: Web) -> dict[Path, str]:
         paths.append(str(loaded.path))
     for section in (web, find_web_file(web.config_file), loaded.config.alerting.receiver):
         paths += [path for _, path in named_files(section)]
-    return {Path(path): _digest(Path(path)) for path in paths}
+    return {Path(path): digest_file(path) for path in paths}
 
 
-def _digest(path: Path) -> str:
-    """Return a digest of a file, "" if it is missing, unreadable or no file: reading a pipe could block without end."""
+def digest_file(path: str | Path) -> str:
+    """Return a digest of a file, "" if it is missing, unreadable or no file: reading a pipe could block without end.
+
+    It is read again only after a change of what the file system tells of it.
+    """
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            return ""
+        return _digest(path, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
     except OSError:
         return ""
+
+
+@lru_cache(maxsize=64)
+def _digest(path: str | Path, *_: int) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -152,9 +152,10 @@ def diagnosis_text(diagnosis: EngineDiagnosis) -> str:
         if len(look.loads) > 1:
             parts += [_replica_grid(look), ""]
         parts += [_signal_grid(look), "", text_grid(_describe_rest(look, diagnosis))]
-    parts.append(
-        text_grid([*(["no page", problem] for problem in diagnosis.problems), ["next", diagnosis.next_command]])
-    )
+    rows = [["no page", problem] for problem in diagnosis.problems]
+    if diagnosis.looks:
+        rows.append(["next", diagnosis.next_command])
+    parts.append(text_grid(rows))
     return terminal_text(*parts)
 
 
@@ -193,17 +194,16 @@ def _replica_grid(look: TierLook) -> RenderableType:
 def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[list[str]]:
     for trouble in look.troubles:
         yield ["critical", trouble]
-    for doubt in look.doubts:
-        yield ["unsure", doubt]
-    if (look.doubts or look.ongoing) and not look.verdicts:
-        yield ["", diagnosis.objectives]
-    elif not look.verdicts and not look.troubles and look.span_seconds:
+    is_open = bool(look.doubts or look.ongoing or look.verdicts)
+    if not is_open and not look.troubles and look.span_seconds:
         yield ["ok", f"Nothing is wrong that {format_duration(look.span_seconds)} can show. {diagnosis.objectives}"]
-    elif not look.verdicts and not look.troubles:
+    elif not is_open and not look.troubles:
         yield ["unknown", "One page shows the engine's life only; a second one shows what happens now."]
     for verdict in look.verdicts:
         yield from _describe_finding(verdict)
-    if look.verdicts:
+    for doubt in look.doubts:
+        yield ["unsure", doubt]
+    if is_open:
         yield ["", diagnosis.objectives]
     for verdict in look.since_start:
         ongoing = look.ongoing.get(verdict.rule)
