@@ -14,6 +14,7 @@ from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incidents import Incident
 from rules.replicas import starts
 from rules.replicas.starts import ReplicaStart
+from rules.telemetry.wording import format_count
 from rules.verdicts.finding import Finding, severity_of, severity_words
 from rules.verdicts.rule import Severity
 
@@ -95,8 +96,7 @@ def list_entries(
 
 def _of_incidents(incidents: Iterable[Incident]) -> Iterator[TimelineEntry]:
     for incident in incidents:
-        number = len(incident.symptoms)
-        symptoms = f" ({number} symptom{'' if number == 1 else 's'})" if number else ""
+        symptoms = f" ({format_count(len(incident.symptoms), 'symptom')})" if incident.symptoms else ""
         yield TimelineEntry(
             t=incident.started_at,
             kind=TimelineKind.INCIDENT,
@@ -114,23 +114,21 @@ def _of_incidents(incidents: Iterable[Incident]) -> Iterator[TimelineEntry]:
 
 def _titled(name: str, sentence: str) -> str:
     """Return a sentence behind the title of its rule, unless it begins with that."""
-    rule = BY_NAME.get(name)
-    title = rule.title if rule else name
+    title = BY_NAME[name].title if name in BY_NAME else name
     return sentence if sentence.startswith(title) else f"{title}: {sentence}"
 
 
 def _of_episode(finding: Finding, incident: str) -> TimelineEntry:
-    worst = finding.worst
     return TimelineEntry(
         t=finding.started_at,
         kind=TimelineKind.EPISODE,
         tier=finding.subject.tier,
         replica=finding.subject.replica,
-        text=_titled(finding.rule, worst.sentence_with_suspect()),
+        text=_titled(finding.rule, finding.worst.sentence_with_suspect()),
         lasts=True,
         ended_at=finding.ended_at,
         rule=finding.rule,
-        status=severity_words(severity_of(worst, finding)),
+        status=severity_words(severity_of(finding.worst, finding)),
         incident=incident,
     )
 
