@@ -151,9 +151,10 @@ class FirstView:
             self._cycles_without += 1
             if self._cycles_without == CYCLES_WITH_TRAFFIC:
                 text = NO_REQUESTS
-        # Nobody may read the terminal any more.
-        with suppress(OSError):
-            print(text, end="\n" if text else "", flush=True)
+        if text:
+            # Nobody may read the terminal any more.
+            with suppress(OSError):
+                print(text, flush=True)
 
 
 def find_candidates(proc: Path = PROC) -> tuple[Candidate, ...]:

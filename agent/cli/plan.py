@@ -203,9 +203,11 @@ def _workload(options: SimpleNamespace) -> int:
 def _calibration(options: SimpleNamespace) -> int:
     """Print measured / predicted from the history, or what changed between two files. Exit 3 if nothing is comparable."""
     files = [_read_calibration_file(path) for path in options.files]
+    if len(files) > 2:
+        raise click.UsageError("give at most two files")
     if len(files) == 2:
         lines = compare_calibrations(*files)
-        print("\n".join(lines) or "The files have no tier in common.")
+        print_result(options, {"changes": lines}, "\n".join(lines) or "The files have no tier in common.")
         return FINE if lines else CANNOT_JUDGE
     loaded, now = load_config(options), time.time()
     tier = select_tier(loaded, options.tier) if options.tier else None

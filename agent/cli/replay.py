@@ -32,9 +32,9 @@ from agent.errors import ConfigError
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from agent.version import VERSION
-from exporters.documents.calibration import Calibration, CalibrationFile, calibrate
+from exporters.documents.calibration import CalibrationFile, calibrate, collect_calibrations
 from exporters.documents.replay import ReplayResult, replay_json, replay_text
-from exporters.render.text import copy_fields, format_rfc3339
+from exporters.render.text import copy_fields
 from rules.catalogue.registry import BY_NAME
 from rules.plan.load_bins import bin_window, sum_by_bin
 from rules.problems import cap_problems
@@ -62,9 +62,7 @@ def parameters() -> tuple[click.Parameter, ...]:
         option("--step", "60s", step, duration(), default="60s"),
         option("--store", "URL", "what the Prometheus API of a store without a login is served under, not -c"),
         CONFIG,
-        option(
-            "--calibration", "FILE", "also write measured / predicted there, as `sizewatch plan calibration` does", PATH
-        ),
+        option("--calibration", "FILE", "also write measured / predicted there, by the windows of --step", PATH),
         option("--from since", "TIME", f"{when}; required with a store", moment),
         option("--to until", "TIME", "the same; default now", moment, default="now"),
     )
@@ -91,20 +89,14 @@ def run(options: SimpleNamespace) -> int:
 
 def _calibrate(result: Replay) -> CalibrationFile:
     """Return the calibration of the replayed time, each tier under the releases that it ended with."""
-    made: dict[str, Calibration | str] = {}
+    made = []
     for tier, context in result.contexts.items():
         seen = [shown for shown in result.windows if shown.tier == tier and shown.replica is not None]
         bins = sum_by_bin(bin_window(shown.window, context.curve, shown.replica) for shown in seen)
         engine = context.plan.engine if context.plan else ""
         releases = ", ".join(sorted(set(result.state.of_tier(tier).releases.values())))
-        made[tier] = calibrate(context, f"{engine} {releases}".rstrip(), "", bins)
-    return CalibrationFile(
-        made_at=format_rfc3339(time.time()),
-        sizewatch=VERSION,
-        simulated=False,
-        calibrations=tuple(row for row in made.values() if isinstance(row, Calibration)),
-        not_calibrated={tier: row for tier, row in made.items() if isinstance(row, str)},
-    )
+        made.append((tier, calibrate(context, f"{engine} {releases}".rstrip(), "", bins)))
+    return collect_calibrations(made, time.time(), VERSION)
 
 
 def _of_recording(options: SimpleNamespace) -> Replay:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import time
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from agent.config.web import Web, find_web_file
 
 MARK = "..data"
 """Link in a folder that Kubernetes mounts. The kubelet writes a new folder and moves the link to it (atomic writer)."""
+
+RESTED_SECONDS = 2.0
+"""Age in seconds from which a file's times tell of every change. FAT's clock has the coarsest tick: two seconds."""
 
 
 def digest_files(loaded: LoadedConfig, web: Web) -> dict[Path, str]:
@@ -40,7 +44,9 @@ def digest_file(path: str | Path) -> str:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             return ""
-        return _digest(path, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+        # Two changes within a tick of the file system's clock look like one: a file is trusted when it has rested.
+        unrested = time.time_ns() if time.time() - status.st_ctime < RESTED_SECONDS else 0
+        return _digest(path, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size, unrested)
     except OSError:
         return ""
 

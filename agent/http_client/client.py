@@ -143,7 +143,7 @@ class HttpClient:
         else:
             headers = {"User-Agent": "sizewatch", "Accept-Encoding": "gzip", **headers, **secrets}
             request = requests.Request(method, url, headers=headers, data=body).prepare()
-            # A target is asked the same each time, and preparing costs a tenth of a scrape. No secret is kept.
+            # A target is asked the same each time, and preparing is a quarter of the exchange's CPU. No secret is kept.
             self._kept = None if secrets else (sent, request)
         seconds = max(self.peer.timeout_seconds if seconds is None else seconds, 0.001)
         is_verified = not (self.peer.tls and self.peer.tls.insecure_skip_verify)

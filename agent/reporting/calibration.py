@@ -7,8 +7,7 @@ from agent.history.daily_queries import measured_views, pieces
 from agent.history.reader import Reader
 from agent.history.schema import DAY
 from agent.version import VERSION
-from exporters.documents.calibration import Calibration, CalibrationFile, calibrate
-from exporters.render.text import format_rfc3339
+from exporters.documents.calibration import Calibration, CalibrationFile, calibrate, collect_calibrations
 from rules.plan.load_bins import BinnedWindow, sum_by_bin
 
 
@@ -19,29 +18,19 @@ def read_calibration(
 
     Only hours under the present version of the plan count: another version has another curve.
     """
-    calibrations: list[Calibration] = []
-    refused: dict[str, str] = {}
+    made: list[tuple[str, Calibration | str]] = []
     versions = plan_versions(loaded)
     contexts = {name: view for name, view in build_tier_contexts(loaded).items() if tier in (None, name)}
     for name, context in measured_views(store, contexts, versions, until).items():
         if name not in versions:
-            refused[name] = "it has no plan"
+            made.append((name, "it has no plan"))
             continue
         sums: dict[tuple[str, str], tuple[BinnedWindow, ...]] = {}
         # Day by day: weeks of hours do not fit into memory.
         for begin, end in pieces(since, until, DAY):
             for key, hours in store.bins_by_release(name, begin, end, versions[name]).items():
                 sums[key] = sum_by_bin((*sums.get(key, ()), *hours))
-        made = [calibrate(context, release, precision, bins) for (release, precision), bins in sorted(sums.items())]
-        usable = [part for part in made if isinstance(part, Calibration)]
-        calibrations += usable
-        if not usable:
-            reasons = [part for part in made if isinstance(part, str)]
-            refused[name] = reasons[-1] if reasons else "its history has no hour under the present plan"
-    return CalibrationFile(
-        made_at=format_rfc3339(until),
-        sizewatch=VERSION,
-        simulated=bool(store.simulated_notice()),
-        calibrations=tuple(calibrations),
-        not_calibrated=refused,
-    )
+        made += [(name, calibrate(context, *key, bins)) for key, bins in sorted(sums.items())]
+        if not sums:
+            made.append((name, "its history has no hour under the present plan"))
+    return collect_calibrations(made, until, VERSION, bool(store.simulated_notice()))

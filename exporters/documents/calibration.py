@@ -187,6 +187,22 @@ def calibrate(context: TierContext, release: str, precision: str, binned: Sequen
     )
 
 
+def collect_calibrations(
+    parts: Iterable[tuple[str, Calibration | str]], t: float, version: str, simulated: bool = False
+) -> CalibrationFile:
+    """Return the file of `calibrate`'s results by tier, made at `t` (unix seconds). A tier without any has its last reason."""
+    rows = list(parts)
+    calibrations = tuple(part for _, part in rows if isinstance(part, Calibration))
+    known = {part.tier for part in calibrations}
+    return CalibrationFile(
+        made_at=format_rfc3339(t),
+        sizewatch=version,
+        simulated=simulated,
+        calibrations=calibrations,
+        not_calibrated={tier: part for tier, part in rows if isinstance(part, str) and tier not in known},
+    )
+
+
 def _calibrate_bin(context: TierContext, binned: BinnedWindow) -> CalibrationBin:
     requests = binned.window.counters.get("requests_finished", 0.0)
     measures, missing = [], {}
@@ -358,6 +374,7 @@ def _average_factors(bins: Iterable[CalibrationBin]) -> dict[str, Factor]:
 
 
 def average(weighted: Sequence[tuple[Factor, float]]) -> Factor:
+    """Return the geometric mean of factors by their weights. An end that one of them lacks is open."""
     return Factor(
         value=_geometric_mean([(factor.value, weight) for factor, weight in weighted]),
         low=_geometric_mean([(factor.low, weight) for factor, weight in weighted]),

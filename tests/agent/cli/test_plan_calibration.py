@@ -73,6 +73,15 @@ def test_wrong_file_is_named(text: str | None, said: str, tmp_path: Path, capsys
     assert f"{path} {said}" in capsys.readouterr().err
 
 
+def test_two_files_compare_as_json_too(week: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "calibration.json"
+    ask("-c", week, "--out", out)
+    capsys.readouterr()
+    assert ask(out, out, "--json") == 0
+    assert "equal load" in json.loads(capsys.readouterr().out)["changes"][0]
+    assert ask(out, out, out) == 2
+
+
 def test_unwritable_file_is_named(week: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask("-c", week, "--out", tmp_path / "none" / "file.json") == 2
     assert "cannot be written: No such file or directory" in capsys.readouterr().err

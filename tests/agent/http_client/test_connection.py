@@ -464,6 +464,8 @@ def test_no_secret_is_in_a_message(serve: Serve, tmp_path: Path) -> None:
         fetcher.fetch()
     assert caught.value.kind is ScrapeFailure.AUTH
     assert "s3cret" not in f"{caught.value!r} {fetcher!r} {fetcher.__dict__!r}"
+    # A kept request would hold it, though its repr does not show it.
+    assert fetcher._kept is None
 
 
 @pytest.fixture(scope="module")
