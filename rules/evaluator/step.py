@@ -38,7 +38,7 @@ from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import ENGINE_VERSION, KV_FORMATS, Snapshot
 from rules.telemetry.windows import Window
 from rules.verdicts import error_budget, finding
-from rules.verdicts.finding import ClosedSpan, Finding, RuleState
+from rules.verdicts.finding import ClosedSpan, Finding
 from rules.verdicts.verdict import FIRING, MissedObjective, RuleResult, Unknown, Verdict
 
 DEFECT = "defect in sizewatch, see its log"
@@ -219,9 +219,7 @@ class Evaluator:
     ) -> Iterator[RuleResult]:
         """Yield results on whole tiers. What becomes unknown in this step is counted in the next."""
         replicas = windows.group_by(state.replicas.values(), lambda replica: replica.tier)
-        rules: dict[str, list[RuleState]] = {}
-        for (_, subject), rule in state.rules.items():
-            rules.setdefault(subject.tier, []).append(rule)
+        rules = windows.group_by(state.rules.values(), lambda rule: rule.result.subject.tier)
         for name, members in sorted(replicas.items()):
             if name in unavailable:
                 yield evaluate_unknowns(rules.get(name, []), self.tier(name), now)

@@ -206,8 +206,9 @@ def _lacking(seen: ProductionSummary, workload: WorkloadNow) -> tuple[str, ...]:
     hours, usable = seen.observed_seconds / 3600, seen.context.capacity
     texts = []
     if hours < TO_GROW_SECONDS / 3600:
-        needed = f"{TO_GROW_SECONDS / 3600:.0f} are needed to propose more replicas"
-        texts.append(f"{hours:.1f} hours were seen, {needed} and {TO_SHRINK_SECONDS / 3600:.0f} to propose fewer")
+        seen_hours = f"{hours:.1f} hours were seen" if hours else "nothing was seen"
+        needed = f"{TO_GROW_SECONDS / 3600:.0f} hours are needed to propose more replicas"
+        texts.append(f"{seen_hours}, {needed} and {math.ceil(TO_SHRINK_SECONDS / 3600)} to propose fewer")
     silent = seen.until - max((hour.end for hour in seen.hours), default=seen.until)
     if silent >= GONE_SECONDS:
         texts.append(f"nothing was seen of it in the last {silent / 3600:.0f} hours")
@@ -264,10 +265,9 @@ def _propose_fewer(
     usable = size.capacity
     against: tuple[str, ...] = ()
     if usable.kept_rps is not None and usable.kept_rps < usable.rps * 0.9:
-        text = (
-            f"production kept the SLO up to {usable.kept_rps:.3g} rps a replica: what is above rests on the benchmark; "
-        )
-        against = (f"{text}go down step by step and run `sizewatch check` after each",)
+        kept = f"production kept the SLO up to {usable.kept_rps:.3g} rps a replica"
+        advice = "what is above rests on the benchmark; go down step by step and run `sizewatch check` after each"
+        against = (f"{kept}: {advice}",)
     sure = size.most is not None and size.most <= fewest and usable.certainty is Certainty.CERTAIN
     return Proposal(
         kind=ProposalKind.SHRINK,

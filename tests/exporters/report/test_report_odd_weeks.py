@@ -79,7 +79,7 @@ def test_half_a_week_that_needs_more_replicas_proposes_them() -> None:
 def test_a_few_hours_propose_nothing_at_all() -> None:
     _, tier = of(hours(20, rps=lambda n: 90.0, first=148))
     assert tier.proposal.kind == "no_recommendation"
-    assert tier.proposal.needed[0].startswith("20.0 hours were seen, 22 are needed to propose more replicas")
+    assert tier.proposal.needed[0].startswith("20.0 hours were seen, 22 hours are needed to propose more replicas")
 
 
 def test_a_tier_that_vanished_before_the_week_is_asked_after() -> None:

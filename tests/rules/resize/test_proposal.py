@@ -243,8 +243,10 @@ def test_nothing_seen_proposes_nothing() -> None:
     proposal = propose_size(seen_of(PLANNED, []), NOTHING).proposal
     assert proposal.kind is ProposalKind.NONE
     assert len(proposal.needed) == 3
-    assert proposal.needed[0].startswith("0.0 hours were seen, 22 are needed")
-    assert proposal.needed[1] == "0 requests were seen, 300 are needed"
+    assert proposal.needed[:2] == (
+        "nothing was seen, 22 hours are needed to propose more replicas and 152 to propose fewer",
+        "0 requests were seen, 300 are needed",
+    )
 
 
 def test_three_hours_are_too_few_for_anything() -> None:
