@@ -103,6 +103,7 @@ def _look(options: SimpleNamespace) -> int:
     files = [Path(place) for place in options.url if place and "://" not in place and os.path.exists(place)]
     problems: tuple[str, ...] = ()
     looks: tuple[TierLook, ...] = ()
+    where = "URL"
     if files:
         if len(files) < len(options.url) or len(files) > 2:
             raise ConfigError(("give addresses, or one or two saved pages of one engine",))
@@ -114,11 +115,11 @@ def _look(options: SimpleNamespace) -> int:
     else:
         pages = find_pages(options.url, ways_in(options))
         problems = pages.problems
+        # The query of an address may be a secret.
+        where = " ".join(shlex.quote(place_of(url) if "://" in url else url) for url in pages.places)
         if pages.engines:
             with progress_bar(f"looking for {format_duration(seconds)}") as show:
                 looks = look_at_engines(pages, ways_in(options), seconds, objectives, show)
-    # The query of an address may be a secret.
-    where = "URL" if files else " ".join(shlex.quote(place_of(url) if "://" in url else url) for url in options.url)
     diagnosis = EngineDiagnosis(
         looks=looks,
         problems=problems,

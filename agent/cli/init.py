@@ -6,10 +6,9 @@ Engines are found by their usual ports and by command lines of processes. Each a
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,18 +23,16 @@ from agent.cli import run as run_command
 from agent.cli.arguments import CANNOT_JUDGE, FINE, PATH, flag, option
 from agent.config.load import load
 from agent.config.peer import Peer
-from agent.config.targets import PORTS
 from agent.daemon.daemon import Daemon, DaemonOptions
-from agent.doctor.engine_pages import find_engine
+from agent.doctor.engine_hosts import ENGINE_PORTS, Candidate, find_candidates
+from agent.doctor.engine_pages import find_engine, read_release
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.files import EVERYBODY_READS, write_files
-from agent.gpu.owners import PROC
 from agent.http_client.page import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe
 from exporters.documents.plan_files import config_text, skeleton
 from exporters.render.text import blank_unprintable, shorten
 from exporters.status.first_view import first_view_text, has_traffic
-from rules.telemetry.snapshots import ENGINE_VERSION
 
 if TYPE_CHECKING:
     from rules.telemetry.snapshots import GpuReadout
@@ -43,18 +40,8 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 3.0
 """Time for one page. An engine that answers later cannot be scraped every 15 s either."""
 
-ENGINE_PORTS = tuple(port for port in PORTS if isinstance(port, int))
 ALERTMANAGER = "http://127.0.0.1:9093"
 
-USUAL_PORTS = {"vllm": 8000, "sglang": 30000, "trtllm-serve": 8000, "text-generation": 3000, "llama-server": 8080}
-"""Port of an engine whose command line names none, by a word of the command line."""
-
-COMMAND = re.compile("|".join((*USUAL_PORTS, "tritonserver", "dynamo")))
-INTERPRETER = re.compile(r"python[\d.]*|env|nohup|numactl|sh|bash")
-"""Programs that run the one that is named after them."""
-
-PORT = re.compile(r"--(?:http-)?port[= ](\d{1,5})\b")
-PARALLEL = re.compile(r"--?(?:tensor|pipeline)[-_]parallel[-_]size[= ](\d+)|--?(?:tp|pp)(?:[-_]size)?[= ](\d+)")
 CYCLES_WITH_TRAFFIC = 3
 """Cycles from the first with traffic to the first view: 30 s of requests, 45 s after the first of them at the latest."""
 
@@ -62,15 +49,6 @@ NO_REQUESTS = "no requests were served yet; what is seen of the first ones will 
 
 MOST_REFUSAL = 200
 """Maximum characters that are shown of why an address is no engine."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """Port of this machine where an engine may serve its page. `parallel` is the GPUs of an instance by its command line."""
-
-    port: int
-    evidence: str
-    parallel: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,38 +135,6 @@ class FirstView:
                 print(text, flush=True)
 
 
-def find_candidates(proc: Path = PROC) -> tuple[Candidate, ...]:
-    """Return the ports to ask: those of processes that look like engines, then the engines' usual ports."""
-    candidates: dict[int, Candidate] = {}
-    for folder in sorted((path for path in proc.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)):
-        try:
-            arguments = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-        except OSError:
-            continue
-        words = " ".join(arguments)
-        command, port = COMMAND.search(find_program(arguments)), PORT.search(words)
-        if command is None or folder.name == str(os.getpid()):
-            continue
-        number = int(port[1]) if port else USUAL_PORTS.get(command[0])
-        if number is not None and number < 65_536:
-            sizes = [int(tensor or pipeline) for tensor, pipeline in PARALLEL.findall(words)]
-            parallel = sizes[0] * (sizes[1] if len(sizes) > 1 else 1) if sizes else None
-            evidence = f"process {folder.name}"
-            candidates.setdefault(number, Candidate(port=number, evidence=evidence, parallel=parallel))
-    for number in ENGINE_PORTS:
-        candidates.setdefault(number, Candidate(port=number, evidence=f"port {number}"))
-    return tuple(candidates.values())
-
-
-def find_program(arguments: Sequence[str]) -> str:
-    """Return the program or module that a command line runs, "" without one: that of `python -m vllm.x` is `vllm.x`.
-
-    A tool that only names an engine among its arguments, such as `pip install vllm`, is no engine.
-    """
-    names = (argument.split(" ")[0].rpartition("/")[2] for argument in arguments if not argument.startswith("-"))
-    return next((name for name in names if name and not INTERPRETER.fullmatch(name)), "")
-
-
 def ask_candidates(candidates: tuple[Candidate, ...]) -> tuple[tuple[FoundEngine, ...], tuple[str, ...]]:
     """Return the candidates that serve the page of an engine, and for each other one that answers why it does not."""
     with ThreadPoolExecutor(max_workers=16, thread_name_prefix="init") as pool:
@@ -256,8 +202,7 @@ def _print_found(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout,
     for name, group in tiers.items():
         for engine in group:
             probe, evidence = engine.probe, engine.candidate.evidence
-            release = probe.page.facts.get(ENGINE_VERSION) or probe.page.facts.get("engine_versions", "")
-            title = f"{probe.engine.title} {release}".strip()
+            title = f"{probe.engine.title} {read_release(probe.page)}".strip()
             print(f"found    {probe.url}: {title}, {probe.model or 'model unknown'}, tier {name} ({evidence})")
             if probe.holds:
                 print(f"         {probe.holds}: each is a replica of the tier")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from agent.config.peer import Peer
+from agent.doctor.engine_hosts import HostGpus, describe_gpus, find_gpus, find_host
 from agent.doctor.first_look import look_at_tier
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
-from agent.gpu.collector import ExporterPage, GpuCollector, GpuRead, GpuReader, samples
+from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader, samples
 from agent.http_client.errors import place_of
 from agent.http_client.page import PageFetcher, fetch_page
 from agent.replay.replay import Replay
@@ -30,7 +31,7 @@ from rules.gpu_sources.registry import EXPORTERS, detect_exporter
 from rules.plan.gpus import engine_kv_tokens
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.plan.schema import TierPlan
-from rules.telemetry.snapshots import ENGINE_VERSION, GpuReadout, Snapshot
+from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 from rules.telemetry.windows import group_by, is_restart
 
 INTERVAL_SECONDS = 15.0
@@ -38,6 +39,8 @@ INTERVAL_SECONDS = 15.0
 
 PATHS = ("/metrics", "/prometheus/metrics")
 """Paths of metrics pages; the second is that of trtllm-serve."""
+
+EXAMPLES = "http://127.0.0.1:8000/metrics, 127.0.0.1:8000, or one or two saved pages"
 
 HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 
@@ -50,8 +53,6 @@ WORK = ("requests_finished", "prompt_tokens", "generation_tokens")
 ONE_CELL_SECONDS = 1e9
 """Width of the windows that are shown: the whole look."""
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
 NO_ENGINE = (ScrapeFailure.INCONSISTENT, ScrapeFailure.NOT_ONE_ENGINE)
 """Failures of a page that is sound, but of another program."""
 
@@ -60,13 +61,6 @@ SAME_CACHE = 0.9
 
 Ways = dict[str, Any]
 """Fields of a Peer: credentials and certificates."""
-
-
-class LookedPages(NamedTuple):
-    """Last page of each replica of a tier, and the title of its engine."""
-
-    last: dict[str, Snapshot]
-    titles: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,51 +79,33 @@ class GpuPage(NamedTuple):
 
 
 class FoundPages(NamedTuple):
-    """Engines and GPU exporters at some addresses, and why others are neither."""
+    """Engines and GPU exporters at some addresses, and why others are neither. `places` are what is an address."""
 
     engines: tuple[EngineProbe, ...]
     gpu_pages: tuple[GpuPage, ...]
     problems: tuple[str, ...]
-
-
-class HostGpus:
-    """Reader of the GPUs of several hosts. `hosts` has the host of each GPU that was read."""
-
-    def __init__(self, readers: Sequence[tuple[str, GpuReader]]) -> None:
-        self._readers = readers
-        self.hosts: dict[str, str] = {}
-
-    def read(self, now: float) -> GpuRead:
-        """Return the readouts of all hosts. `now` is unix seconds."""
-        readouts: list[GpuReadout] = []
-        problems: list[str] = []
-        for host, reader in self._readers:
-            of_host, texts = reader.read(now)
-            readouts += of_host
-            problems += texts
-            self.hosts |= {readout.gpu: host for readout in of_host}
-        return tuple(readouts), tuple(problems)
-
-    def close(self) -> None:
-        for _, reader in self._readers:
-            reader.close()
+    places: tuple[str, ...]
 
 
 def find_pages(places: Sequence[str], ways: Ways) -> FoundPages:
-    """Return the engines and GPU exporters at these addresses (URL or host:port). Raise ConfigError."""
-    wrong = [place for place in places if not _is_address(place)]
-    if wrong:
-        example = "http://127.0.0.1:8000/metrics, 127.0.0.1:8000, or one or two saved pages"
-        raise ConfigError(tuple(f"{place!r}: no file, and no address such as {example}" for place in wrong))
+    """Return the engines and GPU exporters at these addresses (URL or host:port).
+
+    A wrong address is a problem; raise ConfigError where all are.
+    """
+    places = tuple(dict.fromkeys(places))
     with ThreadPoolExecutor(max_workers=16, thread_name_prefix="look") as pool:
-        answers = tuple(pool.map(lambda place: _find_page(place, ways), dict.fromkeys(places)))
+        answers = tuple(pool.map(lambda place: _find_page(place, ways), places))
+    wrong = [answer for answer in answers if isinstance(answer, ConfigError)]
+    if len(wrong) == len(answers):
+        raise ConfigError(tuple(problem for error in wrong for problem in error.problems))
     # Two spellings of an address are one engine.
     engines = {answer.url: answer for answer in answers if isinstance(answer, EngineProbe)}
     gpu_pages = {answer.url: answer for answer in answers if isinstance(answer, GpuPage)}
-    problems = [answer for answer in answers if isinstance(answer, str)]
+    problems = ["; ".join(str(answer).splitlines()) for answer in answers if isinstance(answer, str | ConfigError)]
     if not engines:
         problems += [f"{place_of(url)}: a page of {page.exporter.title}, no engine" for url, page in gpu_pages.items()]
-    return FoundPages(tuple(engines.values()), tuple(gpu_pages.values()), tuple(problems))
+    sound = [place for place, answer in zip(places, answers, strict=True) if not isinstance(answer, ConfigError)]
+    return FoundPages(tuple(engines.values()), tuple(gpu_pages.values()), tuple(problems), tuple(sound))
 
 
 def _is_address(place: str) -> bool:
@@ -140,8 +116,11 @@ def _is_address(place: str) -> bool:
     return "://" in place or HOST_AND_PORT.fullmatch(place) is not None
 
 
-def _find_page(place: str, ways: Ways) -> EngineProbe | GpuPage | str:
-    """Return the engine or GPU exporter at an address, or why it is neither."""
+def _find_page(place: str, ways: Ways) -> EngineProbe | GpuPage | ConfigError | str:
+    """Return the engine or GPU exporter at an address, or why it is neither. A wrong address is a ConfigError."""
+    if not _is_address(place):
+        # A password may stand before the host.
+        return ConfigError((f"{place.rpartition('@')[2]!r}: no file, and no address such as {EXAMPLES}",))
     url = _list_urls(place)[0]
     shown = place_of(url)
     try:
@@ -152,7 +131,7 @@ def _find_page(place: str, ways: Ways) -> EngineProbe | GpuPage | str:
     except ScrapeError as error:
         return f"{shown}: {error.text}"
     except ConfigError as error:
-        raise ConfigError(tuple(f"{shown}: {problem}" for problem in error.problems)) from error
+        return ConfigError(tuple(f"{shown}: {problem}" for problem in error.problems))
     if exporter is not None:
         return GpuPage(url, exporter)
     return answer.text if shown in answer.text else f"{shown}: {answer.text}"
@@ -187,12 +166,11 @@ def look_at_engines(
     """Scrape running engines for so many seconds and return the look at each tier: engines that are alike."""
     engines = pages.engines
     reader = HostGpus(_list_gpu_readers(pages, ways))
-    gpus = GpuCollector(reader)
-    gpus.read_gpus(time.time())
-    of_host = {probe.url: _find_gpus(probe, engines, reader.hosts) for probe in engines}
-    tiers = _name_tiers(
-        engines, {url: _describe_gpus(gpus.latest[gpu] for gpu in known) for url, known in of_host.items()}
-    )
+    collector = GpuCollector(reader)
+    collector.read_gpus(time.time())
+    gpus = {probe.url: find_gpus(probe, engines, reader.hosts, collector.latest) for probe in engines}
+    products = {url: describe_gpus(map(collector.latest.__getitem__, known.gpus)) for url, known in gpus.items()}
+    tiers = _name_tiers(engines, products)
     targets = [
         Target(
             tier=tiers[probe.url],
@@ -200,25 +178,24 @@ def look_at_engines(
             pool="mixed",
             peer=Peer.read(dict(url=probe.url, timeout_seconds=INTERVAL_SECONDS * 0.8, **ways)),
             engine=probe.engine.name,
-            # Which of several engines of a host owns which GPU is not known here.
-            gpus=of_host[probe.url] if _count_at_host(probe, engines) == 1 else (),
+            gpus=gpus[probe.url].measured,
         )
         for probe in engines
     ]
-    titles = {probe.engine.name: probe.engine.title for probe in engines}
-    with closing(Scrapers(targets)) as scrapers, closing(gpus):
-        source = ScrapeSource(targets, scrapers, gpus)
+    with closing(Scrapers(targets)) as scrapers, closing(collector):
+        source = ScrapeSource(targets, scrapers, collector)
         observations = tuple(_observe(source, seconds, show))
-        measured = {key[0] for cycle in observations for key, owned in cycle.gpus.items() if owned.windows}
-        texts = {}
-        for tier, group in group_by(engines, lambda probe: tiers[probe.url]).items():
-            known = {gpu: gpus.latest[gpu] for probe in group for gpu in of_host[probe.url]}
-            texts[tier] = _describe_gpus(known.values())
-            if known and any(_count_at_host(probe, engines) > 1 for probe in group):
-                texts[tier] += "; which engine owns which of them is not known"
-            elif known and tier not in measured:
-                texts[tier] += f"; not measured again within {seconds:g} s"
-        return _look(observations, lambda engine: titles[engine], objectives, texts, is_dated=True)
+    measured = {key[0] for cycle in observations for key, owned in cycle.gpus.items() if owned.windows}
+    texts = {}
+    for tier, group in group_by(engines, lambda probe: tiers[probe.url]).items():
+        known = dict.fromkeys(gpu for probe in group for gpu in gpus[probe.url].gpus)
+        parts = [describe_gpus(map(collector.latest.__getitem__, known))]
+        parts += dict.fromkeys(gpus[probe.url].doubt for probe in group)
+        if any(gpus[probe.url].measured for probe in group) and tier not in measured:
+            parts.append(f"not measured again within {seconds:g} s")
+        texts[tier] = "; ".join(filter(None, parts))
+    titles = {probe.engine.name: probe.engine.title for probe in engines}
+    return _look(observations, titles, objectives, texts, is_dated=True)
 
 
 def _observe(source: ScrapeSource, seconds: float, show: Progress) -> Iterator[Observation]:
@@ -257,47 +234,50 @@ def look_at_files(
         observations.append(Observation(now=t, scrapes=tuple(scrapes)))
     if len({text.partition(" is of ")[2] for text in engines_of}) > 1:
         raise ConfigError((f"{', '.join(engines_of)}: two pages of one engine are needed",))
-    title = reader.engine.title
-    return _look(observations, lambda engine: title, objectives, {}, is_dated=False)
+    titles = {reader.engine.name: reader.engine.title}
+    return _look(observations, titles, objectives, {}, is_dated=False)
 
 
 def _look(
-    observations: Iterable[Observation],
-    title_of: Callable[[str], str],
+    observations: Sequence[Observation],
+    titles: Mapping[str, str],
     objectives: Objectives,
     gpus: Mapping[str, str],
     is_dated: bool,
 ) -> tuple[TierLook, ...]:
-    """Evaluate the observations and return the look at each tier that gave a page."""
-    pages: dict[str, LookedPages] = {}
+    """Evaluate the observations and return the look at each tier that gave a page. `titles` are those of engines."""
+    last: dict[str, dict[str, Snapshot]] = {}
     contexts: dict[str, TierContext] = {}
-    observations = tuple(observations)
     troubles: dict[tuple[str, str], str] = {}
     for scrape in (scrape for observation in observations for scrape in observation.scrapes):
         page = scrape.snapshot
         if page is None:
             troubles[scrape.key] = f"{scrape.replica} stopped answering: {scrape.error}"
             continue
-        looked = pages.setdefault(scrape.tier, LookedPages({}, {}))
         if scrape.tier not in contexts:
             contexts[scrape.tier] = build_tier_context(scrape.tier, _assumed_plan(page, objectives))
-        before = looked.last.get(scrape.replica)
-        if before is not None and is_restart(before, page):
+        pages = last.setdefault(scrape.tier, {})
+        before = pages.get(scrape.replica, page)
+        if is_restart(before, page):
             troubles[scrape.key] = f"{scrape.replica} restarted during the look, or its pages are of two engines"
-        elif before is not None and any(before.counters.get(name, 0.0) > page.counters.get(name, 0.0) for name in WORK):
+        elif any(before.counters.get(name, 0.0) > page.counters.get(name, 0.0) for name in WORK):
             troubles[scrape.key] = f"{scrape.replica} counts backwards: are its pages in order, and of one engine?"
-        looked.last[scrape.replica] = page
-        release = page.facts.get(ENGINE_VERSION) or page.facts.get("engine_versions", "")
-        looked.titles[scrape.replica] = f"{title_of(page.engine)} {release}".rstrip()
+        pages[scrape.replica] = page
     replay = Replay("first look", contexts, ONE_CELL_SECONDS)
     for observation in observations:
         replay.evaluate(observation)
     replay.finish()
     looks = []
-    for tier, looked in pages.items():
+    for tier, pages in last.items():
         texts = tuple(text for key, text in troubles.items() if key[0] == tier)
-        looks.append(look_at_tier(replay, tier, looked.last, looked.titles, gpus.get(tier, ""), is_dated, texts))
+        words = {name: f"{titles[page.engine]} {read_release(page)}".rstrip() for name, page in pages.items()}
+        looks.append(look_at_tier(replay, tier, pages, words, gpus.get(tier, ""), is_dated, texts))
     return tuple(looks)
+
+
+def read_release(page: Snapshot) -> str:
+    """Return the release of a page's engine, or of its several engines, "" where it tells none."""
+    return page.facts.get(ENGINE_VERSION) or page.facts.get("engine_versions", "")
 
 
 def _assumed_plan(page: Snapshot, objectives: Objectives) -> TierPlan:
@@ -337,29 +317,14 @@ def _describe_kind(probe: EngineProbe, group: Sequence[EngineProbe], gpus: str) 
     return probe.engine.title, f"release {release}" if release else "", gpus, cache
 
 
-def _host(url: str) -> str:
-    host = urlsplit(url).hostname or ""
-    return "" if host in LOOPBACK else host
-
-
-def _count_at_host(probe: EngineProbe, engines: Sequence[EngineProbe]) -> int:
-    """Return the number of engines at an engine's host, which may own its GPUs."""
-    return sum(_host(engine.url) == _host(probe.url) for engine in engines)
-
-
-def _find_gpus(probe: EngineProbe, engines: Sequence[EngineProbe], hosts: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs of an engine's host; all of them for a single engine, whose exporter may have another name."""
-    return tuple(gpu for gpu, host in hosts.items() if len(engines) == 1 or host == _host(probe.url))
-
-
 def _list_gpu_readers(pages: FoundPages, ways: Ways) -> list[tuple[str, GpuReader]]:
     """Return the reader of NVML where all engines run here, else those of the exporters, each with its host."""
-    if all(_host(probe.url) == "" for probe in pages.engines):
+    if all(find_host(probe.url) == "" for probe in pages.engines):
         reader = _local_gpu_reader()
         if reader is not None:
             return [("", reader)]
     return [
-        (_host(url), ExporterPage(PageFetcher(Peer.read(dict(url=url, **ways))), exporter))
+        (find_host(url), ExporterPage(PageFetcher(Peer.read(dict(url=url, **ways))), exporter))
         for url, exporter in pages.gpu_pages
     ]
 
@@ -377,8 +342,3 @@ def _local_gpu_reader() -> Any:
     from agent.gpu.nvml_reader import NvmlReader, list_local_gpus
 
     return NvmlReader() if list_local_gpus() else None
-
-
-def _describe_gpus(readouts: Iterable[GpuReadout]) -> str:
-    groups = group_by(readouts, lambda readout: readout.product)
-    return ", ".join(f"{len(group)} x {product}" for product, group in groups.items())

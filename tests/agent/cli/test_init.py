@@ -67,7 +67,7 @@ def test_other_processes_are_not_asked(proc: Path, command: str) -> None:
 
 
 def candidates(*served: Engine) -> tuple[init.Candidate, ...]:
-    return tuple(init.Candidate(port=one.port, evidence=f"port {one.port}") for one in served)
+    return tuple(init.Candidate(port=one.port) for one in served)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from paths import SHARED, TESTS
 
 from agent.cli import main
 from agent.demo.engines import Player, RecordedTrack, track
+from agent.doctor.engine_hosts import OF_HOST
 from agent.doctor.engine_pages import Objectives, look_at_files
 from agent.sources.recording import Scrape, load, scrapes
 from exporters.documents.diagnosis import TierLook
@@ -357,7 +358,7 @@ def test_gpu_exporter_among_addresses_is_read(is_moving: bool, gpus: str, capsys
         code, alone, _ = doctor(capsys, f"{exporter}/metrics", "--for", "5s")
     (found,) = json.loads(out)["looks"]
     shown = {signal["name"]: signal["lately"] for signal in found["signals"]}
-    assert found["gpus"] == f"2 x NVIDIA H200{gpus}"
+    assert found["gpus"] == f"2 x NVIDIA H200; {OF_HOST}{gpus}"
     assert ("gpu_utilization" in shown) == is_moving
     assert (code, "a page of dcgm-exporter, no engine" in " ".join(alone.split())) == (3, True)
 
@@ -375,10 +376,15 @@ def test_wrong_targets_are_named_and_others_judged(capsys: pytest.CaptureFixture
     with ExitStack() as servers:
         wrong = [servers.enter_context(answering([answer])) + "/metrics" for answer in ANSWERS.values()]
         engine = servers.enter_context(played("steady", 50.0))
-        code, out, _ = doctor(capsys, *wrong, *engine, "--for", "5s", "--json")
+        bad = ["http://x:pw@[bad", "nowhere", "http://a b/metrics"]
+        code, out, _ = doctor(capsys, *wrong, *bad, *engine, "--for", "5s", "--json")
         assert doctor(capsys, *wrong)[0] == 3
+        assert doctor(capsys, *bad[:1], wrong[0])[0] == 3
     document = json.loads(out)
-    assert (code, len(document["looks"])) == (0, 1)
-    for problem, url, text in zip(document["problems"], wrong, ANSWERS, strict=True):
+    assert (code, len(document["looks"]), len(document["problems"])) == (0, 1, len(wrong) + len(bad))
+    for place, problem in zip(("'[bad'", "'nowhere'", "http://a b/metrics"), document["problems"][-3:], strict=True):
+        assert problem.startswith(f"{place}: ")
+    assert not any(word in out for word in ("pw", "bad --for", "nowhere http"))
+    for problem, url, text in zip(document["problems"], wrong, ANSWERS, strict=False):
         assert problem.startswith(url)
         assert text in problem
