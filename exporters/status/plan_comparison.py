@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 from exporters.render.text import Tone, describe_gap, format_duration
 from exporters.status.active_findings import ActiveFinding
@@ -56,28 +56,39 @@ class PlannedValue:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class ComparisonRow:
-    """Compared number: its signal, its rules, and its value in the plan, at `path` or else in the curve at usable load.
+    """Compared number, a signal, and its value in the plan, at `path` or else in the curve at usable load.
 
-    The rules are all page and ticket rules about the number, so tiles and findings agree. With `more_is_better`, below
-    the plan is worse. An `optional` number is left out without a planned value. The limit of a number that is
-    `judged_by_plan` is its planned value.
+    With `more_is_better`, below the plan is worse. An `optional` number is left out without a planned value. The limit of
+    a number that is `judged_by_plan` is its planned value. `judged` are other signals, and `more_rules` rules, about it.
     """
 
     key: str
     title: str
-    signal: str
-    rules: tuple[str, ...]
     path: str = ""
     in_curve: bool = False
     more_is_better: bool = False
     optional: bool = False
     judged_by_plan: bool = False
+    judged: tuple[str, ...] = ()
+    more_rules: tuple[str, ...] = ()
+
+    @property
+    def signal(self) -> str:
+        """Return the signal whose minutes are drawn: the first of `judged` if the number itself is none."""
+        return self.key if self.key in SIGNALS else self.judged[0]
 
     @property
     def unit(self) -> str:
         return SIGNALS[self.signal].unit
+
+    @cached_property
+    def rules(self) -> tuple[str, ...]:
+        """Return all page and ticket rules about the number, so tiles and findings agree. Report rules never colour one."""
+        about = {self.key, *self.judged}
+        rules = (r.name for r in RULES.values() if r.signal in about and r.severity is not Severity.REPORT)
+        return tuple(dict.fromkeys([*rules, *self.more_rules]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +108,7 @@ class PlanComparison:
     finding: ActiveFinding | None = None
     is_overloaded: bool = False
     wait_seconds: float | None = None
+    currency: str = ""
 
     @property
     def state(self) -> tuple[Tone, str]:
@@ -164,6 +176,7 @@ def _compare(row: ComparisonRow, tier: TierStatus, active: Iterable[ActiveFindin
     findings = [finding for finding in active if finding.verdict.rule in row.rules]
     results = [result for result in tier.results if result.rule in row.rules]
     waits = [result.wait_seconds for result in results if isinstance(result, Unknown) and result.wait_seconds]
+    plan = tier.context.plan
     judged = (*(finding.verdict for finding in findings), *results)
     at_load = worst_result(result for result in judged if result.rule in AT_EQUAL_LOAD)
     expected = at_load.expected if isinstance(at_load, Verdict) else None
@@ -177,6 +190,7 @@ def _compare(row: ComparisonRow, tier: TierStatus, active: Iterable[ActiveFindin
         at_this_load=expected if isinstance(expected, Reading) else None,
         window_seconds=None if tier.recent is None else tier.recent.end - tier.recent.start,
         wait_seconds=max(waits, default=None),
+        currency=plan.cost.currency if plan is not None and plan.cost is not None and row.unit == "money" else "",
     )
 
 
@@ -210,59 +224,50 @@ def _read(row: ComparisonRow, tier: TierStatus, window: Window) -> SignalValue:
 
 def _read_plan(row: ComparisonRow, context: TierContext) -> PlannedValue | None:
     plan, curve = context.plan, context.curve
-    if row.key == PER_REPLICA:
-        return None if context.capacity is None else _describe_capacity(context.capacity)
+    if row.key == PER_REPLICA and context.capacity is not None:
+        return PlannedValue(context.capacity.rps, _describe_capacity(context.capacity))
     if plan is None:
         return None
     value = plan.value_at(row.path) if row.path else None
-    if row is COST:
-        cost = planned_cost(context)
-        if cost is None or cost.per_million_tokens is None:
-            return None
-        return PlannedValue(cost.per_million_tokens, f"at {value:.0%} of capacity")
-    if value is not None:
-        return PlannedValue(value, LABELS[row.path.partition(".")[0]])
-    point = operating_point(plan) if row.in_curve else None
-    value = curve.value_at(row.key, point) if curve is not None and point is not None else None
-    return None if value is None else PlannedValue(value, "at usable load")
+    text = LABELS.get(row.path.partition(".")[0], "")
+    if row is COST and value is not None:
+        cost, text = planned_cost(context), f"at {value:.0%} of capacity"
+        value = cost.per_million_tokens if cost is not None else None
+    elif value is None and row.in_curve:
+        point, text = operating_point(plan), "at usable load"
+        value = curve.value_at(row.key, point) if curve is not None and point is not None else None
+    return None if value is None else PlannedValue(value, text)
 
 
-def _describe_capacity(capacity: Capacity) -> PlannedValue:
-    """Return the present capacity of a replica, on which replica counts are based."""
+def _describe_capacity(capacity: Capacity) -> str:
+    """Return the label of the present capacity of a replica, on which replica counts are based."""
     text = "usable" if capacity.high is not None else "usable, at least"
-    if capacity.source is CapacitySource.PRODUCTION:
-        text += ", by production"
-        text += "" if capacity.planned_rps is None else f" ({capacity.planned_rps:.3g} by the plan)"
-    return PlannedValue(capacity.rps, text)
-
-
-def _row(key: str, title: str, *rules: str, judged: Iterable[str] = (), **options: Any) -> ComparisonRow:
-    """Return a row of the signal `key`, with the page and ticket rules that judge it or a signal of `judged`.
-
-    `rules` add to these. Report rules never colour a number.
-    """
-    signals, loud = {key, *judged}, [rule for rule in RULES.values() if rule.severity is not Severity.REPORT]
-    names = dict.fromkeys([*(rule.name for rule in loud if rule.signal in signals), *rules])
-    return ComparisonRow(**{"key": key, "title": title, "signal": key, "rules": tuple(names), **options})
+    if capacity.source is not CapacitySource.PRODUCTION:
+        return text
+    planned = "" if capacity.planned_rps is None else f" ({capacity.planned_rps:.3g} by the plan)"
+    return f"{text}, by production{planned}"
 
 
 PER_REPLICA = "completed_rps_per_replica"
-LOAD = ("completed_rps", "arrival_rps", "fleet_utilization")
 OF_PROMPT = "workload.prefix_hit_ratio"
+LOAD = ("completed_rps", "arrival_rps", "fleet_utilization")
+COST = ComparisonRow(
+    "cost_per_million_tokens", "Cost per million tokens", "cost.planned_utilization", judged_by_plan=True
+)
 ENERGY = "cost.joules_per_generated_token"
 
-COST = _row("cost_per_million_tokens", "Cost per million tokens", path="cost.planned_utilization", judged_by_plan=True)
-
 ROWS: tuple[ComparisonRow, ...] = (
-    _row("ttft_p99_seconds", "TTFT P99", path="slo.ttft_p99_seconds"),
-    _row("tpot_p99_seconds", "TPOT P99", path="slo.tpot_p99_seconds"),
-    _row("itl_p99_seconds", "ITL P99", path="slo.itl_p99_seconds", optional=True),
-    _row("e2e_p99_seconds", "E2E P99", path="slo.e2e_p99_seconds", optional=True),
-    _row(PER_REPLICA, "Requests per replica", *HELD_BACK, judged=LOAD, signal=LOAD[0]),
-    _row("kv_utilization", "KV cache in use", in_curve=True),
-    _row("prefix_hit_ratio", "Prefix cache hits", path=OF_PROMPT, in_curve=True, more_is_better=True),
-    _row("eviction_rate", "Evictions per request", "KvCacheCascade", in_curve=True),
-    _row("gpu_utilization", "GPU utilisation", in_curve=True, more_is_better=True),
+    ComparisonRow("ttft_p99_seconds", "TTFT P99", "slo.ttft_p99_seconds"),
+    ComparisonRow("tpot_p99_seconds", "TPOT P99", "slo.tpot_p99_seconds"),
+    ComparisonRow("itl_p99_seconds", "ITL P99", "slo.itl_p99_seconds", optional=True),
+    ComparisonRow("e2e_p99_seconds", "E2E P99", "slo.e2e_p99_seconds", optional=True),
+    ComparisonRow(PER_REPLICA, "Requests per replica", judged=LOAD, more_rules=HELD_BACK),
+    ComparisonRow("kv_utilization", "KV cache in use", in_curve=True),
+    ComparisonRow("prefix_hit_ratio", "Prefix cache hits", OF_PROMPT, in_curve=True, more_is_better=True),
+    ComparisonRow("eviction_rate", "Evictions per request", in_curve=True, more_rules=("KvCacheCascade",)),
+    ComparisonRow("gpu_utilization", "GPU utilisation", in_curve=True, more_is_better=True),
     COST,
-    _row("energy_per_generated_token", "Energy per generated token", path=ENERGY, optional=True, judged_by_plan=True),
+    ComparisonRow(
+        "energy_per_generated_token", "Energy per generated token", ENERGY, optional=True, judged_by_plan=True
+    ),
 )

@@ -109,8 +109,8 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
         "replicas_planned": plan.fleet.instances if plan is not None and plan.fleet is not None else None,
         "recommended": None,
         "decision": "",
-        "fleet_utilization": _estimate(tier, "fleet_utilization"),
-        "ttft_p99_seconds": _estimate(tier, "ttft_p99_seconds"),
+        "fleet_utilization": estimate(tier, "fleet_utilization"),
+        "ttft_p99_seconds": estimate(tier, "ttft_p99_seconds"),
         "gpu_hours_a_day": None,
         "money_a_day": None,
         "currency": "",
@@ -129,7 +129,7 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
     return line
 
 
-def _estimate(tier: TierStatus, signal: str) -> float | None:
+def estimate(tier: TierStatus, signal: str) -> float | None:
     """Return the best estimate of a signal in the last minutes, else its lower bound."""
     reading = read(SIGNALS[signal], tier.recent, tier.context.basis) if tier.recent is not None else None
     if not isinstance(reading, Reading):
