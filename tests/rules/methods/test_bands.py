@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from judging_samples import answered, context, each, gauge, minute, seen, unknown, verdict
 from prose import explain
+from rule_cases import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Case, judge, outcome, words
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty
 from rules.methods.bands import judge_band
-from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
 from rules.verdicts.verdict import Status, Unknown, Verdict
@@ -66,141 +67,87 @@ CASES = {
 """By rule: a value that fires and one just within its band."""
 
 
+IDLE = ("GpuMemoryLow", "GpuComputeLow")
+UNMEASURED = {name: HIDDEN for name in CASES if name != "PrefixHitLow"}
+
+
 def test_every_band_is_tried() -> None:
     assert sorted(CASES) == sorted([*BANDS, "SpeculationAcceptanceLow"])
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_stays_outside_its_band_is_certain(name: str) -> None:
-    found = verdict(name, WITH_HITS, each(5, lambda n: of(name, CASES[name][0], n)))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence.endswith("is healthy")
-    assert found.actions
+def levels(name: str, *values: float, **more: Any) -> list[Window]:
+    return each(len(values), lambda n: of(name, values[n], n, **more))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_just_within_is_fine(name: str) -> None:
-    found = verdict(name, WITH_HITS, each(5, lambda n: of(name, CASES[name][1], n)))
-    assert (found.status, found.actions) == (Status.OK, ())
+def rows() -> Iterator[tuple[str, Case]]:
+    """What every band does."""
+    for name, (bad, good) in CASES.items():
+        extreme = 0.9999 if BY_NAME[name].unit != "seconds" else bad * 40
+        if "below" in BY_NAME[name].thresholds:
+            extreme = bad / 50
+        yield name, Case("outside", WITH_HITS, levels(name, *[bad] * 5), WARNED, " is healthy")
+        yield name, Case("just within", WITH_HITS, levels(name, *[good] * 5), FINE)
+        yield name, Case("too early", WITH_HITS, levels(name, bad, bad), EARLY)
+        yield name, Case("over", WITH_HITS, levels(name, *[bad] * 6, good, good), FINE)
+        yield name, Case("one bad minute", WITH_HITS, levels(name, *[good] * 4, extreme), FINE)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_before_the_hold_nothing_is_said(name: str) -> None:
-    found = unknown(name, WITH_HITS, each(2, lambda n: of(name, CASES[name][0], n)))
-    assert found.reason is Gap.TOO_FEW_REQUESTS
+KV, HITS, RESIDENCY, TRANSFER, DRAFTS = (
+    "KvCacheNearCeiling",
+    "PrefixHitLow",
+    "KvResidencyShort",
+    "KvTransferSlow",
+    "SpeculationAcceptanceLow",
+)
+POLLED = frozenset({"gpu_utilization_sampled"})
+POLLS = each(5, lambda n: minute(n, gauges={"gpu_utilization_sampled": gauge(0.3)}, sampled=POLLED))
+FEW_LOOKUPS = each(5, lambda n: minute(n, counters={"prefix_queried_tokens": 100.0, "prefix_hit_tokens": 0.0}))
+# Between 5 and 10 s, and prefixes come back after 8 s: shorter by the best estimate only.
+WITHIN_REUSE = each(5, lambda n: minute(n, histograms={"kv_residency_seconds": seen({6.0: 15, 0.7: 5}, EDGES)}))
+BACK = "KV cache use is 94.2%; up to 90.0% is healthy; back within that at the end of the time"
+ONE_MINUTE = "KV cache use is 91.2%; up to 90.0% is healthy; outside in at most one of its minutes"
+
+ROWS = [
+    *rows(),
+    *((name, Case("idle", WITH_HITS, levels(name, *[0.1] * 5, rps=0.0), UNSEEN)) for name in IDLE),
+    *((name, Case("not measured", WITH_HITS, each(5, minute), gap)) for name, gap in UNMEASURED.items()),
+    (
+        HITS,
+        Case("no plan", context(), levels(HITS, *[0.1] * 5), UNPLANNED, "the plan has no workload.prefix_hit_ratio"),
+    ),
+    (HITS, Case("few lookups", WITH_HITS, FEW_LOOKUPS, EARLY, " tokens, 10000 are needed")),
+    (HITS, Case("the band is said", WITH_HITS, levels(HITS, *[0.1] * 5), WARNED, "rate is 10.0%; 30.0% or more is")),
+    (DRAFTS, Case("below a half", context(), levels(DRAFTS, *[0.49] * 5), (Status.CRITICAL, Certainty.CERTAIN))),
+    (DRAFTS, Case("above a half", context(), levels(DRAFTS, *[0.51] * 5), WARNED)),
+    (KV, Case("one minute", context(), levels(KV, *[0.89] * 4, 0.99), FINE)),
+    (KV, Case("two minutes", context(), levels(KV, *[0.89] * 3, 0.99, 0.99), GUESSED)),
+    (KV, Case("three minutes", context(), levels(KV, 0.89, 0.89, *[0.99] * 3), WARNED)),
+    (KV, Case("back within", context(), levels(KV, *[0.99] * 6, 0.8, 0.8), FINE, BACK)),
+    (KV, Case("a full minute", context(), levels(KV, *[0.89] * 4, 1.0), FINE, ONE_MINUTE)),
+    (KV, Case("the level is said", context(), levels(KV, *[0.93] * 5), WARNED, "use is 93.0%; up to 90.0% is healthy")),
+    (KV, Case("another limit", context(limits={KV: {"above": 0.5}}), levels(KV, *[0.6] * 5), WARNED)),
+    # What a reading is called in a sentence ("Half of the KV blocks are evicted within") makes none of its own.
+    (RESIDENCY, Case("unread", WITH_HITS, each(5, minute), HIDDEN, "kv_residency_by_reuse is not known")),
+    (RESIDENCY, Case("no reuse planned", context(), each(5, minute), UNPLANNED)),
+    (RESIDENCY, Case("within the bucket", WITH_HITS, WITHIN_REUSE, GUESSED)),
+    # A P99 in the bucket from 0.25 to 0.5 s lies above 0.4 s by the best estimate only.
+    (
+        TRANSFER,
+        Case("into the band", context(limits={TRANSFER: {"above": 0.4}}), levels(TRANSFER, *[0.49] * 5), GUESSED),
+    ),
+    ("GpuComputeLow", Case("polled", context(), POLLS, GUESSED)),
+]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_recovered_band_does_not_fire(name: str) -> None:
-    bad, good = CASES[name]
-    found = answered(name, WITH_HITS, each(8, lambda n: of(name, bad if n < 6 else good, n)))
-    assert found.status is Status.OK
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_one_bad_minute_is_no_finding(name: str) -> None:
-    bad = CASES[name][0]
-    is_ratio = BY_NAME[name].unit != "seconds"
-    extreme = bad / 50 if "below" in BY_NAME[name].thresholds else 0.9999 if is_ratio else bad * 40
-    found = answered(name, WITH_HITS, each(5, lambda n: of(name, extreme if n == 4 else CASES[name][1], n)))
-    assert not (isinstance(found, Verdict) and found.status in (Status.WARNING, Status.CRITICAL))
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if name != "PrefixHitLow"])
-def test_what_is_not_measured_is_unknown(name: str) -> None:
-    found = unknown(name, WITH_HITS, each(5, minute))
-    assert found.reason in (Gap.NOT_EXPOSED, Gap.NO_TRAFFIC)
-
-
-def test_unplanned_hit_rate_is_not_judged() -> None:
-    found = unknown("PrefixHitLow", context(), each(5, lambda n: of("PrefixHitLow", 0.1, n)))
-    assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan has no workload.prefix_hit_ratio")
-
-
-@pytest.mark.parametrize("name", ["GpuMemoryLow", "GpuComputeLow"])
-def test_idle_tier_needs_no_serving(name: str) -> None:
-    idle = each(5, lambda n: of(name, CASES[name][0], n, rps=0.0))
-    assert unknown(name, WITH_HITS, idle).reason is Gap.NO_TRAFFIC
-
-
-def test_low_acceptance_becomes_critical() -> None:
-    def drafts(value: float) -> Verdict:
-        return verdict(
-            "SpeculationAcceptanceLow", context(), each(5, lambda n: of("SpeculationAcceptanceLow", value, n))
-        )
-
-    assert drafts(0.49).status is Status.CRITICAL
-    assert drafts(0.51).status is Status.WARNING
-
-
-def test_three_minutes_make_it_certain() -> None:
-    def filled(minutes: int) -> Verdict:
-        full = each(5, lambda n: of("KvCacheNearCeiling", 0.99 if n >= 5 - minutes else 0.89, n))
-        return verdict("KvCacheNearCeiling", context(), full)
-
-    assert filled(1).status is Status.OK
-    assert (filled(2).status, filled(2).certainty) == (Status.WARNING, Certainty.LIKELY)
-    assert (filled(3).status, filled(3).certainty) == (Status.WARNING, Certainty.CERTAIN)
-
-
-def test_changed_band_is_said() -> None:
-    over = each(8, lambda n: of("KvCacheNearCeiling", 0.99 if n < 6 else 0.8, n))
-    found = verdict("KvCacheNearCeiling", context(), over)
-    assert found.sentence == "KV cache use is 94.2%; up to 90.0% is healthy; back within that at the end of the time"
-    full = each(5, lambda n: of("KvCacheNearCeiling", 1.0 if n == 4 else 0.89, n))
-    found = verdict("KvCacheNearCeiling", context(), full)
-    assert found.sentence == "KV cache use is 91.2%; up to 90.0% is healthy; outside in at most one of its minutes"
-
-
-def test_unread_is_called_by_its_signal() -> None:
-    """What a reading is called in a sentence ("Half of the KV blocks are evicted within") makes none of its own."""
-    found = unknown("KvResidencyShort", WITH_HITS, each(5, minute))
-    assert found.text == "kv_residency_by_reuse is not known"
-    assert unknown("KvResidencyShort", context(), each(5, minute)).reason is Gap.NOT_IN_PLAN
-
-
-def test_life_within_reuse_bucket_is_likely() -> None:
-    """Between 5 and 10 s, and prefixes come back after 8 s: shorter by the best estimate only."""
-    close = each(5, lambda n: minute(n, histograms={"kv_residency_seconds": seen({6.0: 15, 0.7: 5}, EDGES)}))
-    found = verdict("KvResidencyShort", WITH_HITS, close)
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-
-
-def test_quantile_reaching_into_band_is_likely() -> None:
-    """A P99 in the bucket from 0.25 to 0.5 s lies above 0.4 s by the best estimate only."""
-    limit: dict[str, Any] = {"limits": {"KvTransferSlow": {"above": 0.4}}}
-    found = verdict("KvTransferSlow", context(**limit), each(5, lambda n: of("KvTransferSlow", 0.49, n)))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-
-
-def test_polled_utilisation_is_likely() -> None:
-    def polled(number: int) -> Window:
-        gauges = {"gpu_utilization_sampled": gauge(0.3)}
-        return minute(number, gauges=gauges, sampled=frozenset({"gpu_utilization_sampled"}))
-
-    found = verdict("GpuComputeLow", context(), each(5, polled))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-
-
-def test_sentence_has_seen_and_healthy() -> None:
-    found = verdict("KvCacheNearCeiling", context(), each(5, lambda n: of("KvCacheNearCeiling", 0.93, n)))
-    assert found.sentence == "KV cache use is 93.0%; up to 90.0% is healthy"
-    found = verdict("PrefixHitLow", WITH_HITS, each(5, lambda n: of("PrefixHitLow", 0.1, n)))
-    assert found.sentence == "Prefix cache hit rate is 10.0%; 30.0% or more is healthy"
-
-
-def test_tier_threshold_replaces_catalogue() -> None:
-    strict: TierContext = context(limits={"KvCacheNearCeiling": {"above": 0.5}})
-    found = verdict("KvCacheNearCeiling", strict, each(5, lambda n: of("KvCacheNearCeiling", 0.6, n)))
-    assert found.status is Status.WARNING
-
-
-def test_too_few_events_say_nothing() -> None:
-    def few(number: int) -> Window:
-        return minute(number, counters={"prefix_queried_tokens": 100.0, "prefix_hit_tokens": 0.0})
-
-    found = unknown("PrefixHitLow", WITH_HITS, each(5, few))
-    assert (found.reason, found.text.endswith(" tokens, 10000 are needed")) == (Gap.TOO_FEW_REQUESTS, True)
+@pytest.mark.parametrize(("rule", "case"), ROWS, ids=str)
+def test_level_against_its_band(rule: str, case: Case) -> None:
+    result = judge(rule, case)
+    if case.wanted == FINE:
+        assert isinstance(result, Verdict)
+        assert (result.status, result.actions) == (Status.OK, ())
+    else:
+        assert outcome(result) == case.wanted, result
+    assert case.text in words(result)
 
 
 # --- faults

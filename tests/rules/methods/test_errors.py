@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import START, add_minute, context, each, minute, unknown, verdict
-from prose import explain
+from judging_samples import START, add_minute, context, each, minute, verdict
+from rule_cases import EARLY, FINE, HIDDEN, UNSEEN, WARNED, Case, judge, outcome, words
 
 from agent.scrape.scrapers import PageReader
 from rules.confidence import Certainty
@@ -13,7 +13,6 @@ from rules.evaluator import tier_minutes, tier_rules
 from rules.evaluator.scrape_rules import cascade_limits
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.replicas.state import ReplicaState, apply_snapshot
-from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
@@ -32,87 +31,87 @@ def hour(failing_from: int, **counters: float) -> list[Window]:
     return each(60, lambda n: at(n, **counters) if n >= failing_from else at(n))
 
 
-# --- availability
+TIER, BARE = context(), view_of("t", None)
+STRICT = context(slo={"ttft_p99_seconds": 2.0, "availability": 0.999})
+PAGED, PAGE_GUESSED = (Status.CRITICAL, CERTAIN), (Status.CRITICAL, LIKELY)
+FAILING = hour(48, served=0.0, http_requests_failed=180.0)
+TWO_PERCENT = hour(0, requests_failed=180 * 0.02)
+ONE_BAD_MINUTE = each(20, lambda n: at(n, served=0.0, http_requests_failed=2000.0) if n == 19 else at(n))
+FULL_QUEUE = {"http_requests_failed": 600.0, "admission_rejections": 600.0}
+LYING = hour(40, served=30.0, http_requests_ok=30.0, requests_failed=5000.0)
+RESTARTED = [
+    replace(one, short_seconds={"requests_finished": 30.0}) for one in hour(40, served=60.0, http_requests_failed=120.0)
+]
+"""Served requests are missing for a part of each minute, failures are not."""
+
+SILENT = each(15, lambda n: at(n, served=0.0))
+ONLY_500 = (
+    "20.0% of 10,800 requests in 1 h failed; the budget burns 20x too fast; 14.4x is the limit over 1 h and 5 min; "
+    "100.0% of 900 requests in the last 5 min"
+)
+DEFAULT = "99% are promised to be served (the default: the plan has no slo.availability)"
+UNCOUNTED = "neither requests that failed nor HTTP answers 5xx are counted"
+
+BURN_CASES = [
+    Case("only 500s", TIER, FAILING, PAGED, ONLY_500),
+    Case("the default promise", TIER, FAILING, PAGED, DEFAULT),
+    Case("no plan", BARE, FAILING, PAGED),
+    Case("2 % where 1 % may fail", TIER, TWO_PERCENT, FINE),
+    Case("2 % where 0.1 % may fail", STRICT, TWO_PERCENT, PAGED, "99.9% are promised to be served"),
+    Case("all served", TIER, hour(60), FINE),
+    Case("clients left", TIER, hour(30, requests_aborted=90.0), FINE),
+    Case("4xx", TIER, hour(30, http_requests_refused=600.0), FINE),
+    Case("503 of a full queue", TIER, hour(30, **FULL_QUEUE), FINE),
+    Case("one bad minute", TIER, ONE_BAD_MINUTE, PAGE_GUESSED),
+    Case("a page that lies", TIER, LYING, PAGE_GUESSED, "not certain: the page counts 5,000 failed requests of 30"),
+    Case(
+        "counters that restart", TIER, RESTARTED, PAGE_GUESSED, "served and failed requests were counted over different"
+    ),
+    Case("not counted", TIER, each(60, minute), HIDDEN, UNCOUNTED),
+    Case("idle", TIER, SILENT, UNSEEN),
+]
 
 
-def test_a_tier_that_answers_only_500_pages() -> None:
-    found = verdict(BURN, context(), hour(48, served=0.0, http_requests_failed=180.0))
-    assert (found.status, found.certainty) == (Status.CRITICAL, CERTAIN)
-    assert found.sentence.startswith("20.0% of 10,800 requests in 1 h failed; the budget burns 20x too fast")
-    assert found.details[:2] == (
-        "14.4x is the limit over 1 h and 5 min",
-        "100.0% of 900 requests in the last 5 min",
-    )
-    assert "99% are promised to be served (the default: the plan has no slo.availability)" in found.details
+def refusing(share: float, field: str = "admission_rejections") -> list[Window]:
+    refused = 180 * share / (1 - share)
+    more = {"http_requests_failed": refused} if field == "admission_rejections" else {}
+    return each(15, lambda n: at(n, **{field: refused, **more}))
 
 
-def test_planless_tier_pages_as_well() -> None:
-    found = verdict(BURN, view_of("t", None), hour(48, served=0.0, http_requests_failed=180.0))
-    assert (found.status, found.certainty) == (Status.CRITICAL, CERTAIN)
-
-
-def test_planned_availability_decides() -> None:
-    several = hour(0, requests_failed=180 * 0.02)
-    assert verdict(BURN, context(), several).status is Status.OK
-    strict = verdict(BURN, context(slo={"ttft_p99_seconds": 2.0, "availability": 0.999}), several)
-    assert strict.status is Status.CRITICAL
-    assert "99.9% are promised to be served" in strict.details
-
-
-def test_a_fleet_that_serves_is_fine() -> None:
-    found = verdict(BURN, context(), hour(60))
-    assert (found.status, found.certainty) == (Status.OK, CERTAIN)
+HTTP = "http_requests_refused"
+ENDED = each(15, lambda n: at(n, admission_rejections=60.0, http_requests_failed=60.0) if n < 8 else at(n))
+REFUSED_CASES = [
+    Case("half a per cent", TIER, refusing(0.005), FINE, "0.5% of "),
+    Case("five per cent", TIER, refusing(0.05), WARNED, "5.0% of "),
+    Case("most", TIER, refusing(0.6), PAGED, "60.0% of "),
+    Case("4 % of 4xx", TIER, refusing(0.04, HTTP), FINE, "4.0% of "),
+    Case("20 % of 4xx", TIER, refusing(0.2, HTTP), WARNED, "20.0% of "),
+    Case("for want of room", TIER, refusing(0.1), WARNED, "refused for want of room (503); 1% is allowed"),
+    Case("as bad requests", TIER, refusing(0.1, HTTP), WARNED, "answered 4xx"),
+    Case(
+        "over",
+        TIER,
+        ENDED,
+        FINE,
+        "15.1% of requests were refused for want of room (503); 1% is allowed, and most of the time it was less; "
+        "of 3,180 requests",
+    ),
+    Case("few requests", TIER, each(15, lambda n: at(n, served=4.0)), EARLY),
+    Case("not counted", TIER, each(60, minute), HIDDEN, "refused by a queue limit nor HTTP answers 4xx are counted"),
+    Case("idle", TIER, SILENT, UNSEEN),
+]
 
 
 @pytest.mark.parametrize(
-    "counters",
-    [
-        {"requests_aborted": 90.0},
-        {"http_requests_refused": 600.0},
-        {"http_requests_failed": 600.0, "admission_rejections": 600.0},
-    ],
-    ids=["clients left", "4xx", "503 of a full queue"],
+    ("rule", "case"), [*((BURN, case) for case in BURN_CASES), *((REFUSED, case) for case in REFUSED_CASES)], ids=str
 )
-def test_what_is_no_failure_burns_nothing(counters: dict[str, float]) -> None:
-    assert verdict(BURN, context(), hour(30, **counters)).status is Status.OK
+def test_failures_and_refusals(rule: str, case: Case) -> None:
+    result = judge(rule, case)
+    assert outcome(result) == case.wanted, result
+    assert case.text in words(result)
 
 
-def test_untold_failures_are_never_ok() -> None:
-    plain = each(60, minute)
-    found = unknown(BURN, context(), plain)
-    assert (found.reason, found.text) == (
-        Gap.NOT_EXPOSED,
-        "neither requests that failed nor HTTP answers 5xx are counted",
-    )
-    refusing = unknown(REFUSED, context(), plain)
-    assert refusing.reason is Gap.NOT_EXPOSED
-    assert "neither requests refused by a queue limit nor HTTP answers 4xx are counted" in refusing.text
-
-
-def test_single_bad_minute_is_not_certain() -> None:
-    several = each(20, lambda n: at(n, served=0.0, http_requests_failed=2000.0) if n == 19 else at(n))
-    assert verdict(BURN, context(), several).certainty is LIKELY
-
-
-# --- pages that lie, and restarts
-
-
-def test_more_failures_than_requests_wake_nobody() -> None:
-    lying = hour(40, served=30.0, http_requests_ok=30.0, requests_failed=5000.0)
-    found = verdict(BURN, context(), lying)
-    assert found.certainty is LIKELY
-    assert "not certain: the page counts 5,000 failed requests of 30" in found.details
-
-
-def test_restarted_counters_wake_nobody() -> None:
-    """Served requests are missing for a part of each minute, failures are not."""
-    several = [
-        replace(one, short_seconds={"requests_finished": 30.0})
-        for one in hour(40, served=60.0, http_requests_failed=120.0)
-    ]
-    found = verdict(BURN, context(), several)
-    assert found.certainty is LIKELY
-    assert "not certain: served and failed requests were counted over different times" in found.details
+# --- restarts
 
 
 PAGE = """\
@@ -164,111 +163,48 @@ def fails_at(replica: str, **counters: float) -> dict[str, list[Window]]:
 
 
 def test_the_replica_that_fails_alone_is_named() -> None:
-    found = verdict(BURN, context(), fails_at("b"))
+    found = verdict(BURN, TIER, fails_at("b"))
     cause = next(one for one in found.causes if one.cause == "one replica")
-    assert cause.certainty is CERTAIN
-    assert cause.evidence == ("one replica: b, 100% of its requests, 0 at the other 2",)
+    assert (cause.certainty, cause.evidence) == (CERTAIN, ("one replica: b, 100% of its requests, 0 at the other 2",))
     assert "First suspect: one replica: b" in found.sentence_with_suspect()
 
 
 def test_stepless_engine_is_suspect() -> None:
-    found = verdict(BURN, context(), fails_at("b", engine_steps=0.0))
-    assert found.causes[0].cause == "engine stopped"
-    assert found.causes[0].evidence[0].startswith("engine stopped: b takes no step while its front end answers")
-    stepping = verdict(BURN, context(), fails_at("b"))
-    assert "engine stopped" not in {one.cause for one in stepping.causes}
+    cause = verdict(BURN, TIER, fails_at("b", engine_steps=0.0)).causes[0]
+    assert cause.cause == "engine stopped"
+    assert cause.evidence[0].startswith("engine stopped: b takes no step while its front end answers")
+
+
+def faults_from(first: int) -> list[Window]:
+    """Requests fail for 57 minutes: so lately that the burn is not over."""
+    failing = {"served": 90.0, "requests_failed": 90.0}
+    return each(60, lambda n: at(n, **(failing if n < 57 else {}), gpu_fault_events=1.0 if n >= first else 0.0))
+
+
+COINCIDENCES = [
+    ({"kv_transfer_failures": 40.0}, "failed transfers"),
+    ({"restarts": 1.0}, "restarts"),
+    ({"gpu_fault_events": 2.0}, "hardware faults"),
+]
 
 
 @pytest.mark.parametrize(
-    ("counters", "cause"),
+    ("rule", "replicas", "cause", "is_named"),
     [
-        ({"kv_transfer_failures": 40.0}, "failed transfers"),
-        ({"restarts": 1.0}, "restarts"),
-        ({"gpu_fault_events": 2.0}, "hardware faults"),
+        *((BURN, hour(20, served=90.0, requests_failed=90.0, **more), cause, True) for more, cause in COINCIDENCES),
+        *((BURN, hour(20, requests_failed=90.0), cause, False) for _, cause in COINCIDENCES),
+        (BURN, faults_from(50), "hardware faults", True),
+        (BURN, faults_from(58), "hardware faults", False),
+        (BURN, fails_at("b"), "engine stopped", False),
+        (REFUSED, refusing(0.6), "more load", True),
+        (REFUSED, refusing(0.1, HTTP), "client requests", True),
     ],
 )
-def test_coincidence_is_a_cause(counters: dict[str, float], cause: str) -> None:
-    several = hour(20, served=90.0, requests_failed=90.0, **counters)
-    assert cause in {one.cause for one in verdict(BURN, context(), several).causes}
-    assert cause not in {one.cause for one in verdict(BURN, context(), hour(20, requests_failed=90.0)).causes}
-
-
-def test_later_faults_are_no_cause() -> None:
-    """Requests fail for 57 minutes: so lately that the burn is not over."""
-
-    def made(faults_from: int) -> list[Window]:
-        return each(
-            60,
-            lambda n: at(
-                n,
-                served=90.0 if n < 57 else 180.0,
-                requests_failed=90.0 if n < 57 else 0.0,
-                gpu_fault_events=1.0 if n >= faults_from else 0.0,
-            ),
-        )
-
-    assert "hardware faults" in {one.cause for one in verdict(BURN, context(), made(50)).causes}
-    assert "hardware faults" not in {one.cause for one in verdict(BURN, context(), made(58)).causes}
+def test_coincidence_is_a_cause(rule: str, replicas: Any, cause: str, is_named: bool) -> None:
+    assert (cause in {one.cause for one in verdict(rule, TIER, replicas).causes}) is is_named
 
 
 def test_failed_transfers_explain_late_first_tokens_too() -> None:
     late = each(15, lambda n: minute(n, slow=90.0, counters={"kv_transfer_failures": 20.0, "requests_failed": 0.0}))
     promised = context(slo={"ttft_p99_seconds": 0.26})
     assert "failed transfers" in {one.cause for one in verdict("TtftSloBurn", promised, late).causes}
-
-
-# --- refusals
-
-
-def refusing(share: float, **named: Any) -> list[Window]:
-    field = named.get("field", "admission_rejections")
-    refused = 180 * share / (1 - share)
-    more = {"http_requests_failed": refused} if field == "admission_rejections" else {}
-    return each(15, lambda n: at(n, **{field: refused, **more}))
-
-
-@pytest.mark.parametrize(
-    ("share", "field", "status"),
-    [
-        (0.005, "admission_rejections", Status.OK),
-        (0.05, "admission_rejections", Status.WARNING),
-        (0.6, "admission_rejections", Status.CRITICAL),
-        (0.04, "http_requests_refused", Status.OK),
-        (0.2, "http_requests_refused", Status.WARNING),
-    ],
-)
-def test_refusal_kinds_have_own_limits(share: float, field: str, status: Status) -> None:
-    found = verdict(REFUSED, context(), refusing(share, field=field))
-    assert (found.status, found.certainty) == (status, CERTAIN)
-    assert found.sentence.startswith(f"{share:.1%} of ")
-
-
-def test_the_sentence_says_which_kind_it_is() -> None:
-    assert "refused for want of room (503); 1% is allowed" in verdict(REFUSED, context(), refusing(0.1)).sentence
-    bad = verdict(REFUSED, context(), refusing(0.1, field="http_requests_refused"))
-    assert "answered 4xx" in bad.sentence
-    assert bad.causes[0].cause == "client requests"
-
-
-def test_full_queue_says_overload() -> None:
-    found = verdict(REFUSED, context(), refusing(0.6))
-    assert "more load" in {one.cause for one in found.causes}
-
-
-def test_refusals_that_are_over_are_over() -> None:
-    several = each(15, lambda n: at(n, admission_rejections=60.0, http_requests_failed=60.0) if n < 8 else at(n))
-    found = verdict(REFUSED, context(), several)
-    assert found.status is Status.OK
-    assert explain(found) == (
-        "15.1% of requests were refused for want of room (503); 1% is allowed, and most of the time it was less; "
-        "of 3,180 requests"
-    )
-
-
-def test_of_few_requests_nothing_is_said() -> None:
-    assert unknown(REFUSED, context(), each(15, lambda n: at(n, served=4.0))).reason is Gap.TOO_FEW_REQUESTS
-
-
-def test_idle_is_no_traffic() -> None:
-    assert unknown(BURN, context(), each(15, lambda n: at(n, served=0.0))).reason is Gap.NO_TRAFFIC
-    assert unknown(REFUSED, context(), each(15, lambda n: at(n, served=0.0))).reason is Gap.NO_TRAFFIC

@@ -7,15 +7,14 @@ from dataclasses import replace
 
 import pytest
 from judging_samples import START, context, minute, minutes
-from prose import explain
+from rule_cases import FINE, WARNED, Wanted, outcome, words
 
-from rules.confidence import Certainty
 from rules.evaluator import tier_rules
 from rules.plan.load_bins import TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 RULE = "ReplicaFlapping"
 PRICED = context(cost={"gpu_hour_price": 2.0, "currency": "USD"}, cold_start_seconds=240)
@@ -34,20 +33,10 @@ def lived(begin: int, end: int) -> list[Window]:
     return [minute(number) for number in range(begin, end)]
 
 
-def said(
-    starts: Iterable[ReplicaStart], replicas: Mapping[str, list[Window]], tier: TierContext = PRICED
-) -> RuleResult:
+def said(starts: Iterable[ReplicaStart], replicas: Mapping[str, list[Window]], tier: TierContext) -> RuleResult:
     booked = replace(minutes(tier, {"steady": lived(0, MINUTES), **replicas}), starts=tuple(starts))
     found = tier_rules.evaluate_tier_rules(booked, tier, START + 60 * MINUTES)
     return next(one for one in found if one.rule == RULE)
-
-
-def verdict(
-    starts: Iterable[ReplicaStart], replicas: Mapping[str, list[Window]], tier: TierContext = PRICED
-) -> Verdict:
-    found = said(starts, replicas, tier)
-    assert isinstance(found, Verdict), found
-    return found
 
 
 def short(count: int, ran: int = 3) -> tuple[list[ReplicaStart], dict[str, list[Window]]]:
@@ -58,46 +47,45 @@ def short(count: int, ran: int = 3) -> tuple[list[ReplicaStart], dict[str, list[
     }
 
 
-def test_three_short_lives_flap_and_cost() -> None:
-    found = verdict(*short(3))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert explain(found) == (
-        "Replicas stopped within their own cold start 3 times in an hour; their starts took 0.25 GPU-hours, 0.50 USD; "
-        "r0, r1, r2; r0 ran 180 s after a start of 300 s"
-    )
+STARTS, GONE = short(3)
+LONG_STARTS, LONG_LIVES = short(3, ran=6)
+ALIVE = [start(f"r{n}", 47) for n in range(3)], {f"r{n}": lived(47, MINUTES - n) for n in range(3)}
+UNSEEN_STARTS = [ReplicaStart(replica=one.replica, seen_at=one.seen_at) for one in STARTS]
+OLD = [start(one.replica, (one.t - START) / 60 - 120) for one in STARTS]
+AGAIN = [start("r", at, alive=START + 60 * (at - 8)) for at in (5.0, 15.0, 25.0, 35.0)]
+BRIEF = {"r": [*lived(5, 7), *lived(15, 17), *lived(25, 27), *lived(35, MINUTES)]}
+PARTIAL = [
+    ReplicaStart(replica=name, seen_at=at, started_at=at - 60, ready_at=at, silent_since=0.0)
+    for name, at in ((name, of[0].start) for name, of in GONE.items())
+]
+UNPRICED, QUICK = context(cold_start_seconds=240), context(cold_start_seconds=60)
+COST = (
+    "Replicas stopped within their own cold start 3 times in an hour; their starts took 0.25 GPU-hours, 0.50 USD; "
+    "r0, r1, r2; r0 ran 180 s after a start of 300 s"
+)
 
 
-def test_two_are_not_yet_flapping() -> None:
-    assert verdict(*short(2)).status is Status.OK
-
-
-def test_long_or_living_replicas_do_not_flap() -> None:
-    found = verdict(*short(3, ran=6))
-    assert (found.status, found.sentence) == (Status.OK, "No replica stopped within its own cold start")
-    starts = [start(f"r{n}", 47) for n in range(3)]
-    assert verdict(starts, {f"r{n}": lived(47, MINUTES - n) for n in range(3)}).status is Status.OK
-
-
-def test_restarting_process_flaps() -> None:
-    ready = [5.0, 15.0, 25.0, 35.0]
-    again = [start("r", at, alive=START + 60 * (at - 8)) for at in ready]
-    replicas = {"r": [one for at in (5, 15, 25) for one in lived(at, at + 2)] + lived(35, MINUTES)}
-    found = verdict(again, replicas)
-    assert found.status is Status.WARNING
-    assert "3 times" in found.sentence
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_unseen_starts_do_not_count(known: bool) -> None:
-    starts, replicas = short(3)
-    seen = starts if known else [ReplicaStart(replica=one.replica, seen_at=one.seen_at) for one in starts]
-    assert (verdict(seen, replicas).status is Status.WARNING) is known
-
-
-def test_old_stops_are_over() -> None:
-    starts, _ = short(3)
-    before = [replace(one, seen_at=one.seen_at - 7200, asked_at=(one.asked_at or 0) - 7200) for one in starts]
-    assert verdict([replace(one, pod_ready_at=one.seen_at) for one in before], {}).status is Status.OK
+@pytest.mark.parametrize(
+    ("starts", "replicas", "tier", "wanted", "text"),
+    [
+        (STARTS, GONE, PRICED, WARNED, COST),
+        (*short(2), PRICED, FINE, ""),
+        (LONG_STARTS, LONG_LIVES, PRICED, FINE, "No replica stopped within its own cold start"),
+        (*ALIVE, PRICED, FINE, ""),
+        (AGAIN, BRIEF, PRICED, WARNED, "3 times"),
+        (UNSEEN_STARTS, GONE, PRICED, FINE, ""),
+        (OLD, {}, PRICED, FINE, ""),
+        (PARTIAL, GONE, PRICED, WARNED, ""),
+        (PARTIAL, GONE, QUICK, FINE, ""),
+        (STARTS, GONE, UNPRICED, WARNED, "their starts took 0.25 GPU-hours"),
+    ],
+)
+def test_lives_shorter_than_their_starts(
+    starts: list[ReplicaStart], replicas: dict[str, list[Window]], tier: TierContext, wanted: Wanted, text: str
+) -> None:
+    result = said(starts, replicas, tier)
+    assert outcome(result) == wanted, result
+    assert text in words(result)
 
 
 def test_common_silence_is_no_stop() -> None:
@@ -106,23 +94,6 @@ def test_common_silence_is_no_stop() -> None:
     found = tier_rules.evaluate_tier_rules(booked, PRICED, START + 60 * 20)
     (result,) = (one for one in found if one.rule == RULE)
     assert isinstance(result, Unknown) or result.status is Status.OK
-
-
-def test_partial_start_counts_as_planned() -> None:
-    _, replicas = short(3)
-    starts = [
-        ReplicaStart(
-            replica=name, seen_at=of[0].start, started_at=of[0].start - 60, ready_at=of[0].start, silent_since=0.0
-        )
-        for name, of in replicas.items()
-    ]
-    assert verdict(starts, replicas).status is Status.WARNING
-    assert verdict(starts, replicas, context(cold_start_seconds=60)).status is Status.OK
-
-
-def test_unpriced_flapping_costs_gpu_hours() -> None:
-    found = verdict(*short(3), tier=context(cold_start_seconds=240))
-    assert found.sentence.endswith("their starts took 0.25 GPU-hours")
 
 
 def test_tier_sums_tell_no_starts() -> None:
