@@ -12,6 +12,13 @@ def read_table(package: str, name: str) -> dict[str, Any]:
     return tomllib.loads(files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
+def read_tables(package: str) -> dict[str, dict[str, Any]]:
+    """Return the keys of every table of a package, by the name of its file."""
+    paths = sorted(files(package).iterdir(), key=lambda path: path.name)
+    names = [path.name.removesuffix(".toml") for path in paths if path.name.endswith(".toml")]
+    return {name: read_table(package, name) for name in names}
+
+
 def freeze(value: Any) -> Any:
     """Return the value of a table with tuples in place of lists."""
     if isinstance(value, dict):

@@ -12,8 +12,7 @@ from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.doctor.target_pages import TargetPage
 from agent.gpu.owners import AUTO
 from agent.http_client.errors import place_of
-from rules.catalogue.registry import RULES
-from rules.catalogue.thresholds import BURNS
+from rules.catalogue.registry import BURNS, RULES
 from rules.engines.coverage import engine_signals, version_range
 from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable

@@ -21,8 +21,7 @@ from exporters.prometheus_rules.self_monitoring import ROWS
 from exporters.render.terminal import terminal_text
 from exporters.render.text import format_duration, table
 from exporters.status.page import style
-from rules.catalogue.registry import BY_NAME, RULES
-from rules.catalogue.thresholds import SUSPECTED
+from rules.catalogue.registry import BY_NAME, RULES, SUSPECTED
 from rules.causes.explain import LATENCY, SUSPECTS
 from rules.verdicts.rule import LatencyPattern, Rule, Severity
 

@@ -13,8 +13,8 @@ from functools import cached_property
 from exporters.render.text import Tone, describe_gap, format_duration
 from exporters.status.active_findings import ActiveFinding
 from exporters.status.records import TierStatus
+from rules.catalogue.registry import BURNS
 from rules.catalogue.registry import BY_NAME as RULES
-from rules.catalogue.thresholds import BURNS
 from rules.confidence import Certainty
 from rules.methods.bands import judge_excess
 from rules.methods.divergence import judge_mean, judge_tail

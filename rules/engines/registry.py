@@ -1,22 +1,18 @@
-"""Registry of engine generations.
+"""Registry of engine generations: every table in this folder.
 
-To add a generation: a table in this folder and its name here.
+To add a generation: a TOML file here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from rules.engines.table import EngineTable, SourceRow, load_engine_table
+from rules.engines.table import EngineTable, SourceRow, load_engine_tables
 
 ENGINES: tuple[EngineTable, ...] = tuple(
-    load_engine_table(name)
-    for name in (
-        *("vllm_v1", "vllm_v0", "sglang", "llamacpp", "tgi", "trtllm", "trtllm_v1_0", "triton"),
-        *("dynamo_frontend", "dynamo_worker"),
-    )
+    sorted(load_engine_tables(), key=lambda table: (table.carries_engines, -len(table.rows)))
 )
-"""A Dynamo worker that passes its engine's families through is read as that engine, so Dynamo is last."""
+"""In the order in which a page is asked: the fuller table first, and what carries another engine's families last."""
 
 PROCESS_START = "process_start_time_seconds"
 """Metric of every Prometheus client about its process, for all engines (not in multiprocess mode)."""

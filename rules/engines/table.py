@@ -1,8 +1,8 @@
 """Tables of the engines: one TOML file per engine generation, read once, and the types of its rows.
 
 A file has the keys of `EngineTable`. `rows` are `SourceRow`s, `include` names files with further rows (of software that
-prints on an engine's page), and `[patterns]` gives label conditions a name. A new engine needs a file in this folder and
-its name in `rules.engines.registry`.
+prints on an engine's page), and `[patterns]` gives label conditions a name. A new engine needs a file in this folder. A
+file with nothing but `rows` is for others to include.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from rules.tables import freeze, read_table
+from rules.tables import freeze, read_tables
 from rules.telemetry.families import BY_NAME, FamilyKind
 
 
@@ -80,6 +80,7 @@ class EngineTable:
     """Table of one engine generation. It equals only itself, because it is looked up for every name of a page.
 
     `signatures` identify a page: one must be present with all `signature_labels` and none of `signature_without`.
+    `carries_engines`: its page passes the families of an engine through, and is then read as that engine's.
     `wrappers`: prefixes that Ray or KServe add to names. `repeats`: labels whose series repeat one number (processes,
     tensor-parallel ranks); the largest counts. `rank_label`: label of data-parallel ranks, "" without. `info`: info
     series whose labels become facts. `fact_gauges` (fact, sample): gauges whose value becomes a fact. `born`: `_created`
@@ -94,6 +95,7 @@ class EngineTable:
     signatures: tuple[str, ...]
     signature_labels: tuple[str, ...] = ()
     signature_without: tuple[str, ...] = ()
+    carries_engines: bool = False
     wrappers: tuple[str, ...] = ()
     rows: tuple[SourceRow, ...]
     repeats: tuple[str, ...] = ("pid",)
@@ -118,18 +120,19 @@ class EngineTable:
         return own or self.not_exposed.get("other", "")
 
 
-def load_engine_table(name: str) -> EngineTable:
-    """Return the table of a file in this folder. Raise ValueError, with the file's name, where it is no table."""
-    try:
-        keys = read_table("rules.engines", name)
-        patterns = keys.pop("patterns", {})
-        rows = keys.pop("rows")
-        for more in keys.pop("include", ()):
-            rows += read_table("rules.engines", more)["rows"]
-        loaded = [row for keys_ in rows for row in _load_rows(keys_, patterns)]
-        return EngineTable(rows=tuple(loaded), **freeze(keys))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"rules/engines/{name}.toml: {error!r}") from error
+def load_engine_tables(package: str = "rules.engines") -> Iterator[EngineTable]:
+    """Yield the tables of a package. Raise ValueError, with the file's name, where one is no table."""
+    tables = read_tables(package)
+    for name, keys in tables.items():
+        if set(keys) == {"rows"}:
+            continue
+        try:
+            patterns = keys.pop("patterns", {})
+            rows = [*keys.pop("rows"), *(row for more in keys.pop("include", ()) for row in tables[more]["rows"])]
+            loaded = [row for keys_ in rows for row in _load_rows(keys_, patterns)]
+            yield EngineTable(rows=tuple(loaded), **freeze(keys))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{package.replace('.', '/')}/{name}.toml: {error!r}") from error
 
 
 def _load_rows(keys: Mapping[str, Any], patterns: Mapping[str, str]) -> Iterator[SourceRow]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rules.catalogue.registry import BY_NAME
-from rules.catalogue.thresholds import BURNS
+from rules.catalogue.registry import BURNS, BY_NAME
 from rules.verdicts.finding import Finding, severity_of
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Status

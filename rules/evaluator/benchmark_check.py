@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rules.catalogue import benchmark
-from rules.catalogue.registry import RULES
+from rules.catalogue.registry import BATCH_WORK, RULES, load_rows
 from rules.causes import explain
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.methods.divergence import judge_tail
@@ -43,10 +42,10 @@ def learning_words(observed_seconds: float) -> str:
     return f"learning, {observed_seconds // MINUTE_SECONDS:.0f} of {LEARNING_SECONDS / MINUTE_SECONDS:.0f} min"
 
 
-ASKED = frozenset(rule.name for rule in benchmark.ROWS) | {"KvEviction"}
+ASKED = frozenset(row.name for row in load_rows("benchmark")) | {"KvEviction"}
 """Rules of the guide's step 13: latency, utilisation, hits, evictions and load against the benchmark."""
 
-CONFIRMING = frozenset({benchmark.BATCH_WORK.name, *(rule.name for rule in RULES if rule.method is judge_tail)})
+CONFIRMING = frozenset({BATCH_WORK.name, *(rule.name for rule in RULES if rule.method is judge_tail)})
 """Rows of which one must give a verdict. Without a compared latency, nothing of the benchmark is confirmed."""
 
 
@@ -106,7 +105,7 @@ def check_benchmark(
             result = evaluate_rule(rule, context, binned, now, period_seconds)
             results.append(explain.add_causes(result, context, binned) if isinstance(result, Verdict) else result)
     if context.plan is not None and context.plan.is_batch:
-        results.append(evaluate_rule(benchmark.BATCH_WORK, context, binned, now, period_seconds))
+        results.append(evaluate_rule(BATCH_WORK, context, binned, now, period_seconds))
     return Step13(
         tier=context.name,
         results=tuple(results),

@@ -84,8 +84,7 @@ def assign_tier(alert: ExternalAlert, fleet: AlertTargets) -> ExternalAlert:
 
 
 _SLOW = frozenset(rule.name for rule in RULES if 0 < rule.stage <= BY_NAME["E2eSloBurn"].stage)
-_FAILS = frozenset({"AvailabilityBurn", "RequestsRefused", "TierDown", "TargetDown", "EngineStalled"})
-_FAILS |= {"TelemetryStale", "GpuXid", "GpuEccErrors", "KvCacheCascade", "LoadBeyondBenchmark"}
+_FAILS = frozenset(rule.name for rule in RULES if rule.explains_failures)
 
 SYMPTOMS = (
     ("latency", "latency|ttft|tpot|intertoken|slow|duration|responsetime|timeout|queue|slo|p99|p95", _SLOW),

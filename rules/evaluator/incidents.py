@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rules.catalogue.registry import BY_NAME
-from rules.catalogue.thresholds import BURNS, SUSPECTED
+from rules.catalogue.registry import BURNS, BY_NAME, SUSPECTED
 from rules.confidence import Certainty
 from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS, alert_severity
 from rules.telemetry.windows import group_by

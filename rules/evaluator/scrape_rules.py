@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rules.catalogue.registry import BY_NAME
-from rules.catalogue.thresholds import ONLINE_ONLY
 from rules.causes import explain
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.cascade import CascadeThresholds
@@ -81,7 +80,7 @@ def evaluate_unknowns(states: Iterable[RuleState], context: TierContext, now: fl
 def ask(context: RuleContext) -> RuleResult:
     """Return the result of the rule's method, or that it is not asked of a batch tier or without windows."""
     plan = context.tier.plan
-    if plan is not None and plan.is_batch and context.rule.name in ONLINE_ONLY:
+    if plan is not None and plan.is_batch and context.rule.online_only:
         return context.unknown(Gap.NOT_IN_PLAN, "not asked: batch tier")
     if context.rule.reads_windows and not context.binned and not context.rule.per_scrape:
         return context.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")

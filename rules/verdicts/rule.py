@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
 
 from rules.thresholds import CatalogueRow
 from rules.verdicts.verdict import RuleResult
@@ -40,15 +42,19 @@ class Scope(StrEnum):
 class Rule(CatalogueRow):
     """Row of the catalogue: what `method` evaluates over the last `window_seconds`, from `minimum_seconds` of data on.
 
-    The default hold is 15 minutes, evaluated from three minutes on. `severity` is the label of its alerts, by default a
-    ticket. `family` and `signal` name what is read from windows and from the curve. `per_request`: each request is
-    observed once. An observation that is made many times a request is not independent, and counts as one. `serving_only`:
-    minutes without a request count for nothing. `needs` is a dotted path below the tier of the plan: without it the result
-    is not_in_plan. `about` names the reading in sentences. `reads_windows`: without any window the result is scrape_failed.
-    `levers` are the actions of each pattern, in place of all of them.
-    `stage` is how far downstream the rule lies: a finding near in time of a rule with a lower one explains it. Rules of one
-    stage do not explain each other. 0 is a note that explains nothing and is not explained.
+    The default hold is 15 minutes, evaluated from three minutes on. `severity` is the label of its alerts, by
+    default a ticket. `family` and `signal` name what is read from windows and from the curve. `per_request`: each
+    request is observed once. An observation that is made many times a request is not independent, and counts as
+    one. `serving_only`: minutes without a request count for nothing. `online_only`: not asked of a batch tier,
+    where nobody waits for a first token and a long queue is wanted (guide 1.4). `explains_failures`: its findings
+    explain failed requests. `needs` is a dotted path below the tier of the plan: without it the result is
+    not_in_plan. `about` names the reading in sentences. `reads_windows`: without any window the result is
+    scrape_failed. `levers` are the actions of each pattern, in place of all of them.
+    `stage` is how far downstream the rule lies: a finding near in time of a rule with a lower one explains it.
+    Rules of one stage do not explain each other. 0 is a note that explains nothing and is not explained.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     method: Method
     stage: int = 0
@@ -61,6 +67,8 @@ class Rule(CatalogueRow):
     family: str = ""
     per_request: bool = True
     serving_only: bool = False
+    online_only: bool = False
+    explains_failures: bool = False
     needs: str = ""
     about: str = ""
     reads_windows: bool = True

@@ -34,7 +34,7 @@ from exporters.metrics import exposition
 from exporters.status.page import render_page
 from exporters.status.records import AgentHealth
 from exporters.status.status_json import status_json
-from rules.catalogue.latency_actions import KEEP_REPLICAS
+from rules.catalogue.registry import ACTIONS
 
 TIER = "cpu-small"
 PLAN = TESTS / "plans" / "cpu-small-short.yaml"
@@ -215,7 +215,7 @@ def test_exit_codes_agree_with_the_words(moment: Moment) -> None:
 
 def test_growing_queue_never_advises_against_replicas(overloaded: Moment) -> None:
     everything = overloaded.words + json.dumps(overloaded.api) + overloaded.overview[1] + json.dumps(overloaded.check)
-    assert KEEP_REPLICAS not in everything
+    assert ACTIONS["keep_replicas"] not in everything
     assert "as planned" not in overloaded.words
     assert "no objective is surely missed" not in overloaded.words
 

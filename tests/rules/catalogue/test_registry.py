@@ -1,7 +1,10 @@
+from typing import Any
+
 import pytest
 from prose import rule_faults
 
-from rules.catalogue.registry import BY_NAME, RULES
+from rules.catalogue import registry
+from rules.catalogue.registry import ACTIONS, BY_NAME, RULES, load_rows
 from rules.evaluator.scrape_rules import evaluate_replica_rules, evaluate_tier_availability
 from rules.methods.bands import judge_excess
 from rules.methods.divergence import MEANS, judge_mean, judge_tail
@@ -108,3 +111,52 @@ def test_no_action_shrinks_cache_against_evictions() -> None:
 @every
 def test_texts_of_rules_are_short(rule: Rule) -> None:
     assert not rule_faults(rule)
+
+
+ROW: dict[str, Any] = {
+    "method": "bands.judge_band",
+    "signal": "kv_utilization",
+    "title": "KV cache under half full",
+    "meaning": "The KV cache is larger\nthan what the traffic needs.",
+    "actions": ["spread", "Serve more requests at once"],
+    "thresholds": {"below": [0.5, "ratio", "the guide"], "minimum_requests": "enough_for_p99"},
+}
+
+
+def load(monkeypatch: pytest.MonkeyPatch, tables: dict[str, Any]) -> tuple[Any, ...]:
+    monkeypatch.setattr(registry, "read_table", lambda package, name: tables)
+    return load_rows("toy")
+
+
+def test_a_row_is_a_whole_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {"like": "KvCacheUnderHalf", "severity": "info", "thresholds": {"below": [0.4, "ratio", "the guide"]}}
+    rule, alike = load(monkeypatch, {"KvCacheUnderHalf": ROW, "KvCacheUnderTwoFifths": other})
+    assert (rule.name, rule.severity, alike.severity) == ("KvCacheUnderHalf", Severity.TICKET, Severity.REPORT)
+    assert rule.meaning == alike.meaning == "The KV cache is larger than what the traffic needs."
+    assert rule.actions == (ACTIONS["spread"], "Serve more requests at once")
+    assert [(r.limit("below", {}), r.limit("minimum_requests", {})) for r in (rule, alike)] == [(0.5, 100), (0.4, 100)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"method": "bands.judge_bands"}, "judge_bands"),
+        ({"method": "band.judge_band"}, "rules.methods.band"),
+        ({"severity": "page"}, "severity"),
+        ({"stages": 3}, "stages"),
+        ({"stage": "first"}, "stage"),
+        ({"like": "NoRule"}, "NoRule"),
+        ({"thresholds": {"below": "enough"}}, "enough"),
+        ({"thresholds": {"below": [0.5, "ratio"]}}, "not enough values"),
+        ({"levers": {"cliff": ["spread"]}}, "cliff"),
+    ],
+)
+def test_wrong_row_names_file_and_word(monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=rf"(?s)rules/catalogue/toy\.toml: KvCacheUnderHalf: .*{words}"):
+        load(monkeypatch, {"KvCacheUnderHalf": ROW | keys})
+
+
+@pytest.mark.parametrize("key", ["title", "signal", "actions", "meaning"])
+def test_rule_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    with pytest.raises(ValueError, match=rf"(?s)toy\.toml: KvCacheUnderHalf: .*{key}"):
+        load(monkeypatch, {"KvCacheUnderHalf": {name: value for name, value in ROW.items() if name != key}})

@@ -7,8 +7,8 @@ import pytest
 
 from rules.engines import table
 from rules.engines.registry import ENGINES
-from rules.engines.table import LabelAggregation, load_engine_table
-from rules.tables import read_table
+from rules.engines.table import LabelAggregation, load_engine_tables
+from rules.tables import read_tables
 
 FOLDER = Path(table.__file__).parent
 TOY: dict[str, Any] = {
@@ -26,14 +26,26 @@ TOY: dict[str, Any] = {
 
 def load(monkeypatch: pytest.MonkeyPatch, **keys: Any) -> table.EngineTable:
     document = TOY | keys
-    monkeypatch.setattr(table, "read_table", lambda package, name: {**document, "rows": [*document["rows"]]})
-    return load_engine_table("toy")
+    more = {"rows": [{"family": "preemptions", "source": "cache_evicted_total"}]}
+    monkeypatch.setattr(table, "read_tables", lambda package: {"toy": {**document}, "toy_cache": more})
+    (engine,) = load_engine_tables()
+    return engine
 
 
 def test_every_file_belongs_to_an_engine() -> None:
-    named = {read_table("rules.engines", path.stem).get("name") for path in FOLDER.glob("*.toml")}
-    assert named == {engine.name for engine in ENGINES} | {None}
-    assert len(list(FOLDER.glob("*.toml"))) == len(ENGINES) + len({"kvbm", "lmcache"})
+    tables = read_tables("rules.engines")
+    named = {(keys.get("name"), keys.get("generation")) for keys in tables.values()}
+    assert named == {(engine.name, engine.generation) for engine in ENGINES} | {(None, None)}
+    assert len(tables) == len(ENGINES) + len({"kvbm", "lmcache"})
+
+
+def test_worker_is_asked_after_its_engine() -> None:
+    names = [engine.name for engine in ENGINES]
+    assert names.index("dynamo") == len(names) - names.count("dynamo")
+
+
+def test_a_table_includes_rows_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(monkeypatch, include=["toy_cache"]).rows[-1].source == "cache_evicted_total"
 
 
 def test_a_condition_may_be_a_named_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +68,7 @@ def test_mean_kv_utilization_brings_maximum(monkeypatch: pytest.MonkeyPatch) -> 
         ({"rows": [{"family": "requests_arrived", "source": "x", "across": "median"}]}, "median"),
         ({"rows": [{"family": "no_family", "source": "x"}]}, "no_family"),
         ({"sinatures": []}, "sinatures"),
+        ({"include": ["no_file"]}, "no_file"),
     ],
 )
 def test_wrong_table_names_file_and_word(monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], words: str) -> None:

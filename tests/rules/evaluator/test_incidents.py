@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.catalogue.registry import BY_NAME, RULES
-from rules.catalogue.thresholds import SUSPECTED
+from rules.catalogue.registry import BY_NAME, RULES, SUSPECTED
 from rules.causes.explain import SUSPECTS
 from rules.confidence import Certainty
 from rules.evaluator.incidents import APART_SECONDS, NEAR_SECONDS, SHARP_SECONDS, group_incidents

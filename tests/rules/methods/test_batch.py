@@ -8,7 +8,7 @@ import pytest
 
 from agent.cli import main
 from exporters.documents.check import check_text
-from rules.catalogue.benchmark import BATCH_WORK
+from rules.catalogue.registry import BATCH_WORK
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import check_benchmark
 from rules.evaluator.tier_rules import evaluate_rule

@@ -11,8 +11,7 @@ import pytest
 from judging_samples import context, each, gauge, minute, seen, verdict
 from prose import explain
 
-from rules.catalogue.latency_actions import ADD_REPLICAS, BEYOND_SLOWED, KEEP_REPLICAS
-from rules.catalogue.registry import BY_NAME
+from rules.catalogue.registry import ACTIONS, BY_NAME
 from rules.confidence import Certainty
 from rules.methods.load import offered_load
 from rules.plan import load_bins
@@ -21,6 +20,9 @@ from rules.telemetry.windows import Window
 from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
 from rules.verdicts.rule import LatencyPattern
 from rules.verdicts.verdict import Status, Verdict
+
+ADD_REPLICAS, KEEP_REPLICAS = ACTIONS["add_replicas"], ACTIONS["keep_replicas"]
+FIND_THE_HOLD = ACTIONS["find_the_hold"]
 
 BEYOND = "LoadBeyondBenchmark"
 EDGES = (0.05, 0.1, 0.15, 0.26, 0.52, 1.0, float("inf"))
@@ -138,7 +140,7 @@ def test_stuck_engine_still_has_arrivals() -> None:
     assert offered_load(replace(jammed, counters={}), replace(capacity, lengths=UNTOLD)) is None
 
 
-@pytest.mark.parametrize(("rps", "first"), [(2.0, BEYOND_SLOWED[0]), (5.9, ADD_REPLICAS)])
+@pytest.mark.parametrize(("rps", "first"), [(2.0, FIND_THE_HOLD), (5.9, ADD_REPLICAS)])
 def test_growing_queues_keep_no_replicas(rps: float, first: str) -> None:
     """12 more arrive each minute than finish, 0.2 a second: 2.2 and 6.1 rps of 6."""
     several = each(9, lambda n: tailed(n, rps, in_system=30.0, waiting=4.0 + 12 * n, change=12.0))
@@ -172,7 +174,7 @@ def test_growing_queue_asks_for_replicas() -> None:
         return lambda n: tailed(n, rps, change=0.7, gauges={"requests_waiting_capacity": gauge(0.3 + n / 3)})
 
     small = verdict(BEYOND, context(), each(9, queue(3.0)))
-    assert small.actions[0] == BEYOND_SLOWED[0]
+    assert small.actions[0] == FIND_THE_HOLD
     assert verdict(BEYOND, context(), each(9, queue(5.995))).actions[0] == ADD_REPLICAS
 
 

@@ -9,7 +9,7 @@ from making import cumulative, snapshot
 from agent.config.files import load_plan
 from agent.replay.replay import replay
 from agent.sources.recording import load
-from rules.catalogue.thresholds import BURNS
+from rules.catalogue.registry import BURNS
 from rules.confidence import Certainty
 from rules.evaluator.alert_severity import alert_severity
 from rules.verdicts.finding import Finding
