@@ -42,6 +42,10 @@ class ConfigError(SizewatchError):
         self.problems = problems
 
 
+class CannotJudgeError(SizewatchError):
+    """No answer for want of data or of engines, though the input is right."""
+
+
 class PathError(SizewatchError):
     """Unusable file or folder."""
 

@@ -16,6 +16,7 @@ from exporters.render.text import copy_fields
 from rules.plan.schema import Point
 from rules.plan.validation import PROBLEMS, problems_of
 from rules.telemetry.contradictions import OF_MEANS, at_once_contradiction, find_contradictions
+from rules.telemetry.wording import probability
 
 FEW_FOR_P99 = 1000
 """Minimum number of requests for a P99 that rests on ten or more of them (PEERS 3.2, item 10)."""
@@ -136,7 +137,7 @@ def _remarks(run: BenchmarkRun, sent: float | None) -> Iterator[str]:
         yield f"completed {run.completed_rps:.4g} of {run.requested_rps:.4g} requested rps; {why}"
     if any(each.p99 is not None for each in (run.ttft, run.tpot, run.itl, run.latency)) and run.requests < FEW_FOR_P99:
         text = f"P99 of {run.requests} requests rests on the slowest few"
-        yield f"{text}: the true P99 is above all of them with a probability of {0.99**run.requests:.0%}"
+        yield f"{text}: the true P99 is above all of them with {probability(0.99**run.requests)}"
     if run.loop == "closed" and run.ttft.p99 is not None and (run.clients or 0) > max(1, START_SHARE * run.requests):
         yield f"closed loop: TTFT P99 is that of the start burst, {run.clients:.4g} of {run.requests} requests"
     if run.itl.p99 is not None and (run.itl.p50 or 0) < CHUNKED * (run.tpot.p50 or 0):

@@ -10,9 +10,20 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import CONFIG, FINE, FORMAT, PATH, duration, flag, option, print_result, tier_option
+from agent.cli.arguments import (
+    CANNOT_JUDGE,
+    CONFIG,
+    FINE,
+    FORMAT,
+    PATH,
+    duration,
+    flag,
+    option,
+    print_result,
+    tier_option,
+)
 from agent.cli.terminal import tell_progress
-from agent.errors import SizewatchError
+from agent.errors import CannotJudgeError, SizewatchError
 from agent.worker.process import ONE_THREAD
 
 DAY_SECONDS = 86_400.0
@@ -39,7 +50,7 @@ def run(options: SimpleNamespace) -> int:
     given = input_from_options(options)
     forecast = forecast_now(options.tier or given.name, given, options.horizon)
     print_result(options, forecast_json(forecast), forecast_text(forecast))
-    return FINE
+    return FINE if forecast.projection.points else CANNOT_JUDGE
 
 
 def parameters_backtest() -> tuple[click.Parameter, ...]:
@@ -67,7 +78,7 @@ def run_backtest(options: SimpleNamespace) -> int:
     from agent.forecasting.results import backtest_report, write_forecasts
     from exporters.documents.forecast import backtest_json, backtest_text
     from forecast.backtest.walk import walk
-    from forecast.backtest.window import CannotTest
+    from forecast.backtest.window import CannotTest, ShortSeriesError
 
     given = input_from_options(options)
     tested = given.requests if options.requests and given.requests is not None else given.series
@@ -80,6 +91,8 @@ def run_backtest(options: SimpleNamespace) -> int:
             factors=given.factors,
             progress=lambda method, done, total: tell_progress(done / total, method),
         )
+    except ShortSeriesError as error:
+        raise CannotJudgeError(f"{given.name}: {error}") from error
     except CannotTest as error:
         raise SizewatchError(f"{given.name}: {error}") from error
     report = backtest_report(given.name, walked, given.notes if tested is given.series else given.notes[:-1])

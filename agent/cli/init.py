@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,13 +19,13 @@ import click
 
 from agent.cli import plan
 from agent.cli import run as run_command
-from agent.cli.arguments import CANNOT_JUDGE, FINE, PATH, flag, option
+from agent.cli.arguments import FINE, PATH, flag, option
 from agent.config.load import load
 from agent.config.peer import Peer
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.doctor.engine_hosts import ENGINE_PORTS, Candidate, find_candidates
 from agent.doctor.engine_pages import find_engine, read_release
-from agent.errors import ConfigError, ScrapeError, ScrapeFailure
+from agent.errors import CannotJudgeError, ConfigError, ScrapeError, ScrapeFailure
 from agent.files import EVERYBODY_READS, write_files
 from agent.http_client.page import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe
@@ -68,7 +67,7 @@ def parameters() -> tuple[click.Parameter, ...]:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Write both files and print what was found. Return 3 without an engine; raise ConfigError for files in the way."""
+    """Write both files and print what was found. Raise CannotJudgeError without an engine, ConfigError for files in the way."""
     config_path, plan_path = options.out / "sizewatch.yaml", options.out / "plan.yaml"
     where = f" -c {shlex.quote(str(config_path))}" if config_path.parent != Path() else ""
     there = [path for path in (config_path, plan_path) if os.path.lexists(path)]
@@ -79,8 +78,7 @@ def run(options: SimpleNamespace) -> int:
         raise ConfigError(tuple(problems))
     engines, refusals = ask_candidates(find_candidates())
     if not engines:
-        _print_nothing(refusals)
-        return CANNOT_JUDGE
+        raise CannotJudgeError(_explain_nothing(refusals))
     # On demand: NVML takes memory.
     from agent.gpu.nvml_reader import list_local_gpus
 
@@ -186,16 +184,14 @@ def plan_text(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ..
     return skeleton(tuple(facts), plan.written_at(), source)
 
 
-def _print_nothing(refusals: tuple[str, ...]) -> None:
+def _explain_nothing(refusals: tuple[str, ...]) -> str:
     ports = ", ".join(map(str, ENGINE_PORTS))
-    lines = (
-        "no engine answers on this machine" + (":" if refusals else f": nothing listens on {ports}."),
-        *(f"  {shorten(refusal, MOST_REFUSAL)}" for refusal in refusals),
-        "Is the engine up? SGLang needs --enable-metrics, llama.cpp --metrics.",
-        "An engine elsewhere: sizewatch plan init http://HOST:PORT/metrics > plan.yaml",
-    )
-    for line in lines:
-        print(f"sizewatch init: {blank_unprintable(line)}", file=sys.stderr)
+    lines = [f"no engine answers on this machine: nothing listens on {ports}."]
+    if refusals:
+        lines = ["no engine answers on this machine:", *(f"  {shorten(text, MOST_REFUSAL)}" for text in refusals)]
+    lines.append("Is the engine up? SGLang needs --enable-metrics, llama.cpp --metrics.")
+    lines.append("An engine elsewhere: sizewatch plan init http://HOST:PORT/metrics > plan.yaml")
+    return "\n".join(map(blank_unprintable, lines))
 
 
 def _print_found(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ...], alertmanager: str) -> None:

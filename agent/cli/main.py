@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from agent.cli.arguments import BAD_INPUT, FINE, HELP_OPTION, NO_RESOURCES, help_of, make_command
+from agent.cli.arguments import BAD_INPUT, CANNOT_JUDGE, FINE, HELP_OPTION, NO_RESOURCES, help_of, make_command
 from agent.cli.terminal import UnwritableOutputError, safe_streams
-from agent.errors import SizewatchError, explain_missing_module
+from agent.errors import CannotJudgeError, SizewatchError, explain_missing_module
 from agent.version import VERSION
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
@@ -147,7 +147,7 @@ def _run(words: list[str]) -> int:
         return BAD_INPUT
     except SizewatchError as error:
         _complain(name, *str(error).splitlines())
-        return BAD_INPUT
+        return CANNOT_JUDGE if isinstance(error, CannotJudgeError) else BAD_INPUT
     except UnwritableOutputError:
         raise
     except KeyboardInterrupt:

@@ -35,7 +35,7 @@ from agent.cli.loading import load_config, open_history, write_calibration
 from agent.config.files import load_plan
 from agent.config.load import build_tier_contexts, select_tier
 from agent.config.peer import Peer
-from agent.errors import ConfigError, ScrapeError
+from agent.errors import CannotJudgeError, ConfigError, ScrapeError
 from agent.history.daily_queries import read_production
 from agent.http_client.errors import place_of
 from agent.reporting.calibration import read_calibration
@@ -174,7 +174,7 @@ def _diff(options: SimpleNamespace) -> int:
 
 
 def _workload(options: SimpleNamespace) -> int:
-    """Print production's workload for a benchmark, and write its files. Exit 3 if production shows no workload."""
+    """Print production's workload for a benchmark, and write its files. Raise CannotJudgeError if it shows none."""
     loaded, now = load_config(options), time.time()
     tier = select_tier(loaded, options.tier)
     with open_history(loaded) as store:
@@ -183,8 +183,7 @@ def _workload(options: SimpleNamespace) -> int:
         seen = read_production(store, build_tier_contexts(loaded)[tier], since, now)
     workload = derive_benchmark(seen, options.requests, options.top)
     if isinstance(workload, str):
-        print(f"sizewatch plan: {workload}", file=sys.stderr)
-        return CANNOT_JUDGE
+        raise CannotJudgeError(workload)
     print(workload_text(tier, seen, workload))
     if options.out:
         model = seen.context.plan.model if seen.context.plan else ""

@@ -6,7 +6,6 @@ It only prints: the user applies a manifest. The forecast libraries are imported
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -28,7 +27,7 @@ from agent.cli.arguments import (
 from agent.cli.forecast import HISTORY
 from agent.cli.loading import load_config, open_history
 from agent.config.load import build_tier_contexts, select_tier
-from agent.errors import ConfigError
+from agent.errors import CannotJudgeError, ConfigError
 from agent.worker.process import ONE_THREAD
 from exporters.autoscaling.manifests import FORMATS, WORKLOADS, ObjectReference, Secret
 from rules.catalogue.registry import margin_of
@@ -74,7 +73,7 @@ def _pair(make: Callable[[str, str], T], what: str) -> Callable[[str], T]:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Print the recommendation or a manifest. Return 3 without one."""
+    """Print the recommendation or a manifest. Return 3 without the first, raise CannotJudgeError without the second."""
     # Same reason as in `agent.cli.forecast`.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.prewarm_result import (
@@ -103,14 +102,11 @@ def run(options: SimpleNamespace) -> int:
             pass
     prewarm = result.prewarm
     if options.format in FORMATS:
-        why, text = prewarm_text(prewarm), ""
-        if prewarm.recommendation is not None:
-            text = manifest(result, options)
-            old = too_old(prewarm, time.time())
-            why = f"{result.tier}: {old}" if old else ""
-        if why:
-            print(f"sizewatch prewarm: no manifest: {why}", file=sys.stderr)
-            return CANNOT_JUDGE
+        if prewarm.recommendation is None:
+            raise CannotJudgeError(f"no manifest: {prewarm_text(prewarm)}")
+        text = manifest(result, options)
+        if old := too_old(prewarm, time.time()):
+            raise CannotJudgeError(f"no manifest: {result.tier}: {old}")
         print(text, end="")
         return FINE
     planned = loaded.plan.tiers.get(result.tier) if loaded and loaded.plan else None

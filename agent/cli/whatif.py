@@ -5,7 +5,6 @@ It reads the daemon's history and changes nothing.
 
 from __future__ import annotations
 
-import sys
 import time
 from types import SimpleNamespace
 
@@ -26,6 +25,7 @@ from agent.cli.arguments import (
 from agent.cli.loading import load_config, open_history
 from agent.config.load import build_tier_contexts, plan_versions, select_tier
 from agent.durations import duration_text
+from agent.errors import CannotJudgeError
 from agent.history.daily_queries import measured_views, read_production
 from exporters.documents.what_if import pools_json, pools_text, whatif_json, whatif_text
 from rules.resize.production_summary import BAD
@@ -58,7 +58,7 @@ def _instances(text: str) -> tuple[int, ...]:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Print the result. The exit code tells whether the SLO would hold."""
+    """Print the result. The exit code tells whether the SLO would hold. Raise CannotJudgeError where nothing can tell it."""
     loaded = load_config(options)
     tier, now = select_tier(loaded, options.tier), time.time()
     with open_history(loaded) as store:
@@ -78,8 +78,7 @@ def run(options: SimpleNamespace) -> int:
             print_result(options, pools_json(pools), pools_text(pools))
             return FINE if max(pool.utilization for pool in pools.pools) <= 1 else FINDING
     if why:
-        print(f"sizewatch whatif: {tier} in the last {duration_text(options.since)}: {why}", file=sys.stderr)
-        return CANNOT_JUDGE
+        raise CannotJudgeError(f"{tier} in the last {duration_text(options.since)}: {why}")
     result, zone = answer_question(seen, options.instances[0], options.rps, findings), loaded.config.forecast.zone
     print_result(options, whatif_json(result, zone, simulated), whatif_text(result, zone))
     if result.asked.kept in BAD:

@@ -14,7 +14,7 @@ import numpy as np
 
 from agent.config.forecast import ForecastConfig
 from agent.config.load import LoadedConfig, build_tier_contexts, find, history_path, load, select_tier
-from agent.errors import ConfigError
+from agent.errors import CannotJudgeError, ConfigError
 from agent.forecasting.csv_series import read_trace, utc_text
 from agent.forecasting.history_input import read_demand
 from agent.forecasting.requests import settled_time
@@ -84,7 +84,7 @@ def _lengths_of(loaded: LoadedConfig, tier: str | None) -> CapacityLengths:
 def input_from_history(
     loaded: LoadedConfig, tier: str, bin_seconds: float | None, now: float | None = None
 ) -> InputSeries:
-    """Return the demand of a tier up to the last whole bin. Raise ConfigError or HistoryError."""
+    """Return the demand of a tier up to the last whole bin. Raise ConfigError or HistoryError, CannotJudgeError without any."""
     keys = loaded.config.forecast
     width = bin_seconds or keys.bin_seconds
     if width % 60:
@@ -98,7 +98,7 @@ def input_from_history(
     known = np.flatnonzero(np.isfinite(minutes[-1].values))
     if not len(known):
         lacks = f"the history holds no {format_duration(width)} of its demand from end to end yet"
-        raise ConfigError((f"{tier}: {lacks}; `sizewatch run` keeps it, or give --history CSV",))
+        raise CannotJudgeError(f"{tier}: {lacks}; `sizewatch run` keeps it, or give --history CSV")
     kinds = [resample(select_bins(series, int(known[0]), int(known[-1]) + 1), width) for series in minutes]
     late = until - kinds[0].end
     notes: tuple[str, ...] = ()

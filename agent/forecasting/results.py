@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from agent.errors import SizewatchError
+from agent.errors import CannotJudgeError, SizewatchError
 from agent.forecasting.input_series import InputSeries
 from agent.forecasting.responses import KEPT_SECONDS, build_forecast
 from exporters.documents.forecast import Backtest, ForecastResult
@@ -29,7 +29,8 @@ COLUMNS = ("origin", "target", "horizon_minutes", "method", "q05", "q50", "q95",
 def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> ForecastResult:
     """Return the forecast of the bins up to `horizon_seconds` after the series, with its record of the last week.
 
-    Raise SizewatchError for bins that do not divide a day, and for a series without observations in the last weeks.
+    Raise SizewatchError for bins that do not divide a day, CannotJudgeError for a series without observations in the last
+    weeks.
     """
     series = last_bins(given.series, KEPT_SECONDS)
     bins = max(1, math.ceil(horizon_seconds / series.bin_seconds - 1e-9))
@@ -40,7 +41,7 @@ def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> Forec
     except CannotTest as error:
         raise SizewatchError(f"{given.name}: {error}") from error
     if not np.isfinite(usual.values).any():
-        raise SizewatchError(f"{given.name}: nothing was seen in the last {KEPT_SECONDS / DAY_SECONDS:.0f} days")
+        raise CannotJudgeError(f"{given.name}: nothing was seen in the last {KEPT_SECONDS / DAY_SECONDS:.0f} days")
     forecaster = Forecaster(usual, ahead_seconds=horizon_seconds, sundays=given.sundays)
     path = forecaster.path(bins)
     ahead = factors[len(series) :]

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from exporters.render.text import format_rfc3339
-from rules.plan.curve import CERTAIN_REQUESTS, Curve, interpolate
+from rules.plan.curve import CERTAIN_REQUESTS, interpolate
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS
 from rules.telemetry.histograms import Histogram, mean
@@ -250,27 +250,18 @@ def _predict(context: TierContext, binned: BinnedWindow, metric: str) -> float |
     curve, rps = context.curve, binned.rps
     if curve is None or rps is None or binned.bin is None:
         return "the load is not known"
-    if metric == TIME:
-        return _predict_time(curve, binned.bin, rps)
     expected = curve.expectation(binned.bin, metric, rps, binned.in_system)
+    if metric == TIME:
+        # Concurrency that was estimated by medians is no mean.
+        if not (curve.concurrency_given or curve.is_littles_law):
+            return "the curve has no concurrency"
+        expected = curve.expect_time(binned.bin, rps)
     if expected is not None and expected.value > 0:
         return expected.value
     planned: float | None = None
     if metric in LENGTHS and context.plan is not None:
         planned = context.plan.value_at(f"workload.{LENGTHS[metric]}.mean")
     return planned or "the curve does not have it at this load"
-
-
-def _predict_time(curve: Curve, bin: int, rps: float) -> float | str:
-    """Return the mean seconds in the system at this rps: concurrency / rps at both points of the bin (Little's law)."""
-    if curve.concurrencies is None or not (curve.concurrency_given or curve.is_littles_law):
-        # Concurrency that was estimated by medians is no mean.
-        return "the curve has no concurrency"
-    places = (max(bin - 1, 0), bin)
-    before, after = (curve.concurrencies[place] / curve.points[place].completed_rps for place in places)
-    low, high = (curve.points[place].completed_rps for place in places)
-    share = (rps - low) / (high - low) if high > low else 1.0
-    return interpolate(before, after, min(max(share, 0.0), 1.0), log=True)
 
 
 def _measure(context: TierContext, binned: BinnedWindow, metric: str) -> SignalValue:

@@ -2,40 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+
 from exporters.documents.calibration import UNITS, Calibration, CalibrationFile, Factor, average
-from exporters.render.text import format_duration, format_reading, text_table
+from exporters.render.terminal import terminal_text, text_grid
+from exporters.render.text import format_duration, format_reading
 from rules.telemetry.signals import Reading
+from rules.telemetry.wording import number
+
+MOST_ROWS = 24
+"""Most rows of single load bins: with the rest of a tier they fit on one screen."""
+
+LATENCIES = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", "in system")
+WORDS = dict(zip(UNITS, (*LATENCIES, "GPU", "KV cache", "prefix hits", "prompts", "outputs"), strict=True))
+"""Words of each metric in the table."""
 
 
 def calibration_text(made: CalibrationFile) -> str:
     """Return the file for a terminal."""
-    lines: list[str] = []
+    parts: list[RenderableType] = []
     for row in made.calibrations:
         what = " ".join(part for part in (row.engine, row.engine_release, row.precision) if part)
         span = format_duration(row.observed_replica_seconds)
-        lines += [
+        parts += [
             f"{row.tier}: {row.model} on {row.gpus_per_replica} x {row.gpu_product}, {what}",
             f"  {row.requests:,.0f} requests in {span} of replicas, {row.begin} to {row.end}",
         ]
         if row.capacity is not None:
             capacity = row.capacity
             measured = Reading(value=capacity.measured, low=capacity.low, high=capacity.high, n=row.requests)
-            text = format_reading(measured, "rps")
-            lines.append(f"  capacity of a replica: planned {capacity.planned:.3g} rps, now {text} ({capacity.source})")
-        cells = []
-        for metric in filter(row.factors.__contains__, UNITS):
-            measures = [measure for load in row.bins for measure in load.measures if measure.metric == metric]
-            each = " ".join(factor_text(measure.factor).partition(" ")[0] for measure in measures)
-            cells.append((f"  {metric}", factor_text(row.factors[metric]), each))
-        loads = ", ".join(f"{load.requests_per_second:.3g}" for load in row.bins if load.measures)
-        lines += text_table(("  measured / predicted", "all loads (95 %)", f"at {loads} rps a replica"), cells, words=3)
-        missing = {
-            (metric, why) for load in row.bins for metric, why in load.missing.items() if metric not in row.factors
-        }
-        lines += [f"  not compared: {metric}: {why}" for metric, why in sorted(missing)]
-        lines.append("")
-    lines += [f"{tier}: not calibrated: {why}" for tier, why in made.not_calibrated.items()]
-    return "\n".join(lines).rstrip()
+            text = format_reading(measured, "per_second")
+            parts.append(f"  capacity of a replica: planned {capacity.planned:.3g} rps, now {text} ({capacity.source})")
+        parts += _factor_parts(row)
+        missing = set()
+        for load in row.bins:
+            missing |= {(metric, why) for metric, why in load.missing.items() if metric not in row.factors}
+        parts += [*(f"  not compared: {WORDS[metric]}: {why}" for metric, why in sorted(missing)), ""]
+    parts += [f"{tier}: not calibrated: {why}" for tier, why in made.not_calibrated.items()]
+    return terminal_text(*parts).rstrip()
+
+
+def _factor_parts(made: Calibration) -> Iterator[RenderableType]:
+    """Yield the factors over all loads and at each, at the fullest loads if all of them are too many for a screen."""
+    rows, name = [], "all loads"
+    for metric, factor in made.factors.items():
+        rows.append((name, WORDS[metric], "", "", factor_text(factor), ""))
+        name = ""
+    compared = [load for load in made.bins if load.measures]
+    fullest = sorted(compared, key=lambda load: load.requests, reverse=True)[: max(1, MOST_ROWS // len(rows))]
+    for load in (load for load in compared if load in fullest):
+        name = f"{load.bin}: {load.requests_per_second:.3g} rps"
+        for measure in load.measures:
+            unit = UNITS[measure.metric]
+            measured = Reading(value=measure.measured, low=measure.low, high=measure.high, n=measure.n)
+            cells = (number(measure.predicted, unit), format_reading(measured, unit), factor_text(measure.factor))
+            rows.append((name, WORDS[measure.metric], *cells, f"{measure.n:,.0f}"))
+            name = ""
+    yield text_grid(rows, ("bin: load", "metric", "predicted", "measured (95 %)", "measured / predicted", "n"), words=2)
+    rest = [f"{load.requests_per_second:.3g} rps" for load in compared if load not in fullest]
+    if rest:
+        yield f"  in the file only: {', '.join(rest)}"
 
 
 def factor_text(factor: Factor) -> str:

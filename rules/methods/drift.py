@@ -28,8 +28,7 @@ from rules.methods.evidence import (
     sum_counters_beside,
 )
 from rules.plan.capacity import benchmarked_mean
-from rules.plan.curve import interpolate
-from rules.plan.load_bins import BinnedWindow, LoadBin
+from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import Point
 from rules.telemetry import histograms
 from rules.telemetry.arrivals import count_arrivals
@@ -348,12 +347,17 @@ def _measure_time(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
         finished = load.counter("requests_finished")
         if load.in_system is None or finished <= 0 or load.rps <= 0:
             continue
-        middle, most = _read_benchmark(of, bin, load)
+        benchmark = of.curve.expect_time(bin, load.rps)
+        if benchmark is None:
+            continue
+        most = benchmark.high
+        if not of.curve.concurrency_given:
+            points = of.curve.points[max(bin - 1, 0) : bin + 1]
+            most = max(most, *(_bound_time(of.context, point) for point in points))
         requests, seen = requests + finished, seen + finished * load.in_system / load.rps
-        expected, ceiling = expected + finished * middle, ceiling + finished * most
-        points = of.curve.points[max(bin - 1, 0) : bin + 1]
-        enough = min(point.requests or 0 for point in points) >= of.context.limit("supported_requests")
-        supported += finished if enough else 0.0
+        expected, ceiling = expected + finished * benchmark.value, ceiling + finished * most
+        if benchmark.requests >= of.context.limit("supported_requests"):
+            supported += finished
     if requests <= 0:
         return None
     context, factor = of.context, of.context.limit("factor")
@@ -371,19 +375,6 @@ def _measure_time(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
 
     exceeds, surely_exceeds = seen > factor * expected, seen > factor * ceiling
     return Divergence(requests, exceeds, exceeds, surely_exceeds, supported >= requests / 2 and surely_exceeds, report)
-
-
-def _read_benchmark(of: BenchmarkComparison, bin: int, load: LoadBin) -> tuple[float, float]:
-    """Return the seconds in the system at this load, and the highest that the two points of the bin leave open."""
-    places = (max(bin - 1, 0), bin)
-    low, high = (of.curve.points[place] for place in places)
-    before, after = ((of.curve.concurrencies or ())[place] / of.curve.points[place].completed_rps for place in places)
-    width = high.completed_rps - low.completed_rps
-    share = (load.rps - low.completed_rps) / width if width > 0 else 1.0
-    middle = interpolate(before, after, min(max(share, 0.0), 1.0), log=True)
-    if of.curve.concurrency_given:
-        return middle, max(before, after)
-    return middle, max(before, after, *(_bound_time(of.context, point) for point in (low, high)))
 
 
 def _bound_time(context: RuleContext, point: Point) -> float:

@@ -19,6 +19,7 @@ from rules.plan.curve import LIMITED, Curve, OperatingPoint, by_littles_law, ope
 from rules.plan.schema import Point, TierPlan
 from rules.problems import find_close_name
 from rules.telemetry.contradictions import find_contradictions
+from rules.telemetry.wording import probability
 from rules.thresholds import CatalogueRow
 
 FEW_FOR_A_P99 = 100
@@ -188,7 +189,7 @@ def _untold_p99(context: Case) -> Found:
     requests = min((point.requests for point in around if point.requests is not None), default=FEW_FOR_A_P99)
     if requests < FEW_FOR_A_P99:
         text = f"the capacity rests on a load of {requests} requests, whose P99 is the slowest of them"
-        missed = f"the true P99 is above it with a probability of {0.99**requests:.0%}, and nothing bounds it"
+        missed = f"the true P99 is above it with {probability(0.99**requests)}, and nothing bounds it"
         yield "curve.points", "mistake", f"{text}; {missed}. Measure 300 requests or more at each load"
 
 

@@ -48,6 +48,11 @@ def format_count(count: float, noun: str, plural: str = "") -> str:
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
+def probability(value: float) -> str:
+    """Return a probability in words: "a probability of 5%", "a probability below 1%"."""
+    return f"a probability of {value:.0%}" if value >= 0.01 else "a probability below 1%"
+
+
 def quantity(value: SignalValue, unit: str) -> str:
     """Return a reading in words: its bounds if they differ, "above x" if it is open, or the gap's name. An estimate
     without bounds is "about x"."""

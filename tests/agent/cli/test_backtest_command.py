@@ -139,10 +139,6 @@ def test_bad_row_is_refused_with_its_line(
         (["backtest", "--history", "nowhere.csv"], "No such file or directory"),
         (["backtest", "--history", "two.csv"], "has 2 rows"),
         (["forecast", "--history", "two.csv"], "has 2 rows"),
-        (
-            ["backtest", "--history", "short.csv"],
-            "needs 18 days (4 to learn from), has 6.0: test at most 2",
-        ),
         (["backtest", "--history", "short.csv", "--test-days", "0"], "0 days cannot be tested"),
         (["backtest", "--history", "short.csv", "--bin", "7h"], "do not divide a day"),
         (["forecast", "--history", "short.csv", "--bin", "7h"], "do not divide a day"),
@@ -191,13 +187,15 @@ def test_little_history_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main.main(["backtest", "--history", str(trace), "--emit", str(emitted)]) == 0
     assert "little history (24 hours)" in capsys.readouterr().out
     assert "nan" not in emitted.read_text(), "what was not said is no row"
-    assert main.main(["backtest", "--history", str(trace), "--horizons", "24h"]) == 2
+    assert main.main(["backtest", "--history", str(trace), "--horizons", "24h"]) == 3
     assert "has 24 hours; horizons of 6 hours and more need 5 days" in capsys.readouterr().err
+    assert main.main(["backtest", "--history", str(written(tmp_path / "short.csv", week(6)))]) == 3
+    assert "needs 18 days (4 to learn from), has 6.0: test at most 2" in capsys.readouterr().err
 
 
 def test_first_hour_has_no_forecast_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = written(tmp_path / "young.csv", Series(start=week(1).start, bin_seconds=300.0, values=week(1).values[:12]))
-    assert main.main(["forecast", "--history", str(trace)]) == 0
+    assert main.main(["forecast", "--history", str(trace)]) == 3
     assert "nothing is expected: no forecast yet" in capsys.readouterr().out
 
 
@@ -247,18 +245,19 @@ def test_old_history_is_said_to_be_old(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "code", "told"),
     [
-        (["--tier", "nobody"], "there is no tier nobody; there are cpu-small"),
-        (["--bin", "90s"], "demand is kept by the minute"),
-        ([], "the history holds no 5 min of its demand from end to end yet"),
+        (["forecast", "--tier", "nobody"], 2, "there is no tier nobody; there are cpu-small"),
+        (["forecast", "--bin", "90s"], 2, "demand is kept by the minute"),
+        (["forecast"], 3, "the history holds no 5 min of its demand from end to end yet"),
+        (["backtest"], 3, "the history holds no 5 min of its demand from end to end yet"),
     ],
 )
 def test_history_that_cannot_answer_is_refused(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     booked(tmp_path, 0, until=time.time())
-    assert main.main(["forecast", "-c", str(configured(tmp_path)), *words]) == 2
+    assert main.main([*words, "-c", str(configured(tmp_path))]) == code
     assert told in capsys.readouterr().err
 
 

@@ -171,9 +171,24 @@ def test_lengths_and_missing_metrics_are_told() -> None:
     made = calibrated(1.0, 300, prompt_tokens=1800.0)
     assert made.factors["prompt_tokens_mean"].value == pytest.approx(1.8)
     assert made.bins[0].missing["gpu_utilization"] == "the curve does not say which kind of utilisation it has"
-    text = calibration_text(file_of(made))
-    assert "prompt_tokens_mean" in text
-    assert "not compared: gpu_utilization" in text
+    lines = [" ".join(line.split()) for line in calibration_text(file_of(made)).splitlines()]
+    assert "prompts 1.8x (1.8 to 1.8)" in lines
+    assert "prompts 1,000 tokens 1,800 tokens 1.8x (1.8 to 1.8) 300" in lines
+    assert "not compared: GPU: the curve does not say which kind of utilisation it has" in lines
+
+
+def test_text_of_a_tier_fits_a_screen() -> None:
+    """Each load has its measures with bounds. Of a long curve the fullest loads stand in the text."""
+    made = calibrated(1.0, 300)
+    lines = [" ".join(line.split()) for line in calibration_text(file_of(made)).splitlines()]
+    assert "0: 1 rps TTFT P50 120 ms 128 ms (100 to 250 ms) 1.07x (0.833 to 2.08) 300" in lines
+    bins = [
+        replace(made.bins[0], bin=place, requests_per_second=place + 1, requests=300.0 + place) for place in range(9)
+    ]
+    text = calibration_text(file_of(replace(made, bins=(*bins, replace(bins[0], bin=9, measures=())))))
+    assert len(text.splitlines()) < 50
+    assert "in the file only: 1 rps, 2 rps, 3 rps, 4 rps, 5 rps, 6 rps\n" in text
+    assert "8: 9 rps" in text
 
 
 def test_open_bucket_leaves_the_factor_open() -> None:

@@ -232,8 +232,20 @@ def test_saturated_bin_places_by_system_requests() -> None:
     assert placed.value == pytest.approx(math.sqrt(0.2 * 1.0))
 
 
+@pytest.mark.parametrize(
+    ("bin", "rps", "seconds"), [(0, 10, 16 / 60), (1, 60, 16 / 60), (1, 80, math.sqrt(16 / 60 * 0.64)), (1, 100, 0.64)]
+)
+def test_time_follows_from_littles_law(bin: int, rps: float, seconds: float) -> None:
+    expected = SATURATED.expect_time(bin, rps)
+    assert expected.value == pytest.approx(seconds)
+    assert (expected.low, expected.high) == (16 / 60, 0.64 if bin else 16 / 60)
+    assert expected.requests == (800 if bin else 900)
+
+
 def test_what_was_not_measured_is_not_expected() -> None:
     assert CLOSED.expectation(2, "gpu_utilization", 3) is None
+    without = {"completed_rps": 60, "requests": 900, "ttft_p99_seconds": 0.1}
+    assert curve_with(without).expect_time(0, 60) is None
 
 
 def test_curve_value_and_thinnest_evidence() -> None:
