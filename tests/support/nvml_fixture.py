@@ -191,3 +191,11 @@ def read_machine(nvml: StandIn) -> Iterator[Machine]:
     made = Machine(nvml)
     yield made
     made.reader.close()
+
+
+@pytest.fixture(name="watched")
+def read_one_gpu(machine: Machine) -> Machine:
+    """The same machine after the first turn over one H100."""
+    machine.standin.add_gpu()
+    machine.only()
+    return machine

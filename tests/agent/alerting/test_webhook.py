@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import socket
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -11,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import ask, configuration, further, health, metric, running, write
+import web_clients
+from daemon_runs import ask as ask_daemon
+from daemon_runs import configuration, further, health, metric, running, write
 from engine_server import engines
-from status_samples import agent_status
 from waiting import CEILING_SECONDS, wait_for
+from web_clients import ask, raw
 
 from agent.alerting import webhook
 from agent.alerting.webhook import WEBHOOK_BYTES, WebhookReceiver, read
-from agent.config.web import Web
 from agent.daemon.daemon import Daemon
-from agent.errors import ConfigError
 from agent.history.store import HistoryStore
-from agent.http_server.credentials import Authenticator, read_tokens
+from agent.http_server.credentials import Authenticator
 from agent.http_server.pages import WEBHOOK
 from agent.http_server.server import WebServer
 from exporters.alertmanager.payload import timestamp
@@ -168,16 +167,11 @@ def test_waiting_alerts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def serving() -> Iterator[tuple[WebServer, WebhookReceiver]]:
-    status = agent_status()
-    server = WebServer(Web.model_construct(listen="127.0.0.1:0"), lambda: status, lambda: None)
+def serving(**keys: str) -> Iterator[tuple[WebServer, WebhookReceiver]]:
     receiver = WebhookReceiver(Authenticator((TOKEN,)))
-    server.pages.receiver = receiver.receive
-    server.start()
-    try:
+    with web_clients.serving(**keys) as server:
+        server.pages.receiver = receiver.receive
         yield server, receiver
-    finally:
-        server.stop()
 
 
 def post(port: int, data: bytes, token: str | None = TOKEN, path: str = WEBHOOK, **headers: str) -> tuple[int, str]:
@@ -187,12 +181,6 @@ def post(port: int, data: bytes, token: str | None = TOKEN, path: str = WEBHOOK,
         connection.request("POST", path, data, {"Content-Type": JSON, **login, **headers})
         result = connection.getresponse()
         return result.status, result.read().decode()
-
-
-def raw(port: int, data: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=CEILING_SECONDS) as sock:
-        sock.sendall(data)
-        return b"".join(iter(lambda: sock.recv(65536), b""))
 
 
 def test_message_waits_for_next_cycle() -> None:
@@ -210,10 +198,12 @@ def test_everything_else_is_refused_and_changes_nothing() -> None:
         assert post(port, b"{}")[0] == 400
         head = b"POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"
         begin = head % (WEBHOOK.encode(), TOKEN.encode())
-        assert raw(port, begin + b"Content-Length: %d\r\n\r\n" % (10 * 2**20)).startswith(b"HTTP/1.1 413")
-        assert raw(port, begin + b"\r\n").startswith(b"HTTP/1.1 411")
-        assert raw(port, begin + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n").startswith(b"HTTP/1.1 411")
-        assert raw(port, begin.replace(b"POST", b"GET", 1) + b"\r\n").startswith(b"HTTP/1.1 405")
+        assert raw(server, begin + b"Content-Length: %d\r\n\r\n" % (10 * 2**20)).startswith(b"HTTP/1.1 413")
+        assert raw(server, begin + b"\r\n").startswith(b"HTTP/1.1 411")
+        assert raw(server, begin + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n").startswith(
+            b"HTTP/1.1 411"
+        )
+        assert raw(server, begin.replace(b"POST", b"GET", 1) + b"\r\n").startswith(b"HTTP/1.1 405")
         assert receiver.waiting() == ()
         assert receiver.health().taken == 0
         assert receiver.health().refused == {"credentials": 3, "payload": 1, "length": 3}
@@ -221,43 +211,23 @@ def test_everything_else_is_refused_and_changes_nothing() -> None:
 
 def test_a_refusal_says_what_it_wants() -> None:
     with serving() as (server, _):
-        result = raw(server.port, b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % WEBHOOK.encode())
+        result = raw(server, b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % WEBHOOK.encode())
         assert b'www-authenticate: Bearer realm="sizewatch"' in result
         assert TOKEN.encode() not in result
 
 
 def test_webhook_and_page_tokens_are_separate(tmp_path: Path) -> None:
     (tmp_path / "readers").write_text("a-token-of-the-readers")
-    status = agent_status()
-    server = WebServer(
-        Web.model_construct(listen="127.0.0.1:0", bearer_token_file=str(tmp_path / "readers")),
-        lambda: status,
-        lambda: None,
-    )
-    server.pages.receiver = WebhookReceiver(Authenticator((TOKEN,))).receive
-    server.start()
-    try:
+    with serving(bearer_token_file=str(tmp_path / "readers")) as (server, _):
         assert post(server.port, body())[0] == 200
         assert post(server.port, body(), token="a-token-of-the-readers")[0] == 401
-        page = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n" % TOKEN.encode()
-        assert raw(server.port, page).startswith(b"HTTP/1.1 401")
-    finally:
-        server.stop()
+        assert ask(server, "/metrics", Authorization=f"Bearer {TOKEN}")[0] == 401
 
 
 def test_without_a_receiver_there_is_no_webhook() -> None:
     with serving() as (server, _):
         server.pages.receiver = None
         assert post(server.port, body())[0] == 404
-
-
-def test_token_files_are_checked(tmp_path: Path) -> None:
-    key = "alerting.receiver.bearer_token_file"
-    with pytest.raises(ConfigError, match=f"{key}: .*missing cannot be read"):
-        read_tokens(key, str(tmp_path / "missing"))
-    (tmp_path / "token").write_text("short\n")
-    with pytest.raises(ConfigError, match=f"{key}: .*token must hold tokens of at least 16"):
-        read_tokens(key, str(tmp_path / "token"))
 
 
 @contextmanager
@@ -273,7 +243,7 @@ def port_of(daemon: Daemon) -> int:
 
 
 def foreign(daemon: Daemon) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(ask(daemon, "api/status"))["foreign_alerts"]
+    found: list[dict[str, Any]] = json.loads(ask_daemon(daemon, "api/status"))["foreign_alerts"]
     return found
 
 

@@ -9,7 +9,6 @@ import pytest
 from gpu_pages import MADE
 from gpu_samples import T, by_uuid, readout
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
-from waiting import wait_for
 
 from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
@@ -341,36 +340,3 @@ def test_nvml_windows_carry_their_own_seconds(nvml: StandIn) -> None:
     assert (window.expected_seconds, window.covered_seconds) == (0.0, 0.0)
     gpus.close()
     assert nvml.opened() == 0
-
-
-def test_lost_gpu_leaves_the_others(nvml: StandIn) -> None:
-    lost, whole = nvml.add_gpu(), nvml.add_gpu()
-    now = [0.0]
-    gpus = GpuCollector(NvmlReader(clock=lambda: now[0]))
-    gpus.read_gpus(T)
-    nvml.set({"0.gone": 1})
-    for n in range(1, 10):
-        now[0] = 15.0 * n
-        turn = gpus.read_gpus(T + now[0])
-        assert (lost in turn.windows, whole in turn.windows) == (False, True)
-        assert turn.problems
-    owned = GpuAssignment(gpus=(lost, whole))
-    assert gpus.trouble(("t", "r"), owned, T + now[0]) == f"GPU {lost} has not been read for 135 s"
-    nvml.set({"0.gone": None})
-    now[0] += 15
-    assert lost in gpus.read_gpus(T + now[0]).windows
-    assert gpus.trouble(("t", "r"), owned, T + now[0]) == ""
-    gpus.close()
-
-
-def test_hanging_driver_costs_its_deadline_once(nvml: StandIn) -> None:
-    nvml.add_gpu()
-    gpus = GpuCollector(NvmlReader(deadline_seconds=0.1))
-    gpus.read_gpus(T)
-    nvml.set({"hang.nvmlDeviceGetTemperatureV": 1, "hang.nvmlDeviceGetMemoryInfo_v2": 1})
-    problems = [gpus.read_gpus(T + 15 * n).problems for n in range(1, 5)]
-    assert all("not answer" in p[0] or "not answered" in p[0] for p in problems)
-    nvml.set({"hang.nvmlDeviceGetTemperatureV": None, "hang.nvmlDeviceGetMemoryInfo_v2": None})
-    assert wait_for(lambda: not gpus.read_gpus(T + 100).problems)
-    assert wait_for(lambda: not gpus.read_gpus(T + 200).problems)
-    gpus.close()

@@ -1,7 +1,7 @@
 """Activity without DCGM: GPM through the real binding, against stand-in GPUs."""
 
 import pytest
-from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
+from nvml_fixture import nvml_library, nvml_state, read_machine, read_one_gpu  # noqa: F401 (fixtures)
 
 from rules.telemetry.gpu_limits import Impossible
 
@@ -51,15 +51,13 @@ def test_two_samples_are_lent_for_a_gpu(machine):
     assert machine.standin.lent() == 0
 
 
-def test_turn_too_soon_keeps_the_older_sample(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    pass_time(machine, 15.0, 50, 50, 50, 50)
-    machine.standin.calls()
-    assert activity(pass_time(machine, 0.05, 100, 100, 100, 100)) == pytest.approx((0.5,) * 4)
-    assert "nvmlGpmSampleGet" not in machine.standin.calls()
+def test_turn_too_soon_keeps_the_older_sample(watched):
+    pass_time(watched, 15.0, 50, 50, 50, 50)
+    watched.standin.calls()
+    assert activity(pass_time(watched, 0.05, 100, 100, 100, 100)) == pytest.approx((0.5,) * 4)
+    assert "nvmlGpmSampleGet" not in watched.standin.calls()
     # 0.05 s at 100 % and 9.95 s at 0 %
-    assert activity(pass_time(machine, 9.95, 0, 0, 0, 0)) == pytest.approx((0.005,) * 4)
+    assert activity(pass_time(watched, 9.95, 0, 0, 0, 0)) == pytest.approx((0.005,) * 4)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +89,8 @@ def test_support_of_a_new_driver_is_seen(machine):
 @pytest.mark.parametrize(
     ("code", "words"), [(NOT_SUPPORTED, "not supported"), (2, "Invalid Argument"), (21, "error of the stand-in")]
 )
-def test_missing_metric_leaves_the_others(machine, code, words):
-    machine.standin.add_gpu()
-    machine.only()
-    gpu = pass_time(machine, 15.0, 90, 80, 40, 20, **{"0.gpm.5.return": code})
+def test_missing_metric_leaves_the_others(watched, code, words):
+    gpu = pass_time(watched, 15.0, 90, 80, 40, 20, **{"0.gpm.5.return": code})
     assert activity(gpu) == pytest.approx((0.9, 0.8, None, 0.2))
     assert gpu.gaps["tensor_active"] == f"{words} by{OF}"
 
@@ -107,33 +103,27 @@ def test_metric_of_lost_gpu_costs_the_turn(machine):
     assert "GPU is lost" in machine.problems[0]
 
 
-def test_value_without_a_number_is_a_gap(machine):
+def test_value_without_a_number_is_a_gap(watched):
     """Two samples between which the GPU's own clock stood still divide nothing by nothing."""
-    machine.standin.add_gpu()
-    machine.only()
-    gpu = machine.only()
+    gpu = watched.only()
     assert activity(gpu) == (None, None, None, None)
     assert gpu.gaps["dram_active"] in {f"{sign}nan % active was given by{OF}" for sign in ("", "-")}
 
 
-def test_slightly_above_100_percent_is_rounding(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    gpu = pass_time(machine, 10.0, 100.5, 102, 40, -1)
+def test_slightly_above_100_percent_is_rounding(watched):
+    gpu = pass_time(watched, 10.0, 100.5, 102, 40, -1)
     assert activity(gpu) == pytest.approx((1.0, None, 0.4, None))
     assert gpu.gaps["gpu_sm_active"] == "102 % active was given by" + OF
     assert isinstance(gpu.gaps["gpu_sm_active"], Impossible)
 
 
-def test_returned_gpu_starts_its_samples_again(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"0.gone": 1})
-    assert machine.turn() == ()
-    machine.standin.set({"0.gone": None})
-    assert begins(pass_time(machine, 15.0, 90, 90, 90, 90))
-    assert activity(pass_time(machine, 15.0, 20, 20, 20, 20)) == pytest.approx((0.2,) * 4)
-    assert machine.standin.lent() == 3
+def test_returned_gpu_starts_its_samples_again(watched):
+    watched.standin.set({"0.gone": 1})
+    assert watched.turn() == ()
+    watched.standin.set({"0.gone": None})
+    assert begins(pass_time(watched, 15.0, 90, 90, 90, 90))
+    assert activity(pass_time(watched, 15.0, 20, 20, 20, 20)) == pytest.approx((0.2,) * 4)
+    assert watched.standin.lent() == 3
 
 
 def test_refused_gpm_costs_no_other_value(machine):
@@ -145,9 +135,7 @@ def test_refused_gpm_costs_no_other_value(machine):
     assert gpu.gauges["gpu_temperature_celsius"] == 61.0
 
 
-def test_memory_is_asked_before_gpm(machine):
+def test_memory_is_asked_before_gpm(watched):
     """Some drivers refuse an instance's memory for a while after GPM was asked."""
-    machine.standin.add_gpu()
-    machine.only()
-    calls = machine.standin.calls()
+    calls = watched.standin.calls()
     assert calls.index("nvmlDeviceGetMemoryInfo_v2") < calls.index("nvmlGpmQueryDeviceSupport")

@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
+from nvml_fixture import nvml_library, nvml_state, read_machine, read_one_gpu  # noqa: F401 (fixtures)
 
 from agent.gpu.nvml_faults import MOST_EVENTS
 
@@ -17,21 +17,14 @@ def faults(gpu):
     return gpu.counters.get("gpu_fault_events"), parts
 
 
-def test_fault_count_starts_at_zero(machine):
-    machine.standin.add_gpu()
-    assert faults(machine.only()) == (0, {})
-
-
-def test_each_fault_is_counted_once(machine, caplog):
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"events": "1:0:79:-,2:0:79:-,3:0:31:-"})
+def test_each_fault_is_counted_once(watched, caplog):
+    watched.standin.set({"events": "1:0:79:-,2:0:79:-,3:0:31:-"})
     with caplog.at_level(logging.WARNING):
-        assert faults(machine.only()) == (3, {"xid-31": 1, "xid-79": 2})
+        assert faults(watched.only()) == (3, {"xid-31": 1, "xid-79": 2})
     assert "the driver reported XID 79 (2 x)" in caplog.text
-    assert faults(machine.only()) == (3, {"xid-31": 1, "xid-79": 2})
-    machine.standin.set({"events": "1:0:79:-,2:0:79:-,3:0:31:-,4:0:79:-"})
-    assert faults(machine.only()) == (4, {"xid-31": 1, "xid-79": 3})
+    assert faults(watched.only()) == (3, {"xid-31": 1, "xid-79": 2})
+    watched.standin.set({"events": "1:0:79:-,2:0:79:-,3:0:31:-,4:0:79:-"})
+    assert faults(watched.only()) == (4, {"xid-31": 1, "xid-79": 3})
 
 
 def test_fault_belongs_to_its_gpu(machine):
@@ -43,12 +36,10 @@ def test_fault_belongs_to_its_gpu(machine):
     assert (faults(first), faults(second)) == ((0, {}), (1, {"xid-63": 1}))
 
 
-def test_storm_of_faults_loses_none(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"events": ",".join(f"{number}:0:13:-" for number in range(1, MOST_EVENTS + 51))})
-    assert faults(machine.only())[0] == MOST_EVENTS
-    assert faults(machine.only())[0] == MOST_EVENTS + 50
+def test_storm_of_faults_loses_none(watched):
+    watched.standin.set({"events": ",".join(f"{number}:0:13:-" for number in range(1, MOST_EVENTS + 51))})
+    assert faults(watched.only())[0] == MOST_EVENTS
+    assert faults(watched.only())[0] == MOST_EVENTS + 50
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
@@ -77,26 +68,22 @@ def test_silent_gpu_does_not_hide_others(machine):
     assert "nvmlDeviceRegisterEvents" not in machine.standin.calls()
 
 
-def test_failed_waiting_registers_gpus_again(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"error.nvmlEventSetWait_v2": GPU_IS_LOST})
-    (gpu,) = machine.turn()
+def test_failed_waiting_registers_gpus_again(watched):
+    watched.standin.set({"error.nvmlEventSetWait_v2": GPU_IS_LOST})
+    (gpu,) = watched.turn()
     assert faults(gpu) == (0, {})
-    assert "GPU is lost" in machine.problems[0]
-    assert "faults are not seen this cycle, registered again" in machine.problems[0]
-    machine.standin.set({"error.nvmlEventSetWait_v2": None, "events": "1:0:79:-"})
-    assert faults(machine.only()) == (1, {"xid-79": 1})
-    assert machine.standin.lent() == 3
+    assert "GPU is lost" in watched.problems[0]
+    assert "faults are not seen this cycle, registered again" in watched.problems[0]
+    watched.standin.set({"error.nvmlEventSetWait_v2": None, "events": "1:0:79:-"})
+    assert faults(watched.only()) == (1, {"xid-79": 1})
+    assert watched.standin.lent() == 3
 
 
-def test_last_fault_of_a_lost_gpu_counts(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"events": "1:0:79:-", "0.gone": 1})
-    assert machine.turn() == ()
-    machine.standin.set({"0.gone": None})
-    assert faults(machine.only()) == (1, {"xid-79": 1})
+def test_last_fault_of_a_lost_gpu_counts(watched):
+    watched.standin.set({"events": "1:0:79:-", "0.gone": 1})
+    assert watched.turn() == ()
+    watched.standin.set({"0.gone": None})
+    assert faults(watched.only()) == (1, {"xid-79": 1})
 
 
 def test_returned_gpu_reports_once(machine):
@@ -117,24 +104,20 @@ def test_returned_gpu_reports_once(machine):
     assert "nvmlDeviceRegisterEvents" not in machine.standin.calls()
 
 
-def test_counts_continue_after_the_driver(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"events": "1:0:31:-"})
-    machine.only()
-    machine.standin.set({"error.nvmlDeviceGetTemperatureV": DRIVER_NOT_LOADED})
-    machine.turn()
-    assert (machine.standin.opened(), machine.standin.lent()) == (0, 0)
-    machine.standin.set({"error.nvmlDeviceGetTemperatureV": None, "events": "1:0:31:-,2:0:31:-"})
-    machine.only()
-    assert faults(machine.only()) == (2, {"xid-31": 2})
+def test_counts_continue_after_the_driver(watched):
+    watched.standin.set({"events": "1:0:31:-"})
+    watched.only()
+    watched.standin.set({"error.nvmlDeviceGetTemperatureV": DRIVER_NOT_LOADED})
+    watched.turn()
+    assert (watched.standin.opened(), watched.standin.lent()) == (0, 0)
+    watched.standin.set({"error.nvmlDeviceGetTemperatureV": None, "events": "1:0:31:-,2:0:31:-"})
+    watched.only()
+    assert faults(watched.only()) == (2, {"xid-31": 2})
 
 
-def test_driver_lost_while_collecting_is_opened_again(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"error.nvmlEventSetWait_v2": DRIVER_NOT_LOADED})
-    assert machine.turn() == ()
-    assert machine.standin.opened() == 0
-    machine.standin.set({"error.nvmlEventSetWait_v2": None})
-    assert faults(machine.only()) == (0, {})
+def test_driver_lost_while_collecting_is_opened_again(watched):
+    watched.standin.set({"error.nvmlEventSetWait_v2": DRIVER_NOT_LOADED})
+    assert watched.turn() == ()
+    assert watched.standin.opened() == 0
+    watched.standin.set({"error.nvmlEventSetWait_v2": None})
+    assert faults(watched.only()) == (0, {})

@@ -1,7 +1,7 @@
 """Throttling and memory errors through the real binding, against stand-in GPUs."""
 
 import pytest
-from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
+from nvml_fixture import nvml_library, nvml_state, read_machine, read_one_gpu  # noqa: F401 (fixtures)
 
 NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 13, 15
 POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x4, 0x8, 0x20, 0x40, 0x80
@@ -90,24 +90,20 @@ def test_boards_without_bits_are_a_gap(machine):
     assert gpu.gaps["gpu_throttled_hardware_seconds"] == "not supported by NVIDIA H100 80GB HBM3 (driver 580.95.05)"
 
 
-def test_fallen_total_covers_nothing(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"0.field.74": 1_000_000})
-    assert throttled(machine.only()) == (0.0, 0.0, 0.0, 0.0)
-    machine.standin.set({"0.field.74": 1_001_000_000})
-    assert throttled(machine.only()) == pytest.approx((1.0, 0.0, 0.0, 15.0))
+def test_fallen_total_covers_nothing(watched):
+    watched.standin.set({"0.field.74": 1_000_000})
+    assert throttled(watched.only()) == (0.0, 0.0, 0.0, 0.0)
+    watched.standin.set({"0.field.74": 1_001_000_000})
+    assert throttled(watched.only()) == pytest.approx((1.0, 0.0, 0.0, 15.0))
 
 
-def test_time_without_the_gpu_is_uncovered(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"0.gone": 1})
-    assert machine.turn() == ()
-    machine.standin.set({"0.gone": None, "0.field.74": 9_000_000_000})
-    assert throttled(machine.only()) == (0.0, 0.0, 0.0, 0.0)
-    machine.standin.set({"0.field.74": 10_000_000_000})
-    assert throttled(machine.only()) == pytest.approx((1.0, 0.0, 0.0, 15.0))
+def test_time_without_the_gpu_is_uncovered(watched):
+    watched.standin.set({"0.gone": 1})
+    assert watched.turn() == ()
+    watched.standin.set({"0.gone": None, "0.field.74": 9_000_000_000})
+    assert throttled(watched.only()) == (0.0, 0.0, 0.0, 0.0)
+    watched.standin.set({"0.field.74": 10_000_000_000})
+    assert throttled(watched.only()) == pytest.approx((1.0, 0.0, 0.0, 15.0))
 
 
 def test_field_of_lost_gpu_costs_the_turn(machine):
@@ -131,27 +127,21 @@ def test_memory_errors_count_from_the_first_turn(machine):
     assert errors(machine.only(60.0)) == (3, 1)
 
 
-def test_memory_errors_are_asked_once_a_minute(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"0.field.5": 13})
-    assert [errors(machine.only())[0] for _ in range(4)] == [0, 0, 0, 1]
+def test_memory_errors_are_asked_once_a_minute(watched):
+    watched.standin.set({"0.field.5": 13})
+    assert [errors(watched.only())[0] for _ in range(4)] == [0, 0, 0, 1]
 
 
-def test_error_while_away_is_counted(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"0.gone": 1})
-    machine.turn()
-    machine.standin.set({"0.gone": None, "0.field.6": 2})
-    assert errors(machine.only()) == (0, 2)
+def test_error_while_away_is_counted(watched):
+    watched.standin.set({"0.gone": 1})
+    watched.turn()
+    watched.standin.set({"0.gone": None, "0.field.6": 2})
+    assert errors(watched.only()) == (0, 2)
 
 
-def test_cleared_totals_start_from_zero(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    machine.standin.set({"0.field.5": 4})
-    assert errors(machine.only(60.0)) == (4, 0)
+def test_cleared_totals_start_from_zero(watched):
+    watched.standin.set({"0.field.5": 4})
+    assert errors(watched.only(60.0)) == (4, 0)
 
 
 def test_ecc_switched_off_is_no_zero(machine):

@@ -1,7 +1,7 @@
 """NVML through the real binding, against stand-in GPUs: what a GPU says, and what it does not support."""
 
 import pytest
-from nvml_fixture import H100, nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
+from nvml_fixture import H100, nvml_library, nvml_state, read_machine, read_one_gpu  # noqa: F401 (fixtures)
 
 from agent.gpu.nvml_gpm import GPM_METRICS
 from rules.telemetry.families import GPU_NAMES
@@ -59,20 +59,6 @@ def test_full_gpu_gives_every_value(machine):
     }
     assert (gpu.gaps, gpu.sampled, gpu.pids) == ({}, POLLED, (4242, 4300))
     assert {*gpu.counters, *gpu.gauges} <= set(GPU_NAMES)
-
-
-def test_sums_come_from_the_driver(machine):
-    machine.standin.add_gpu(util=99, power_mw=999_000)
-    machine.only()
-    machine.standin.set({"0.samples": "1000000:50,1500000:80,2500000:20,3000000:100", "0.energy_mj": 11_000_000})
-    gpu = machine.only()
-    # 0.5 s x 80 % + 1.0 s x 20 % + 0.5 s x 100 % = 1.1 s of 2.0 s; 6,000 J in 15 s
-    assert gpu.counters["gpu_busy_seconds"] == pytest.approx(1.1)
-    assert gpu.counters["gpu_busy_covered_seconds"] == pytest.approx(2.0)
-    assert gpu.counters["gpu_energy_joules"] == pytest.approx(6_000.0)
-    assert gpu.counters["gpu_energy_covered_seconds"] == pytest.approx(15.0)
-    assert "gpu_power_watts" not in gpu.gauges
-    assert gpu.sampled == POLLED
 
 
 def test_sample_is_counted_once(machine):
@@ -209,13 +195,6 @@ def test_polls_do_not_cover_an_absence(machine):
     assert (counters["gpu_busy_covered_seconds"], counters["gpu_energy_covered_seconds"]) == (15.0, 15.0)
 
 
-def test_samples_replace_polls(machine):
-    machine.standin.add_gpu(samples=None)
-    assert machine.only().sampled > POLLED
-    machine.standin.set({"0.samples": "1000000:50"})
-    assert machine.only().sampled == POLLED
-
-
 def test_memory_falls_back_on_version_1(machine):
     machine.standin.add_gpu()
     machine.standin.set({"error.nvmlDeviceGetMemoryInfo_v2": FUNCTION_NOT_FOUND})
@@ -252,10 +231,8 @@ def test_dry_sample_buffer_is_polled(machine):
     assert gpu.sampled == POLLED
 
 
-def test_turn_too_soon_is_not_polled(machine):
-    machine.standin.add_gpu()
-    machine.only()
-    gpu = machine.only(1.0)
+def test_turn_too_soon_is_not_polled(watched):
+    gpu = watched.only(1.0)
     assert (gpu.counters["gpu_busy_covered_seconds"], gpu.sampled) == (0.0, POLLED)
 
 

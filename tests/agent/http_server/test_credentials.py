@@ -6,7 +6,7 @@ from pathlib import Path
 
 import bcrypt
 import pytest
-from test_server import STATUS, TOKEN, WELL, ask, serving, write_web_file
+from web_clients import STATUS, TOKEN, WELL, ask, serving, write_web_file
 
 from agent.config.web import Web, read_web_file
 from agent.errors import ConfigError

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import trustme
 from test_credentials import basic, hash_password
-from test_server import TOKEN, ask, issue, raw, serving, trusting, write_web_file
 from waiting import CEILING_SECONDS, wait_for
+from web_clients import TOKEN, ask, issue, raw, serving, trusting, write_web_file
 
 from agent.alerting.webhook import WebhookReceiver
 from agent.http_server import credentials, server

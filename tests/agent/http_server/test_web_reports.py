@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_server import TOKEN, ask, serving
+from web_clients import TOKEN, ask, serving
 
 from agent.http_server.server import WebServer
 from agent.reporting import storage

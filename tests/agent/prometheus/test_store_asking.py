@@ -11,7 +11,6 @@ from hostile_store import Handler, Server, give, serving, vector
 from peers import peer_fields
 
 from agent.config.store import StoreConfig
-from agent.errors import ConfigError
 from agent.prometheus.api import StoreApi
 from agent.prometheus.errors import StoreError, StoreErrorKind
 
@@ -157,26 +156,3 @@ def test_repeated_secret_stays_out_of_messages(server: Server, tmp_path: Path) -
             assert CANARY not in f"{raised.value} {raised.value!r} {raised.value.text}"
             assert basic not in str(raised.value)
         assert CANARY not in repr(api) + repr(api.store)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"url": "ftp://x"}, "url: must be an http:// or https:// address"),
-        ({"url": "http://u:c4n4ry@x"}, "url: must hold no user or password"),
-        ({"url": "http://x/?query=y"}, "without a query"),
-        ({"url": "http://[::1"}, "url: must be an http:// or https:// address"),
-        ({"timeout_seconds": 0}, "timeout"),
-        ({"most_samples": 0}, "most_samples"),
-        ({"org_id": "a\r\nX: y"}, "org_id"),
-        ({"org_id": ""}, "org_id"),
-        ({"header_files": {"X Y": "f"}}, "the name of a header that no other key sets"),
-        ({"header_files": {"authorization": "f"}}, "the name of a header that no other key sets"),
-        ({"basic_auth": {"username": "u"}}, "password_file: is missing"),
-        ({"url": "https://x", "tls": {"key_file": "k"}}, "needs cert_file"),
-    ],
-)
-def test_contradictory_options_are_all_named(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as raised:
-        StoreConfig.read({"url": "http://127.0.0.1:9090", **options})
-    assert "c4n4ry" not in str(raised.value)
