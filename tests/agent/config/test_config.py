@@ -69,17 +69,6 @@ def test_ten_mistakes_are_named_at_once(tmp_path: Path) -> None:
     assert sorted(file_problems(path)) == sorted(f"{path}: {problem}" for problem in expected)
 
 
-def test_contradicting_values_are_told(tmp_path: Path) -> None:
-    path = written(
-        tmp_path,
-        "scrape_timeout: 20s\nrole: fleet\ntargets:\n- {url: 'http://a/', tier: t}\n- {url: 'http://b/', tier: t}\n",
-    )
-    timeout = "scrape_timeout: must not exceed scrape_interval (15s)"
-    fleet = "targets: role fleet scrapes nothing; node agents or the store's own scrapes do"
-    store = f"{path}: store: is missing; role fleet reads everything from it"
-    assert file_problems(path) == (store, f"{path}: {fleet}", f"{path}: {timeout}")
-
-
 def test_problems_of_the_plan_are_told_too(tmp_path: Path) -> None:
     shutil.copy(TESTS / "plans" / "ten-mistakes.yaml", tmp_path / "plan.yaml")
     path = written(tmp_path, "plan: plan.yaml\nrole: nodes\n")

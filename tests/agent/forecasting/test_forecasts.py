@@ -13,7 +13,6 @@ import pytest
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, keep, question
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.forecasting import service
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.service import (
     FIRST_PAUSE_SECONDS,
@@ -22,7 +21,7 @@ from agent.forecasting.service import (
     ForecastService,
 )
 from agent.forecasting.worker import answer_request
-from agent.worker.process import MIB, SPAWN, WorkerFailure
+from agent.worker.process import SPAWN, WorkerFailure
 from exporters.status.records import ForecastStatus
 from rules.evaluator.timeline import TimelineKind
 
@@ -120,14 +119,6 @@ def test_misbehaving_worker_is_ended_and_counted(
         status = shown(forecasts)
         assert status.recommended is None
         assert words in status.gap
-
-
-def test_worker_without_memory_is_reported(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "FORECAST_MEMORY_BYTES", 8 * MIB)
-    with forecasting() as forecasts:
-        (event,) = forecasts.run([question(history)])
-        assert event.text.startswith("the forecasting process died: it needed more than the 8 MiB that it may take")
-        assert forecasts.pid is None
 
 
 def test_library_output_goes_to_log(history: Path, capfd: pytest.CaptureFixture[str]) -> None:

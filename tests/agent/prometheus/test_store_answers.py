@@ -67,87 +67,70 @@ def bombs(handler: Handler) -> None:
     give(handler, BOMB, Content_Encoding="gzip")
 
 
+NO_JSON, NO_SERIES = "something else than JSON", "a series that is not written"
+TOO_MANY = "query processing would load too many samples into memory"
+HISTOGRAM = {"metric": {}, "histograms": [[1, {"count": "1"}]]}
+
+WRONG: list[tuple[str, tuple[bytes, ...]]] = [
+    (NO_JSON, (b"[" * 10_000, b"\xff\xfe", matrix(series([10**400, "1"])), matrix(series([math.nan, "1"])))),
+    (NO_JSON, (matrix(series([1, "1"])).replace(b"[1,", b"[1e999,"), matrix(series([1, "1"], a="\ud800")))),
+    ("JSON that is not Prometheus'", (b"[]",)),
+    ("no matrix of samples", (b'{"status":"success"}', vector(UP))),
+    (NO_SERIES, (matrix(1), matrix({"metric": {}}), matrix({"metric": {"a": 1}, "values": []}))),
+    (NO_SERIES, tuple(matrix(series(sample)) for sample in ([1, "x"], [1, 2], [1], [True, "1"]))),
+    ("two values of one series at one time", (matrix(series([2, "1"], [2, "3"])),)),
+    ("sent a series twice", (matrix(series([1, "1"], a="b"), series([2, "3"], a="b")),)),
+    ("native histograms", (matrix(HISTOGRAM),)),
+]
+
+ANSWERS: list[tuple[bytes, int, str, StoreErrorKind, str]] = [
+    (b"<html>login</html>", 200, "text/html", K.WRONG_ANSWER, NO_JSON),
+    *((body, 200, "application/json", K.WRONG_ANSWER, words) for words, bodies in WRONG for body in bodies),
+    (matrix(series(*([t, "1"] for t in range(101)))), 200, "application/json", K.TOO_MUCH, "more than 100 samples"),
+    (b'{"status":"error"}', 200, "application/json", K.REFUSED, "its log has the reason"),
+    (matrix()[:-1] + b',"warnings":["no store"]}', 200, "application/json", K.PARTIAL, "with a warning"),
+    (matrix()[:-1] + b',"warnings":"x"}', 200, "application/json", K.PARTIAL, "with a warning"),
+    (matrix(SERIES)[:-1] + b',"isPartial":true}', 200, "application/json", K.PARTIAL, "isPartial"),
+    (b" " * 30_000, 200, "application/json", K.TOO_MUCH, "more than 20000 bytes"),
+    (matrix(SERIES), 503, "application/json", K.AWAY, "answered 503"),
+    (b"boom", 500, "text/plain", K.AWAY, "answered 500$"),
+    (b"<html>", 502, "text/html", K.AWAY, "answered 502$"),
+    (b"<html>", 504, "text/html", K.SLOW, "answered 504$"),
+    (b"", 429, "text/plain", K.SLOW, "answered 429$"),
+    (b"", 413, "text/plain", K.TOO_MUCH, "answered 413$"),
+    (b"", 401, "application/json", K.CREDENTIALS, "set bearer_token_file, basic_auth or org_id"),
+    (b'{"error":"no"}', 401, "application/json", K.CREDENTIALS, "answered 401, wants credentials"),
+    (b"", 403, "application/json", K.CREDENTIALS, "answered 403, wants credentials"),
+    (b"", 404, "text/plain", K.WRONG_ANSWER, "is this the address of a Prometheus server"),
+]
+
+ERRORS: list[tuple[str, str, int, StoreErrorKind, str]] = [
+    ("bad_data", "parse\nerror", 400, K.REFUSED, r"refused the query \(400\); its log"),
+    ("execution", "found duplicate series", 422, K.REFUSED, r"refused the query \(422\)"),
+    ("execution", TOO_MANY, 422, K.TOO_MUCH, "too many samples"),
+    ("bad_data", "exceeded maximum resolution of 11,000 points", 400, K.TOO_MUCH, "maximum resolution"),
+    ("execution", "the query exceeded (err-mimir-max-chunks-per-query)", 422, K.TOO_MUCH, "mimir"),
+    ("execution", "receive series from Addr: x: away", 422, K.PARTIAL, "receive series from"),
+    ("503", "cannot fetch from 1 vmstorage nodes", 503, K.PARTIAL, "vmstorage nodes"),
+    ("timeout", "query timed out", 503, K.SLOW, "query timed out"),
+    ("internal", "block is broken", 500, K.AWAY, r"refused the query \(500\)"),
+]
+
+
+def redirects(handler: Handler) -> None:
+    give(handler, b"", 307, Location="http://u:secret@127.0.0.1:1/x")
+
+
+def is_not_packed(handler: Handler) -> None:
+    give(handler, matrix(), Content_Encoding="gzip")
+
+
 USELESS = [
-    (lambda h: give(h, b"<html>login</html>", kind="text/html"), K.WRONG_ANSWER, "something else than JSON"),
-    (lambda h: give(h, b"[" * 10_000), K.WRONG_ANSWER, "something else than JSON"),
-    (lambda h: give(h, b"\xff\xfe"), K.WRONG_ANSWER, "something else than JSON"),
-    (lambda h: give(h, b"[]"), K.WRONG_ANSWER, "JSON that is not Prometheus'"),
-    (lambda h: give(h, b'{"status":"success"}'), K.WRONG_ANSWER, "no matrix of samples"),
-    (lambda h: give(h, vector(UP)), K.WRONG_ANSWER, "no matrix of samples"),
-    (lambda h: give(h, matrix(1)), K.WRONG_ANSWER, "a series that is not written"),
-    (lambda h: give(h, matrix({"metric": {}})), K.WRONG_ANSWER, "a series that is not written"),
-    (lambda h: give(h, matrix({"metric": {"a": 1}, "values": []})), K.WRONG_ANSWER, "a series that is not written"),
-    (lambda h: give(h, matrix(series([1, "x"]))), K.WRONG_ANSWER, "a series that is not written"),
-    (lambda h: give(h, matrix(series([1, 2]))), K.WRONG_ANSWER, "a series that is not written"),
-    (lambda h: give(h, matrix(series([1]))), K.WRONG_ANSWER, "a series that is not written"),
-    (lambda h: give(h, matrix(series([True, "1"]))), K.WRONG_ANSWER, "a series that is not written"),
-    (lambda h: give(h, matrix(series([10**400, "1"]))), K.WRONG_ANSWER, "something else than JSON"),
-    (lambda h: give(h, matrix(series([math.nan, "1"]))), K.WRONG_ANSWER, "something else than JSON"),
-    (
-        lambda h: give(h, matrix(series([1, "1"])).replace(b"[1,", b"[1e999,")),
-        K.WRONG_ANSWER,
-        "something else than JSON",
-    ),
-    (lambda h: give(h, matrix(series([2, "1"], [2, "3"]))), K.WRONG_ANSWER, "two values of one series at one time"),
-    (
-        lambda h: give(h, matrix(series([1, "1"], a="b"), series([2, "3"], a="b"))),
-        K.WRONG_ANSWER,
-        "sent a series twice",
-    ),
-    (lambda h: give(h, matrix(series([1, "1"], a="\ud800"))), K.WRONG_ANSWER, "something else than JSON"),
-    (
-        lambda h: give(h, matrix({"metric": {}, "histograms": [[1, {"count": "1"}]]})),
-        K.WRONG_ANSWER,
-        "native histograms",
-    ),
-    (lambda h: give(h, matrix(series(*([t, "1"] for t in range(101))))), K.TOO_MUCH, "more than 100 samples"),
-    (lambda h: give(h, error("bad_data", "parse\nerror"), 400), K.REFUSED, r"refused the query \(400\); its log"),
-    (lambda h: give(h, b'{"status":"error"}'), K.REFUSED, "its log has the reason"),
-    (lambda h: give(h, error("execution", "found duplicate series"), 422), K.REFUSED, r"refused the query \(422\)"),
-    (
-        lambda h: give(h, error("execution", "query processing would load too many samples into memory"), 422),
-        K.TOO_MUCH,
-        "too many samples",
-    ),
-    (
-        lambda h: give(h, error("bad_data", "exceeded maximum resolution of 11,000 points"), 400),
-        K.TOO_MUCH,
-        "maximum resolution",
-    ),
-    (
-        lambda h: give(h, error("execution", "the query exceeded (err-mimir-max-chunks-per-query)"), 422),
-        K.TOO_MUCH,
-        "mimir",
-    ),
-    (lambda h: give(h, error("execution", "receive series from Addr: x: away"), 422), K.PARTIAL, "receive series from"),
-    (
-        lambda h: give(h, error("503", "cannot fetch from 1 vmstorage nodes"), 503),
-        K.PARTIAL,
-        "vmstorage nodes",
-    ),
-    (lambda h: give(h, error("timeout", "query timed out"), 503), K.SLOW, "query timed out"),
-    (lambda h: give(h, error("internal", "block is broken"), 500), K.AWAY, r"refused the query \(500\)"),
-    (lambda h: give(h, matrix(SERIES), 503), K.AWAY, "answered 503"),
-    (lambda h: give(h, b"boom", 500, "text/plain"), K.AWAY, "answered 500$"),
-    (lambda h: give(h, b"<html>", 502, "text/html"), K.AWAY, "answered 502$"),
-    (lambda h: give(h, b"<html>", 504, "text/html"), K.SLOW, "answered 504$"),
-    (lambda h: give(h, b"", 429, "text/plain"), K.SLOW, "answered 429$"),
-    (lambda h: give(h, b"", 413, "text/plain"), K.TOO_MUCH, "answered 413$"),
-    (lambda h: give(h, b"", 401), K.CREDENTIALS, "set bearer_token_file, basic_auth or org_id"),
-    (lambda h: give(h, b'{"error":"no"}', 401), K.CREDENTIALS, "answered 401, wants credentials"),
-    (lambda h: give(h, b"", 403), K.CREDENTIALS, "answered 403, wants credentials"),
-    (lambda h: give(h, b"", 404, "text/plain"), K.WRONG_ANSWER, "is this the address of a Prometheus server"),
-    (
-        lambda h: give(h, b"", 307, Location="http://u:secret@127.0.0.1:1/x"),
-        K.WRONG_ANSWER,
-        "redirects; that is not",
-    ),
-    (lambda h: give(h, matrix()[:-1] + b',"warnings":["no store"]}'), K.PARTIAL, "with a warning"),
-    (lambda h: give(h, matrix()[:-1] + b',"warnings":"x"}'), K.PARTIAL, "with a warning"),
-    (lambda h: give(h, matrix(SERIES)[:-1] + b',"isPartial":true}'), K.PARTIAL, "isPartial"),
-    (lambda h: give(h, b" " * 30_000), K.TOO_MUCH, "more than 20000 bytes"),
+    *((lambda h, a=answer: give(h, *a[:3]), *answer[3:]) for answer in ANSWERS),
+    *((lambda h, a=answer: give(h, error(*a[:2]), a[2]), *answer[3:]) for answer in ERRORS),
+    (redirects, K.WRONG_ANSWER, "redirects; that is not"),
     (bombs, K.TOO_MUCH, "more than 20000 bytes"),
-    (lambda h: give(h, matrix(), Content_Encoding="gzip"), K.AWAY, "does not unpack"),
+    (is_not_packed, K.AWAY, "does not unpack"),
     (cuts_off, K.AWAY, "ended the connection in the middle"),
     (hangs_up, K.AWAY, "the connection ended"),
     (hangs, K.SLOW, "gave no complete answer within 0.5 s"),

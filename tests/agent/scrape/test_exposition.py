@@ -180,14 +180,6 @@ def test_quoted_names_are_read() -> None:
     assert page.families == {"my.tokens_total": "counter"}
 
 
-@pytest.mark.parametrize("text", ["NaN", "+Inf", "-Inf", "1e-3", "-0.0", "9223372036854775794"])
-def test_every_number_of_the_library_is_read(text: str) -> None:
-    reader = SeriesReader(everything)
-    for _ in range(2):
-        reader.read(b"x 1\n")
-        assert by_the_reader(reader.read(f"x {text}\n".encode())) == by_the_library(f"x {text}\n")
-
-
 def test_windows_nan_is_no_number() -> None:
     """llama.cpp prints its averages of nothing so there; it must not cost the page."""
     reader = SeriesReader(everything)

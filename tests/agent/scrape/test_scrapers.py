@@ -235,15 +235,6 @@ def test_restarted_engine_is_read_on(three: tuple[list[Engine], Scrapers]) -> No
     assert outcome.snapshot.started_at > 2e9
 
 
-def test_many_targets_of_one_server_work() -> None:
-    with engines(1) as served:
-        many = [Target(tier="t", replica=f"r{n}", pool="mixed", peer=Peer(url=served[0].url)) for n in range(40)]
-        scrapers = Scrapers(many)
-        cycle = run_cycle(scrapers)
-        scrapers.close()
-    assert kinds(cycle) == ["page"] * 40
-
-
 class Held:
     """A fetcher that hangs until it is let go, or answers at once."""
 
@@ -368,14 +359,6 @@ def test_dripping_targets_leave_no_thread() -> None:
             assert len(threads) <= dripping + 1
         scrapers.close()
     assert wait_for(lambda: {thread for thread in threading.enumerate() if thread.name == "scrape"} <= before)
-
-
-def test_interrupted_cycle_closes_with_what_came() -> None:
-    with half_held(1) as (scrapers, _):
-        started = scrapers.start_scrapes()
-        assert wait_for(lambda: started["t", "well0"].done())
-        scrapers.interrupt()
-        assert kinds(scrapers.collect_results(started)) == ["left alone", "page"]
 
 
 def test_endless_lookup_costs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
