@@ -33,9 +33,8 @@ import common
 import yaml
 from waiting import free_port
 
-from agent.demo.engines import RecordedTrack, track
-from agent.demo.setup import CAST
-from agent.demo.setup import HERE as DEMO
+from agent.demo.engines import CAST, RecordedTrack, track
+from agent.demo.engines import HERE as DEMO
 from agent.sources.recording import load
 
 MB = 1e6

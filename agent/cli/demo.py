@@ -21,8 +21,8 @@ from agent.config.config import Logging
 from agent.config.load import load
 from agent.daemon.factory import assemble
 from agent.daemon.logs import set_up
+from agent.demo.engines import CAST, PLAN, Clock, build_player
 from agent.demo.runner import DemoRun, watch
-from agent.demo.setup import CAST, PLAN, Clock, build_player
 from agent.errors import ConfigError
 
 SPEED = 10.0

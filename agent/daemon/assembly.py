@@ -82,7 +82,7 @@ class Assembly:
         self.measure_capacities(now)
         if self.forecasts is None:
             return
-        from agent.forecasting.requests import build_request
+        from agent.forecasting.messages import build_request
 
         config, path = self.loaded.config, self.loaded.config.history_path
         assert path is not None

@@ -1,4 +1,4 @@
-"""Recorded engines over HTTP.
+"""Recorded engines over HTTP: the demo's recordings, tiers and faster clock.
 
 A recording that ends begins again as a restarted engine, with moved start times.
 """
@@ -6,9 +6,12 @@ A recording that ends begins again as a restarted engine, with moved start times
 from __future__ import annotations
 
 import re
+import time
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -16,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agent.http_server.server import ThreadedServer
-from agent.sources.recording import Recording, Scrape, scrapes
+from agent.sources.recording import Recording, Scrape, load, scrapes
 
 _START_TIMES = re.compile(rb"^(process_start_time_seconds|vllm:prompt_tokens_created\{[^}]*\}) (\S+)$", re.MULTILINE)
 
@@ -70,3 +73,40 @@ class Player:
         if scrape.body is None or not moved:
             return scrape.body
         return _START_TIMES.sub(lambda match: match[1] + b" %r" % (float(match[2]) + moved), scrape.body)
+
+
+HERE = Path(__file__).parent
+PLAN = HERE / "plan.yaml"
+
+
+class DemoTier(NamedTuple):
+    """Tier of the demo: its recording, the second of it that comes first, and what happens in it."""
+
+    tier: str
+    recording: str
+    begin: float
+    says: str
+
+
+CAST = (
+    DemoTier("quiet", "steady_quiet", 0.0, "steady load on a quiet machine"),
+    DemoTier("noisy", "diurnal", 30.0, "load comes and goes on a machine that others use too"),
+    DemoTier("cascade", "kv_cascade", 46.0, "requests grow longer until the KV cache is full"),
+)
+
+
+class Clock:
+    """Unix seconds that run `speed` times faster from the moment of its making, which is now or `begin`."""
+
+    def __init__(self, speed: float, begin: float | None = None) -> None:
+        self._speed = speed
+        self._real, self._begin = time.monotonic(), time.time() if begin is None else begin
+
+    def __call__(self) -> float:
+        return self._begin + (time.monotonic() - self._real) * self._speed
+
+
+def build_player(clock: Callable[[], float]) -> Player:
+    """Return the server of every tier's recording."""
+    recorded = ((part, load(HERE / "recordings" / part.recording)[0]) for part in CAST)
+    return Player(tuple(track(pages, part.tier, part.begin) for part, pages in recorded), clock)

@@ -12,8 +12,8 @@ from agent.config.load import LoadedConfig
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import SizewatchError
 from agent.kubernetes import pod_resources
+from agent.kubernetes.discovery import TierCandidates, find_open_tiers
 from agent.kubernetes.node_pods import PodSource, pods_of
-from agent.kubernetes.pod_tier import TierCandidates, find_open_tiers
 from exporters.status.records import DiscoveryHealth
 from rules.telemetry.wording import format_count
 

@@ -17,7 +17,7 @@ from agent.config.load import LoadedConfig, build_tier_contexts, find, history_p
 from agent.errors import CannotJudgeError, ConfigError
 from agent.forecasting.csv_series import read_trace, utc_text
 from agent.forecasting.history_input import read_demand
-from agent.forecasting.requests import settled_time
+from agent.forecasting.messages import settled_time
 from agent.forecasting.responses import AHEAD_SECONDS, sundays
 from agent.history.store import HistoryStore
 from exporters.documents.prewarm import OLD_SECONDS

@@ -14,8 +14,7 @@ from agent.config.load import LoadedConfig, build_tier_contexts, history_path, p
 from agent.errors import ConfigError, SizewatchError
 from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.input_series import input_from_csv
-from agent.forecasting.messages import ForecastRequest, ForecastResponse
-from agent.forecasting.requests import build_request
+from agent.forecasting.messages import ForecastRequest, ForecastResponse, build_request
 from agent.forecasting.responses import SILENT_MINUTES
 from agent.forecasting.tier_forecast import TierForecast
 from agent.history.daily_queries import measured_views, pieces

@@ -18,8 +18,7 @@ from typing import Any
 import pynvml
 
 from agent.gpu.nvml_calls import INVALID_ARGUMENT, NO_DATA, NvmlError, address, ask, ask_text, value_of
-from agent.gpu.nvml_device import NvmlDevice, ReadoutBuilder
-from agent.gpu.nvml_faults import FaultEvents, XidFault
+from agent.gpu.nvml_device import FaultEvents, NvmlDevice, ReadoutBuilder, XidFault
 from agent.gpu.nvml_health import ERRORS, THROTTLING, GpuHealthSums
 from agent.gpu.nvml_sums import LONGEST_SAMPLE_SECONDS, BusySum, EnergySum
 from rules.telemetry.snapshots import GpuReadout

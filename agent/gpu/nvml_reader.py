@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from agent.durations import Backoff
 from agent.gpu.collector import GpuRead
 from agent.gpu.nvml_calls import NvmlError, ask, ask_text, give_back
-from agent.gpu.nvml_faults import FaultEvents
+from agent.gpu.nvml_device import FaultEvents
 from agent.gpu.nvml_gpu import NvmlGpu
 from rules.telemetry.snapshots import GpuReadout
 

@@ -18,8 +18,7 @@ from agent.config.targets import Kubernetes, TargetKeys
 from agent.gpu.owners import GpuAssignment, assign_gpus
 from agent.kubernetes import pod_gpus, pod_resources
 from agent.kubernetes.api import KubernetesClient, endpoint_from_pod
-from agent.kubernetes.discovery import DiscoveredPod, DiscoveryResult, Key, discover
-from agent.kubernetes.pod_tier import TierCandidates
+from agent.kubernetes.discovery import DiscoveredPod, DiscoveryResult, Key, TierCandidates, discover
 from agent.kubernetes.pod_watch import PodWatch
 from agent.scrape.scrapers import Target
 from exporters.status.records import DiscoveryHealth

@@ -135,7 +135,7 @@ def test_node_loads_only_what_image_has(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     owners, modules = packages_distributions(), set(json.loads(found.stdout))
     # It keeps no history in memory.
-    assert not modules & {"agent.history.store", "sqlite3", "agent.replay.replay", "agent.demo.setup"}
+    assert not modules & {"agent.history.store", "sqlite3", "agent.replay.replay", "agent.demo.engines"}
     loaded = {canonical(name) for module in modules for name in owners.get(module.partition(".")[0], ())}
     # What development brings into every process: the checkout itself, and what makes it importable.
     loaded -= {"sizewatch", "setuptools"}

@@ -15,8 +15,7 @@ from daemon_runs import running, write
 
 from agent.daemon.daemon import Daemon
 from agent.daemon.factory import assemble
-from agent.demo.engines import Player, RecordedTrack, track
-from agent.demo.setup import HERE, PLAN, Clock
+from agent.demo.engines import HERE, PLAN, Clock, Player, RecordedTrack, track
 from agent.demo.simulation.engine import MEMORY_GAUGES, gpu_sums
 from agent.sources.recording import load
 from rules.telemetry.snapshots import GpuReadout

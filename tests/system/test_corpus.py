@@ -52,9 +52,8 @@ from agent.http_client.page import PageFetcher
 from agent.http_server.credentials import Authenticator
 from agent.http_server.server import WebServer, read_secrets
 from agent.kubernetes.api import KubernetesClient, parse_event
-from agent.kubernetes.discovery import discover
+from agent.kubernetes.discovery import TierCandidates, discover
 from agent.kubernetes.pod_resources import list_devices, read_devices
-from agent.kubernetes.pod_tier import TierCandidates
 from agent.kubernetes.pods import parse_pod
 from agent.prometheus.answers import matrix, parse_answer, vector
 from agent.prometheus.api import StoreApi

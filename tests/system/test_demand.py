@@ -14,7 +14,7 @@ from history_samples import START, booking, finished
 from numpy.testing import assert_array_equal
 
 from agent.forecasting.history_input import read_demand
-from agent.forecasting.requests import settled_time
+from agent.forecasting.messages import settled_time
 from agent.history.schema import DAY, DEMAND_COLUMNS, VERSION
 from agent.history.store import HistoryStore
 from rules.telemetry.arrivals import MinuteDemand

@@ -12,7 +12,7 @@ from judging_samples import context
 
 from agent.config.config import Config
 from agent.forecasting.history_input import HistoryForecasts
-from agent.forecasting.requests import build_request
+from agent.forecasting.messages import build_request
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from exporters.documents.prewarm import Recommendation

@@ -18,8 +18,8 @@ import yaml
 from agent.config.files import load_plan
 from agent.config.load import load
 from agent.daemon.factory import assemble
+from agent.demo.engines import Clock
 from agent.demo.runner import DemoRun
-from agent.demo.setup import Clock
 from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, ScriptedCascade, TierRun, find_outage, stories
 from agent.durations import duration_text
 from agent.errors import ConfigError

@@ -16,8 +16,7 @@ from daemon_runs import ask, process
 from engine_server import engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.demo.engines import Player, track
-from agent.demo.setup import CAST, HERE, Clock
+from agent.demo.engines import CAST, HERE, Clock, Player, track
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load
 from rules.replicas.state import ScrapeTrack, record_success

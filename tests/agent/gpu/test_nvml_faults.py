@@ -5,7 +5,7 @@ import logging
 import pytest
 from nvml_fixture import nvml_library, nvml_state, read_machine, read_one_gpu  # noqa: F401 (fixtures)
 
-from agent.gpu.nvml_faults import MOST_EVENTS
+from agent.gpu.nvml_device import MOST_EVENTS
 
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, GPU_IS_LOST, DRIVER_NOT_LOADED = 3, 4, 13, 15, 9
 BY_CODE = "gpu_fault_events_by_code"

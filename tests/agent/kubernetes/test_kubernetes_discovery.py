@@ -10,8 +10,7 @@ from paths import TESTS
 from agent.config.load import parse_config
 from agent.config.targets import Kubernetes, PodTier
 from agent.errors import ConfigError
-from agent.kubernetes.discovery import MOST_TARGETS, DiscoveryResult, discover
-from agent.kubernetes.pod_tier import TierCandidates, find_open_tiers
+from agent.kubernetes.discovery import MOST_TARGETS, DiscoveryResult, TierCandidates, discover, find_open_tiers
 from agent.kubernetes.pods import MOST_LABELS, MOST_TEXT, Pod, parse_pod, truncate_value
 from rules.plan.schema import parse_plan
 

@@ -19,7 +19,7 @@ from agent.daemon.assembly import Assembly
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.daemon.factory import assemble
 from agent.forecasting.history_input import HistoryForecasts
-from agent.forecasting.requests import build_request
+from agent.forecasting.messages import build_request
 from agent.history.store import HistoryStore
 from agent.prometheus.api import StoreApi
 from agent.prometheus.errors import StoreError, StoreErrorKind

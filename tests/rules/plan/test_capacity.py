@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from report_samples import POINTS, USABLE, hour, tier, tier_view
 
 from agent.config.config import Config
-from agent.forecasting.requests import build_request
+from agent.forecasting.messages import build_request
 from rules.catalogue.registry import CATALOGUE
 from rules.confidence import Certainty
 from rules.plan.capacity import EVALUATIONS, MOST_FALL, MOST_RISE, damp_capacity, planned_capacity, stated_capacity
