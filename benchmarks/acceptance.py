@@ -11,7 +11,6 @@ played at the pace of their share of it. `--short` has less of the morning, and 
 
 from __future__ import annotations
 
-import argparse
 import copy
 import ctypes
 import json
@@ -369,7 +368,7 @@ class Acceptance:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.build_parser(__doc__)
     parser.add_argument("--short", action="store_true", help="a quarter of an hour of the morning")
     parser.add_argument("--out", type=Path, help="where files are kept; default: a new folder")
     options = parser.parse_args()

@@ -19,10 +19,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import common  # noqa: F401 - finds the project
+import common
 from chaos_faults import CYCLES, FAULTS, FLEET, Fault
 from chaos_kills import kill_lives
-from chaos_world import FLEET_BEHIND_CYCLES, FLEET_TIERS, TIER, DaemonProcess, Metrics, World, total
+from chaos_world import FLEET_BEHIND_CYCLES, FLEET_TIERS, DaemonProcess, World
+from common import TIER, Metrics, total
 from waiting import wait_for
 
 from agent.history.store import HistoryStore
@@ -243,7 +244,7 @@ def _inject(folder: Path, seconds: float, only: tuple[str, ...], chance: random.
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.build_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="at least; every fault comes at least once")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--kills", type=int, default=200, help="kills at most")

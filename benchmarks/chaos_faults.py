@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 from chaos_servers import ENGINE_ACTS, SLOW_SECONDS, STORE_ACTS, always, hang
 from chaos_servers import Act as ServerAct
-from chaos_world import FLEET_CYCLE_SECONDS, SPEED, Metrics, World, total
+from chaos_world import FLEET_CYCLE_SECONDS, SPEED, World
+from common import Metrics, total
 
 from agent.fleet.stored_pages import GONE_SECONDS
 

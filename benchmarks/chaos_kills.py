@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import common
-import yaml
 from chaos_servers import Clock, Engine
+from common import TIER
 from waiting import free_port
 
 SPEED = 600.0
@@ -32,7 +32,6 @@ REPLICAS = 2
 SHORTEST_LIFE_SECONDS, LONGEST_LIFE_SECONDS = 0.05, 1.2
 BETWEEN_LIVES_SECONDS = 600.0
 REQUESTS = "requests_finished"
-TIER = "cpu-small"
 EVER = (0.0, 1e11)
 
 
@@ -104,7 +103,7 @@ def announce_bookings(end: int) -> None:
 
 def live(config: Path, begin: float, end: int, log: Path) -> None:
     """Run the daemon in a process of its own, until it is killed."""
-    from chaos_daemon import build_daemon
+    from fast_daemon import build_daemon
 
     from agent.daemon import jobs
 
@@ -137,24 +136,12 @@ def sum_history(path: Path) -> dict[str, float]:
     return {name: round(value, 6) for name, value in sums.items()}
 
 
-def write_configuration(folder: Path, urls: list[str]) -> Path:
-    data = {
-        "plan": str(common.ROOT / "tests" / "plans" / "cpu-small.yaml"),
-        "data_dir": "data",
-        "scrape_interval": "15s",
-        "scrape_timeout": "1s",
-        "targets": [{"url": url, "tier": TIER, "replica": f"r{n}"} for n, url in enumerate(urls)],
-        "gpus": {"source": "none"},
-        "forecast": {"enabled": False},
-        "web": {"listen": f"127.0.0.1:{free_port()}"},
-    }
-    path = folder / "sizewatch.yaml"
-    path.write_text(yaml.safe_dump(data))
-    return path
-
-
 def main(folder: Path, seconds: float, most: int, chance: random.Random, urls: list[str]) -> None:
-    config, history, log = write_configuration(folder, urls), folder / "data" / "history.db", folder / "log"
+    targets = [{"url": url, "tier": TIER, "replica": f"r{n}"} for n, url in enumerate(urls)]
+    keys = {"data_dir": "data", "scrape_interval": "15s", "scrape_timeout": "1s", "gpus": {"source": "none"}}
+    keys |= {"forecast": {"enabled": False}, "web": {"listen": f"127.0.0.1:{free_port()}"}}
+    config = common.write_config(folder, {"plan": str(common.PLAN), "targets": targets, **keys})
+    history, log = folder / "data" / "history.db", folder / "log"
     began, now = time.monotonic(), time.time()
     before = sum_history(history)
     count = bookings = within_booking = 0

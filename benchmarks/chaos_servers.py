@@ -13,7 +13,6 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -263,11 +262,7 @@ class Manager(Address):
 
 
 class Store(Victoria):
-    """VictoriaMetrics that can be signalled."""
-
-    def send(self, number: int) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
+    """VictoriaMetrics that answers any request."""
 
     def ask(self, path: str, body: bytes, seconds: float = STORE_SECONDS) -> tuple[int, bytes]:
         """Return status and body of a POST. Raise OSError where nothing comes."""
@@ -276,13 +271,6 @@ class Store(Victoria):
                 return result.status, result.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()
-
-
-def open_store(folder: Path) -> Store:
-    """Return a store that runs."""
-    store = Store(folder)
-    store.start()
-    return store
 
 
 class StoreDoor(Address):

@@ -7,12 +7,9 @@ Starts, asks and stops them. Where VictoriaMetrics is not installed there is no 
 from __future__ import annotations
 
 import math
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -26,11 +23,9 @@ from urllib.parse import urlencode
 
 import common
 import yaml
-from chaos_servers import Clock, Engine, Manager, Store, StoreDoor, open_store
-from waiting import free_port, wait_for
+from chaos_servers import Clock, Engine, Manager, Store, StoreDoor
+from common import PLAN, TIER
 
-PLAN = common.ROOT / "tests" / "plans" / "cpu-small.yaml"
-TIER = "cpu-small"
 AGENTS_TIER = "cpu-agents"
 """Tier of role fleet that has the same engines, as the node agent exports them."""
 
@@ -48,83 +43,19 @@ FLEET_BEHIND_CYCLES = math.ceil((FLEET_DELAY_SECONDS + COLLECT_SECONDS) / FLEET_
 """The first scrape after a fault comes up to an interval later, and is queried after the delay."""
 
 SPEED = 50.0
-PATIENCE_SECONDS = 90.0
-"""For anything at all to happen: the machine may be busy. What is judged is counted in cycles."""
-
-Metrics = Mapping[str, float]
 
 
-def total(metrics: Metrics, name: str, *texts: str) -> float:
-    """Return the sum of a metric's series that hold each of these texts; 0 where there is none."""
-    values = []
-    for series, value in metrics.items():
-        if series.partition("{")[0] == name and all(text in series for text in texts):
-            values.append(value)
-    return sum(values)
-
-
-class DaemonProcess:
+class DaemonProcess(common.Agent):
     """One daemon as a process; its log is kept over all of its lives."""
 
-    def __init__(self, role: str, folder: Path, config: Mapping[str, Any], clock: Clock) -> None:
+    def __init__(self, role: str, folder: Path, keys: Mapping[str, Any], clock: Clock) -> None:
         self.role = role
-        folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
-        self.config, self.log = folder / "sizewatch.yaml", folder / "log"
-        self.data = folder / "data"
-        self.history = self.data / "history.db"
-        self.config.write_text(yaml.safe_dump({**config, "role": role, "web": {"listen": f"127.0.0.1:{self.port}"}}))
-        self._clock = clock
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it, and wait for its page."""
-        words = (str(self.config), str(self._clock.speed), repr(self._clock.begin), repr(self._clock.origin))
-        command = [sys.executable, str(Path(__file__).parent / "chaos_daemon.py"), *words]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=common.ROOT, stdout=log, stderr=log)
-        if not wait_for(lambda: bool(self.metrics()) or not self.is_alive, PATIENCE_SECONDS):
-            raise RuntimeError(f"{self.role} gave no page; see {self.log}")
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal that ends it. Return the exit code."""
-        if self.process is None:
-            return 0
-        self.process.send_signal(number)
-        try:
-            return self.process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            return 124
-
-    def metrics(self) -> Metrics:
-        """Return every series of its page; empty while there is no page."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as result:
-                lines = result.read().decode().splitlines()
-        except OSError:
-            return {}
-        series = {}
-        for line in lines:
-            if line and line[0] != "#":
-                name, _, value = line.rpartition(" ")
-                series[name] = float(value)
-        return series
-
-    def size(self) -> tuple[float, int, int]:
-        """Return resident MiB, open files and threads."""
-        status = common.read_status(self.pid)
-        return status["VmRSS"] / 1024, len(os.listdir(f"/proc/{self.pid}/fd")), status["Threads"]
+        place = folder / role
+        script = (Path(__file__).parent / "fast_daemon.py", place / "sizewatch.yaml")
+        super().__init__(
+            place, {**keys, "role": role}, *script, str(clock.speed), repr(clock.begin), repr(clock.origin)
+        )
+        self.history = place / "data" / "history.db"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,14 +150,15 @@ class World:
         self.daemons: tuple[DaemonProcess, ...] = (self.standalone, self.node)
         self.fleet: DaemonProcess | None = None
         if shutil.which("victoria-metrics"):
-            self.store = open_store(folder)
+            self.store = Store(folder)
+            self.store.start()
             self.door = StoreDoor(self.store)
             self.collector = Collector(self.store, self.clock, self._sources())
             self.fleet = self._daemon("fleet", self._fleet_config() | self._posts(self.managers[1]))
             self.daemons += (self.fleet,)
 
     def _daemon(self, role: str, config: Mapping[str, Any]) -> DaemonProcess:
-        return DaemonProcess(role, self._folder / role, config, self.clock)
+        return DaemonProcess(role, self._folder, config, self.clock)
 
     def _config(self, role: str) -> dict[str, Any]:
         targets = [{"url": engine.url, "tier": TIER, "replica": f"r{n}"} for n, engine in enumerate(self.engines)]

@@ -1,45 +1,63 @@
-"""Paths, a small server and the cost of processes, for all benchmarks. Import it before the packages of the project."""
+"""Paths, a small server, the agent as a process and the cost of processes, for all benchmarks. Import it before the project."""
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 # Before this folder: a benchmark may be named as a package.
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
+import yaml
+from loopback import LoopbackServer, Program, Quiet
+from waiting import free_port
+
+if TYPE_CHECKING:
+    from forecast.series.binned import Series
+
+PLAN = ROOT / "tests" / "plans" / "cpu-small.yaml"
+TIER = "cpu-small"
 METRICS = "text/plain; version=0.0.4"
+
+Metrics = Mapping[str, float]
+"""Series of a page, as it names them."""
 
 Respond = Callable[[str, bytes], tuple[int, bytes] | None]
 """Path and body of a request -> status and body of the response. None closes the connection without a word."""
 
 
-class Server(ThreadingHTTPServer):
+def build_parser(text: str | None) -> argparse.ArgumentParser:
+    """Return a parser that shows the text of a script as it stands."""
+    return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def write_config(folder: Path, keys: Mapping[str, Any]) -> Path:
+    """Write the configuration of an agent. Return its file."""
+    path = folder / "sizewatch.yaml"
+    path.write_text(yaml.safe_dump(dict(keys), sort_keys=False), encoding="utf-8")
+    return path
+
+
+class Server(LoopbackServer):
     """Server on loopback that runs until the process ends."""
 
-    daemon_threads = True
-    request_queue_size = 64
-
     def __init__(self, respond: Respond, port: int = 0, handler: type[Handler] | None = None) -> None:
-        super().__init__(("127.0.0.1", port), handler or Handler)
+        super().__init__(handler or Handler, port)
         self.respond = respond
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that hang up."""
-
-
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet, BaseHTTPRequestHandler):
     """Handler of one connection."""
 
     protocol_version = "HTTP/1.1"
@@ -68,8 +86,47 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing."""
+
+class Agent(Program):
+    """`sizewatch run`, or a script that runs a daemon, as a process; its configuration and its log are in a folder."""
+
+    def __init__(
+        self, folder: Path, keys: Mapping[str, Any], *script: str | Path, before: tuple[str, ...] = ()
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.config = write_config(folder, {**keys, "web": {"listen": f"127.0.0.1:{self.port}"}})
+        words = script or ("-m", "agent", "run", "-c", self.config)
+        url = f"http://127.0.0.1:{self.port}"
+        super().__init__((*before, sys.executable, *words), url, "/metrics", folder / "log")
+
+    def metrics(self) -> Metrics:
+        """Return every series of its page; empty while there is no page."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as result:
+                lines = result.read().decode().splitlines()
+        except OSError:
+            return {}
+        series = {}
+        for line in lines:
+            if line and line[0] != "#":
+                name, _, value = line.rpartition(" ")
+                series[name] = float(value)
+        return series
+
+    def size(self) -> tuple[float, int, int]:
+        """Return resident MiB, open files and threads."""
+        status = read_status(self.pid)
+        return status["VmRSS"] / 1024, len(os.listdir(f"/proc/{self.pid}/fd")), status["Threads"]
+
+
+def total(metrics: Metrics, name: str, *texts: str) -> float:
+    """Return the sum of a metric's series that hold each of these texts; 0 where there is none."""
+    values = []
+    for series, value in metrics.items():
+        if series.partition("{")[0] == name and all(text in series for text in texts):
+            values.append(value)
+    return sum(values)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -87,6 +144,20 @@ def read_status(pid: int | str = "self") -> dict[str, int]:
         if word.isdigit():
             numbers[name] = int(word)
     return numbers
+
+
+def read_trace_until(file: Path, ends: Iterable[str], **options: float) -> tuple[str, Series]:
+    """Return the name and the requests of a trace, without what is later than its `NAME=TIME` (UTC) of `ends`."""
+    from agent.forecasting.csv_series import read_trace
+    from forecast.series.binned import truncate_at
+
+    name = file.name.removesuffix(".gz").removesuffix(".csv")
+    series = read_trace(file, **options).requests
+    for end in ends:
+        only, _, text = end.partition("=")
+        if only == name:
+            series = truncate_at(series, datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+    return name, series
 
 
 def print_goal(name: str, value: float, limit: float, form: str = "{:.2f}") -> bool:

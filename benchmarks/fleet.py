@@ -24,21 +24,20 @@ from typing import Any
 
 import common
 import yaml
-from daemon_runs import StandingClock
+from common import PLAN
 from fleet_writer import Writer, pod_name, series_of_an_agent, series_of_an_engine
 from store_servers import Victoria, victoria_metrics
+from waiting import StandingClock
 
 from agent.config.files import load_plan
 from agent.config.load import build_tier_contexts, plan_versions
 from agent.config.load import load as load_config
 from agent.history.service import HistoryService, HistorySink
 from agent.history.store import HistoryStore
-from agent.pipeline.interfaces import Sink
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
 from agent.sources.store import StoreSource, build_store_source
 
-PLAN = common.ROOT / "tests" / "plans" / "cpu-small.yaml"
 BEGIN = 1_790_000_040.0
 """Unix seconds, the beginning of a minute."""
 
@@ -70,18 +69,16 @@ def main() -> int:
         with victoria_metrics(folder, "-memory.allowedBytes=4GB") as store:
             clock = StandingClock(BEGIN)
             history = HistoryService(lambda: HistoryStore(folder / "history.db"))
-            loop = build_loop(
-                folder, store.url, options.tiers, clock, history, options.each_up_to, options.source
-            )  # fmt: skip
+            loop = build_loop(folder, store.url, options, clock, history)
             is_met = _report(_run(options, store, loop, clock))
-            status = common.read_status(store._process.pid)  # type: ignore[union-attr]
+            status = common.read_status(store.pid)
             print(f"the store's memory at the end, MiB: {status['VmRSS'] / 1024:.0f}")
             loop.stop()
     return int(not is_met)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.build_parser(__doc__)
     parser.add_argument("--replicas", type=int, default=2000, help="of all tiers together")
     parser.add_argument("--tiers", type=int, default=8)
     parser.add_argument("--gpus", type=int, default=4, help="of each replica")
@@ -95,37 +92,28 @@ def _options() -> argparse.Namespace:
 
 
 def build_loop(
-    folder: Path,
-    url: str,
-    tiers: int,
-    clock: StandingClock,
-    history: HistoryService | None,
-    each_up_to: int = 0,
-    source: str = "agents",
+    folder: Path, url: str, options: argparse.Namespace, clock: StandingClock, history: HistoryService
 ) -> EvaluationLoop:
     """Return role fleet's loop over so many equal tiers, `tier-0` and so on, configured as a user would."""
     plan = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
     (keys_of_tier,) = plan["tiers"].values()
-    plan["tiers"] = {f"tier-{number}": keys_of_tier for number in range(tiers)}
+    plan["tiers"] = {f"tier-{number}": keys_of_tier for number in range(options.tiers)}
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False), encoding="utf-8")
     keys: dict[str, Any] = {
         "role": "fleet",
         "plan": "plan.yaml",
         "data_dir": ".",
         "store": {"url": url, "timeout": "60s"},
-        "fleet": {"delay": "0s", "back_fill": "0s", "each_up_to": each_up_to},
+        "fleet": {"delay": "0s", "back_fill": "0s", "each_up_to": options.each_up_to},
     }
-    if source == "engines":
+    if options.source == "engines":
         keys["tiers"] = {}
         for tier in plan["tiers"]:
-            keys["tiers"][tier] = {"from": source, "selector": f'tier="{tier}"', "replica_label": "replica"}
-    (folder / "sizewatch.yaml").write_text(yaml.safe_dump(keys), encoding="utf-8")
-    loaded = load_config(folder / "sizewatch.yaml")
+            keys["tiers"][tier] = {"from": "engines", "selector": f'tier="{tier}"', "replica_label": "replica"}
+    loaded = load_config(common.write_config(folder, keys))
     contexts = build_tier_contexts(loaded)
     store = build_store_source(loaded, contexts, None)
-    sinks: tuple[Sink, ...] = (RuntimeState(store.agent_tiers),)
-    if history is not None:
-        sinks = (*sinks, HistorySink(history, store, plan_versions(loaded)))
+    sinks = (RuntimeState(store.agent_tiers), HistorySink(history, store, plan_versions(loaded)))
     return EvaluationLoop(source=store, tiers=contexts, sinks=sinks, clock=clock)
 
 
@@ -135,23 +123,21 @@ def source_of(loop: EvaluationLoop) -> StoreSource:
     return loop.source
 
 
-def build_writer(url: str, replicas: int, tiers: int, gpus: int, source: str, interval: float) -> Writer:
+def build_writer(url: str, options: argparse.Namespace) -> Writer:
     """Return the writer of so many replicas, spread over tiers."""
     series = series_of_an_engine()
-    if source == "agents":
-        series = series_of_an_agent(load_plan(PLAN), gpus)
-    counts = [replicas // tiers] * tiers
-    counts[0] += replicas - sum(counts)
-    print(f"{replicas} replicas in {tiers} tiers, {len(series)} series each", flush=True)
+    if options.source == "agents":
+        series = series_of_an_agent(load_plan(PLAN), options.gpus)
+    counts = [options.replicas // options.tiers] * options.tiers
+    counts[0] += options.replicas - sum(counts)
+    print(f"{options.replicas} replicas in {options.tiers} tiers, {len(series)} series each", flush=True)
     pods = [[pod_name(tier, number) for number in range(count)] for tier, count in enumerate(counts)]
-    return Writer(url, pods, series, interval)
+    return Writer(url, pods, series, options.interval)
 
 
 def _run(options: argparse.Namespace, store: Victoria, loop: EvaluationLoop, clock: StandingClock) -> list[CycleCost]:
-    writer = build_writer(
-        store.url, options.replicas, options.tiers, options.gpus, options.source, options.interval
-    )  # fmt: skip
-    counts, pid = source_of(loop).api.counts, store._process.pid  # type: ignore[union-attr]
+    writer = build_writer(store.url, options)
+    counts, pid = source_of(loop).api.counts, store.pid
     costs: list[CycleCost] = []
     for number in range(options.cycles):
         clock.now = BEGIN + 60.0 * (number + 1)

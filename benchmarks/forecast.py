@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +37,7 @@ from forecast.backtest.scores import Scored, interval, score_walk
 from forecast.backtest.walk import NAMES, BacktestRun, walk
 from forecast.backtest.window import CannotTest
 from forecast.models.bin_forecaster import COMBINATION, Forecaster
-from forecast.series.binned import Array, Series, truncate_at
+from forecast.series.binned import Array, Series
 
 BIN_SECONDS = 300.0
 NEXT, DAY = 900.0, 86_400.0
@@ -99,7 +98,7 @@ GOALS: tuple[Goal, ...] = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables. Return 2 where no trace could be tested, 1 where `--cost` misses a goal."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.build_parser(__doc__)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="CSV: timestamp,requests[,...]; also .gz")
     parser.add_argument("--cost", action="store_true", help="time the forecaster in place of scoring it")
     parser.add_argument("--methods", default=",".join(NAMES), metavar="A,B", help=f"of {', '.join(NAMES)}")
@@ -128,16 +127,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _test(file: Path, options: argparse.Namespace) -> TestedTrace | None:
-    name, began = file.name.removesuffix(".gz").removesuffix(".csv"), time.monotonic()
+    began = time.monotonic()
     try:
-        series = read_trace(file, bin_seconds=BIN_SECONDS).requests
-        for end in options.end:
-            only, _, text = end.partition("=")
-            if only == name:
-                series = truncate_at(series, datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+        name, series = common.read_trace_until(file, options.end, bin_seconds=BIN_SECONDS)
         run = walk(series, options.horizons, methods=tuple(options.methods.split(",")), test_days=options.test_days)
     except (SizewatchError, CannotTest, OSError) as error:
-        print(f"skipped {name}: {error}", file=sys.stderr)
+        print(f"skipped {file.name}: {error}", file=sys.stderr)
         return None
     bins = f"{len(run.window.series)} bins of {format_duration(series.bin_seconds)}"
     text = "; ".join((f"done {name}: {bins}, {time.monotonic() - began:.0f} s", *run.notes))

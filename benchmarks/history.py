@@ -9,7 +9,6 @@ long readers take, and time and memory of `sizewatch report`.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import random
@@ -25,7 +24,7 @@ from pathlib import Path
 
 import common
 import recorded
-import yaml
+from common import PLAN, TIER
 
 from agent.config.files import load_plan
 from agent.history.schema import HOURS, MINUTES, QUARTERS
@@ -39,8 +38,6 @@ from rules.plan.schema import plan_version
 from rules.replicas.state import ScrapeTrack, record_success
 from rules.telemetry.windows import Window, sum_windows
 
-PLAN = common.ROOT / "tests" / "plans" / "cpu-small.yaml"
-TIER = "cpu-small"
 HOUR, DAY = 3600, 86_400
 REPORT_SECONDS, REPORT_MIB = 20.0, 300.0
 REPLICA_BYTES, TIER_DAY_BYTES = 6_500_000, 400_000
@@ -110,7 +107,7 @@ class Traffic:
 
 def main() -> int:
     """Print the figures. Return 1 where a goal is not met."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.build_parser(__doc__)
     parser.add_argument("--replicas", type=int, default=20)
     parser.add_argument("--days", type=float, default=2.0)
     parser.add_argument("--folder", type=Path)
@@ -172,21 +169,10 @@ def _print_size(path: Path, replicas: int, days: float) -> list[bool]:
 
 def _measure_report(folder: Path, since: str) -> list[bool]:
     """Run the command as a person does. Time and memory are the kernel's count for that process."""
-    config = folder / "sizewatch.yaml"
     targets = [{"url": "http://127.0.0.1:9/metrics", "tier": TIER}]
-    config.write_text(yaml.safe_dump({"plan": str(PLAN), "data_dir": ".", "targets": targets}))
-    command = [
-        sys.executable,
-        "-m",
-        "agent",
-        "report",
-        "-c",
-        str(config),
-        "--since",
-        since,
-        "--out",
-        str(folder / "report"),
-    ]
+    config = common.write_config(folder, {"plan": str(PLAN), "data_dir": ".", "targets": targets})
+    command = [sys.executable, "-m", "agent", "report", "-c", str(config), "--since", since]
+    command += ["--out", str(folder / "report")]
     began = time.monotonic()
     process = subprocess.Popen(command, cwd=common.ROOT, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)

@@ -9,16 +9,14 @@ A recorded engine goes on from part to part as one process; after `Dead` it is a
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import subprocess
 import sys
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +24,12 @@ from typing import Any
 import common
 import recorded
 import yaml
+from alert_path_servers import receivers_at, scraping
 from alertmanager_server import alertmanager
-from tools import tool
-from waiting import CEILING_SECONDS, free_port, wait_for
+from loopback import running
+from waiting import wait_for
 
-from agent.sources.recording import Scrape, load, scrapes
+from agent.sources.recording import load, scrapes
 
 ROOT = common.ROOT
 FILES = ROOT / "rules" / "prometheus"
@@ -96,15 +95,6 @@ _SUMS = re.compile(rb"_(?:total|sum|count|bucket)(?:\{[^}]*\})?$")
 _BORN = re.compile(rb"^(?:process_start_time_seconds|\S+_created(?:\{[^}]*\})?)$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stretch:
-    start: float
-    first: float
-    scrapes: tuple[Scrape, ...]
-    added: Mapping[bytes, float]
-    moved: Mapping[bytes, tuple[float, float]]
-
-
 class Story:
     """Pages of an engine by seconds since the begin. Counters go on between parts, and begin at zero after `Dead`.
 
@@ -112,74 +102,63 @@ class Story:
     """
 
     def __init__(self, scene: Scene, began: float) -> None:
-        self._began, self._parts = began, scene.parts
-        self._stretches: list[_Stretch | None] = []
-        self._starts: list[float] = []
+        self._began, self._parts = began, list(scene.parts)
+        self._times: list[float] = []
+        self._pages: list[bytes | None] = []
         self._until = 0.0
 
     def page(self, elapsed: float) -> bytes | None:
         """Return the page at that time; None while the engine is dead."""
         while self._until <= elapsed:
-            self._append()
-        stretch = self._stretches[bisect_right(self._starts, elapsed) - 1]
-        return None if stretch is None else self._render(stretch, elapsed)
+            part = self._parts.pop(0) if len(self._parts) > 1 else self._parts[0]
+            if isinstance(part, Dead):
+                self._times.append(self._until)
+                self._pages.append(None)
+                self._until += part.seconds
+            else:
+                self._append(part)
+        return self._pages[bisect_right(self._times, elapsed) - 1]
 
-    def _append(self) -> None:
-        at = len(self._stretches)
-        part = self._parts[min(at, len(self._parts) - 1)]
-        self._starts.append(self._until)
-        if isinstance(part, Dead):
-            self._stretches.append(None)
-            self._until += part.seconds
-            return
-        found = [s for s in scrapes(load(_folder(part.recording))[0], []) if s.target == 0]
-        first = found[0].t + part.begin
-        last = min(found[0].t + part.end, found[-1].t)
-        inside = tuple(s for s in found if first <= s.t <= last)
-        zero, births = _values(inside[0].body or b"", _SUMS), _values(inside[0].body or b"", _BORN)
-        before = self._stretches[-1] if at else None
-        body = self._render(before, self._until) if before is not None else None
-        if body is not None:
-            base, moved = _values(body, _SUMS), _values(body, _BORN)
+    def _append(self, part: Part) -> None:
+        recording, _ = load(recorded.folder(part.recording))
+        several = [scrape for scrape in scrapes(recording, []) if scrape.target == 0]
+        begin = several[0].t + part.begin
+        inside = [scrape for scrape in several if begin <= scrape.t <= several[0].t + part.end]
+        first = inside[0]
+        sums, births = _values(first.body or b"", _SUMS), _values(first.body or b"", _BORN)
+        before = self._pages[-1] if self._pages else None
+        shift = self._began + self._until - first.t
+        if before is not None:
+            base, moved = _values(before, _SUMS), _values(before, _BORN)
         else:
-            base = {} if at else zero
-            moved = {
-                name: self._began + self._until - 60.0 + (value - min(births.values()))
-                for name, value in births.items()
-            }
-        self._stretches.append(
-            _Stretch(
-                start=self._until,
-                first=inside[0].t,
-                scrapes=inside,
-                added={name: base.get(name, 0.0) - value for name, value in zero.items()},
-                moved={name: (value, moved[name]) for name, value in births.items() if name in moved},
-            )
-        )
-        self._until += inside[-1].t - inside[0].t
-
-    def _render(self, stretch: _Stretch, elapsed: float) -> bytes | None:
-        """Return the page; after a restart inside the recording its own counters and times, moved to now."""
-        place = stretch.first + elapsed - stretch.start
-        body = stretch.scrapes[max(0, bisect_right(stretch.scrapes, place, key=lambda s: s.t) - 1)].body
-        if body is None:
-            return None
-        present = _values(body, _BORN)
-        restarted = any(present.get(name) != old for name, (old, _) in stretch.moved.items())
-        lines = []
-        for line in body.splitlines():
-            name, _, value = line.rpartition(b" ")
-            if not restarted and name in stretch.added:
-                line = b"%s %r" % (name, float(value) + stretch.added[name])
-            elif name in present:
-                new = float(value) + self._began + stretch.start - stretch.first
-                line = b"%s %r" % (name, new if restarted or name not in stretch.moved else stretch.moved[name][1])
-            lines.append(line)
-        return b"\n".join(lines) + b"\n"
+            base = {} if self._pages else sums
+            young = self._began + self._until - 60.0 - min(births.values())
+            moved = {name: value + young for name, value in births.items()}
+        added = {name: base.get(name, 0.0) - value for name, value in sums.items()}
+        moved = {name: moved[name] for name in births if name in moved}
+        for scrape in inside:
+            self._times.append(self._until + scrape.t - first.t)
+            page = scrape.body
+            if page is not None:
+                present = _values(page, _BORN)
+                times = {name: value + shift for name, value in present.items()}
+                # After a restart inside the recording its own counters stand, and its own times moved to now.
+                has_restarted = not births.items() <= present.items()
+                page = _rewrite(page, times if has_restarted else times | moved, {} if has_restarted else added)
+            self._pages.append(page)
+        self._until += inside[-1].t - first.t
 
 
-def _folder(recording: str) -> Path:
-    return Path(recording) if "/" in recording else recorded.folder(recording)
+def _rewrite(page: bytes, times: Mapping[bytes, float], added: Mapping[bytes, float]) -> bytes:
+    lines = []
+    for line in page.splitlines():
+        name, _, value = line.rpartition(b" ")
+        if name in added:
+            line = b"%s %r" % (name, float(value) + added[name])
+        elif name in times:
+            line = b"%s %r" % (name, times[name])
+        lines.append(line)
+    return b"\n".join(lines) + b"\n"
 
 
 def _values(body: bytes, pattern: re.Pattern[bytes]) -> dict[bytes, float]:
@@ -211,52 +190,20 @@ def serve_webhook(messages: list[dict[str, Any]], log: Path) -> str:
     return common.Server(respond).url
 
 
-@contextmanager
-def process(log: Path, *words: str) -> Iterator[None]:
-    """Run a program until the end of the block."""
-    with log.open("wb") as out:
-        program = subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=out)
-    try:
-        yield
-    finally:
-        program.terminate()
-        program.wait(CEILING_SECONDS)
-
-
-def write_sizewatch(
-    folder: Path, scenes: Mapping[str, Scene], engines: str, web: str, alerting: Mapping[str, Any]
-) -> Path:
-    """Write plan and configuration with a tier per scene."""
+def build_keys(folder: Path, scenes: Mapping[str, Scene], engines: str) -> dict[str, Any]:
+    """Write a plan with a tier per scene. Return the configuration."""
     plans = {path: yaml.safe_load((ROOT / path).read_text()) for path in {scene.plan[0] for scene in scenes.values()}}
     tiers = {name: plans[scene.plan[0]]["tiers"][scene.plan[1]] for name, scene in scenes.items()}
     (folder / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": tiers}))
-    configuration = {
+    return {
         "plan": "plan.yaml",
         "data_dir": "data",
         "scrape_interval": INTERVAL,
         "targets": [{"url": f"{engines}/{name}/metrics", "tier": name, "replica": "r0"} for name in scenes],
         "gpus": {"source": "none"},
-        "web": {"listen": web},
-        "alerting": dict(alerting),
         "forecast": {"enabled": False},
         "report": {"enabled": False},
     }
-    (folder / "sizewatch.yaml").write_text(yaml.safe_dump(configuration))
-    return folder / "sizewatch.yaml"
-
-
-def write_prometheus(folder: Path, target: str, manager: str) -> Path:
-    """Write a configuration with the shipped rules."""
-    jobs = [{"job_name": "sizewatch", "static_configs": [{"targets": [target]}]}]
-    managers = [{"static_configs": [{"targets": [manager.removeprefix("http://")]}]}]
-    configuration = {
-        "global": {"scrape_interval": INTERVAL, "evaluation_interval": INTERVAL},
-        "rule_files": [str(path) for path in sorted(FILES.glob("sizewatch-*.yaml"))],
-        "alerting": {"alertmanagers": managers},
-        "scrape_configs": jobs,
-    }
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
-    return folder / "prometheus.yml"
 
 
 def describe(messages: list[dict[str, Any]], scenes: Mapping[str, Scene], began: float) -> tuple[str, bool]:
@@ -284,7 +231,7 @@ def describe(messages: list[dict[str, Any]], scenes: Mapping[str, Scene], began:
 
 def main() -> int:
     """Play the scenes, then print what people were sent. Return 1 where the counts differ from the expected ones."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = common.build_parser(__doc__)
     parser.add_argument("scenes", nargs="*", choices=[*SCENES, []], default=[])
     parser.add_argument("--path", choices=["rules", "posts"], default="rules")
     parser.add_argument("--minutes", type=float, default=34.0)
@@ -297,18 +244,17 @@ def main() -> int:
     stories = {name: Story(scene, began) for name, scene in scenes.items()}
     with ExitStack() as stack:
         hook, engines = serve_webhook(messages, folder / "messages.jsonl"), serve_engines(stories, began)
-        sample = re.sub(r"https://[\w.-]+\.example/\w+", hook, (ROOT / "examples" / "alertmanager.yml").read_text())
+        sample = receivers_at((ROOT / "examples" / "alertmanager.yml").read_text(), hook)
         (folder / "alertmanager.yml").write_text(sample)
         manager = stack.enter_context(alertmanager(folder, folder / "alertmanager.yml")).url
-        web, prometheus = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-        posts = {"path": "posts", "alertmanagers": [{"url": manager}]} if options.path == "posts" else {}
-        config = write_sizewatch(folder, scenes, engines, web, posts)
-        stack.enter_context(process(folder / "sizewatch.log", sys.executable, "-m", "agent", "run", "-c", str(config)))
-        words = (f"--config.file={write_prometheus(folder, web, manager)}", f"--storage.tsdb.path={folder / 'tsdb'}")
-        address = (f"--web.listen-address={prometheus}", "--log.level=warn")
-        if not posts:
-            stack.enter_context(process(folder / "prometheus.log", tool("prometheus"), *words, *address))
-        print(f"sizewatch http://{web}/ prometheus http://{prometheus}/ alertmanager {manager}", flush=True)
+        keys, prometheus = build_keys(folder, scenes, engines), "none"
+        if options.path == "posts":
+            keys["alerting"] = {"path": "posts", "alertmanagers": [{"url": manager}]}
+        agent = stack.enter_context(running(common.Agent(folder, keys)))
+        if options.path == "rules":
+            target, files = agent.url.removeprefix("http://"), sorted(FILES.glob("sizewatch-*.yaml"))
+            prometheus = stack.enter_context(scraping(folder, target, manager, *files, interval=INTERVAL))
+        print(f"sizewatch {agent.url}/ prometheus {prometheus} alertmanager {manager}", flush=True)
         wait_for(lambda: time.time() - began > options.minutes * 60, options.minutes * 60 + 60, every=1.0)
     text, fine = describe(messages, scenes, began)
     (folder / "table.txt").write_text(text)

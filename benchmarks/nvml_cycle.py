@@ -27,17 +27,9 @@ from nvml_recording import Recorder, cycles, memory_versions
 from agent.gpu.nvml_reader import NvmlReader
 
 
-def percentile(values: list[float], share: float) -> float:
-    """The smallest value that this share of all does not exceed."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
-
-
 def as_json(readout: object) -> str:
-    plain = {
-        name: sorted(value) if isinstance(value, frozenset) else dict(value) if hasattr(value, "items") else value
-        for name, value in ((field.name, getattr(readout, field.name)) for field in dataclasses.fields(readout))  # type: ignore[arg-type]
-    }
-    return json.dumps(plain, indent=1)
+    values = {field.name: getattr(readout, field.name) for field in dataclasses.fields(readout)}  # type: ignore[arg-type]
+    return json.dumps(values, indent=1, default=lambda value: dict(value) if hasattr(value, "items") else sorted(value))
 
 
 def measure(arguments: argparse.Namespace, record: Path) -> tuple[list[float], float, Recorder]:
@@ -83,9 +75,8 @@ def main() -> int:
     first, rest = wall[0], [seconds * 1e3 for seconds in wall[1:]]
     print(f"driver {pynvml.nvmlSystemGetDriverVersion()}, {pynvml.nvmlDeviceGetCount()} GPUs, {len(wall)} cycles")
     print(f"first cycle (opens the library): {first * 1e3:.2f} ms")
-    print(
-        f"a cycle: median {statistics.median(rest):.2f} ms, P99 {percentile(rest, 0.99):.2f} ms, most {max(rest):.2f} ms"
-    )
+    middle, late = statistics.median(rest), sorted(rest)[math.ceil(0.99 * len(rest)) - 1]
+    print(f"a cycle: median {middle:.2f} ms, P99 {late:.2f} ms, most {max(rest):.2f} ms")
     print(f"CPU: {spent / len(wall) * 1e3:.2f} ms a cycle")
     print("memory in bytes: GPU, total, used (v1), used (v2), reserved, total minus free")
     for row in memory_versions(recorder.state):

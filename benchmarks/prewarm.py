@@ -11,18 +11,16 @@ Work beside requests is in `sizewatch prewarm --history FILE --explain`.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-import common  # noqa: F401 - finds the project
+import common
 import numpy as np
 
 from agent.durations import parse_duration
-from agent.forecasting.csv_series import TraceError, read_trace
+from agent.forecasting.csv_series import TraceError
 from exporters.render.text import text_table
 from forecast.capacity.prewarm import LATE_TO_WARM, certainty, lead_minutes
 from forecast.capacity.simulation import (
@@ -44,7 +42,6 @@ from forecast.series.binned import (
     per_minute,
     rates,
     resample,
-    truncate_at,
 )
 from rules.catalogue.registry import margin_of
 
@@ -189,7 +186,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables. Return 2 where no trace could be simulated."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.build_parser(__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="CSV: timestamp,requests[,...]; also .gz")
     parser.add_argument("--start", default="3m,5m", help="cold starts to simulate (default: %(default)s)")
     parser.add_argument(
@@ -198,31 +195,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--late-to-warm", type=float, default=LATE_TO_WARM, help="price of a missing replica-minute")
     parser.add_argument("--steps", action="store_true", help="steps between bins in place of straight lines")
     options = parser.parse_args(arguments)
-    ends = dict(end.split("=") for end in options.end)
     count = 0
     for start in options.start.split(","):
         lead = lead_minutes(parse_duration(start))
         results = []
         for file in options.files:
-            name = file.name.removesuffix(".gz").removesuffix(".csv")
             try:
-                series = _read(file, name, ends)
+                name, series = common.read_trace_until(file, options.end)
                 results.append(run_trial(name, prepare_trial(series, options.steps), lead, options.late_to_warm))
             except (TraceError, ValueError) as error:
-                print(f"skipped {name}: {error}", file=sys.stderr)
+                print(f"skipped {file.name}: {error}", file=sys.stderr)
         count += len(results)
         level = certainty(lead, options.late_to_warm)
         print(f"\nCold start {start}, price {options.late_to_warm:g}, certainty {level:.5g}")
         if results:
             _print_results(results)
     return 0 if count else 2
-
-
-def _read(file: Path, name: str, ends: Mapping[str, str]) -> Series:
-    series = read_trace(file).requests
-    if name in ends:
-        return truncate_at(series, datetime.fromisoformat(ends[name]).replace(tzinfo=UTC).timestamp())
-    return series
 
 
 def _print_results(results: list[Result]) -> None:

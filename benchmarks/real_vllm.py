@@ -26,7 +26,6 @@ from typing import Any
 
 import common
 import requests
-import yaml
 
 
 @dataclass
@@ -103,28 +102,13 @@ def wait_for(url: str, seconds: float) -> float:
     raise SystemExit(f"{url} did not answer within {seconds:g} s")
 
 
-def configuration(folder: Path, arguments: argparse.Namespace) -> Path:
-    config = {
-        "plan": str(arguments.plan),
-        "data_dir": str(folder / "data"),
-        "scrape_interval": "5s",
-        "targets": [{"url": f"{arguments.url}/metrics", "tier": arguments.tier, "replica": "vllm-0"}],
-        "gpus": {"source": "none"},
-        "web": {"listen": f"127.0.0.1:{arguments.port}"},
-        "logging": {"level": "warning"},
-    }
-    path = folder / "sizewatch.yaml"
-    path.write_text(yaml.safe_dump(config))
-    return path
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.build_parser(__doc__)
     parser.add_argument("--serve", required=True, help="command that starts vLLM")
     parser.add_argument("--url", default="http://127.0.0.1:18000")
     parser.add_argument("--model", default="small-llama")
-    parser.add_argument("--plan", type=Path, default=common.ROOT / "tests" / "plans" / "cpu-small.yaml")
-    parser.add_argument("--tier", default="cpu-small")
+    parser.add_argument("--plan", type=Path, default=common.PLAN)
+    parser.add_argument("--tier", default=common.TIER)
     parser.add_argument("--port", type=int, default=19595)
     arguments = parser.parse_args()
     server = subprocess.Popen(
@@ -140,46 +124,42 @@ def main() -> None:
 
 def watch(folder: Path, server: subprocess.Popen[bytes], arguments: argparse.Namespace) -> None:
     print(f"vLLM ready after {wait_for(f'{arguments.url}/health', 240):.1f} s", flush=True)
-    config = configuration(folder, arguments)
-    daemon = subprocess.Popen([sys.executable, "-m", "agent", "run", "-c", str(config)], cwd=common.ROOT)
-    page = f"http://127.0.0.1:{arguments.port}"
+    keys = {
+        "plan": str(arguments.plan),
+        "data_dir": "data",
+        "scrape_interval": "5s",
+        "targets": [{"url": f"{arguments.url}/metrics", "tier": arguments.tier, "replica": "vllm-0"}],
+        "gpus": {"source": "none"},
+        "logging": {"level": "warning"},
+    }
+    agent = common.Agent(folder, keys, port=arguments.port)
+    agent.start()
     try:
-        wait_for(f"{page}/readyz", 30)
         clients = Clients(arguments.url, arguments.model)
         phase("light load, 2 rps", lambda: clients.open_loop(200, 2.0))
         phase("long requests, 4 to 36 at once", lambda: clients.ramp(80, 4, 36))
         phase("light load again", lambda: clients.open_loop(75, 1.0))
-        finished = metric(page, "sizewatch_requests_finished_total")
+        finished = common.total(agent.metrics(), "sizewatch_requests_finished_total")
         print(
             f"clients: {len(clients.done)} requests done, {clients.errors} errors; sizewatch counted {finished:.0f} "
             "(from its second scrape on)"
         )
         os.killpg(server.pid, signal.SIGKILL)
         phase("engine killed", lambda: time.sleep(40))
-        print_findings(requests.get(f"{page}/api/status", timeout=10).json())
+        print_findings(requests.get(f"{agent.url}/api/status", timeout=10).json())
         late = sorted(t for t, ttft, _ in clients.done if ttft > 2)
         if late:
             print(f"clients' first TTFT above 2 s finished at {time.strftime('%H:%M:%S', time.gmtime(late[0]))} UTC")
-        result = subprocess.run(
-            [sys.executable, "-m", "agent", "check", "-c", str(config), "--since", "1h"],
-            cwd=common.ROOT,
-            capture_output=True,
-            text=True,
-        )
+        words = [sys.executable, "-m", "agent", "check", "-c", str(agent.config), "--since", "1h"]
+        result = subprocess.run(words, cwd=common.ROOT, capture_output=True, text=True)
         print(f"\nsizewatch check: exit code {result.returncode}\n{result.stdout}{result.stderr}")
     finally:
-        daemon.terminate()
-        print(f"daemon ended with {daemon.wait(20)}")
+        print(f"daemon ended with {agent.stop()}\n{agent.log.read_text()}")
 
 
 def phase(name: str, work: object) -> None:
     print(f"{time.strftime('%H:%M:%S', time.gmtime())} UTC  {name}", flush=True)
     work()  # type: ignore[operator]
-
-
-def metric(page: str, name: str) -> float:
-    lines = requests.get(f"{page}/metrics", timeout=10).text.splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{"))
 
 
 FINDING_KEYS = ("rule", "replica", "status", "certainty", "started_at", "ended_at", "sentence")

@@ -11,23 +11,21 @@ needs: gcc, and Debian's `prometheus` for the comparison
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
+import ctypes
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import common
 import yaml
 from engine_server import pages
-from nvml_fixture import H100, compile_standin
+from loopback import Program, running
+from nvml_fixture import StandIn, compile_standin
 from waiting import free_port
-
-ROOT = common.ROOT
-
 
 BEGIN = time.monotonic()
 
@@ -40,108 +38,90 @@ def respond(path: str, body: bytes) -> tuple[int, bytes]:
 
 def keep_gpus_busy(folder: Path, count: int) -> None:
     """Compile the stand-in library into the folder, and move its GPUs on every five seconds."""
-    compile_standin(folder)
-    state = folder / "state"
+    gpus = StandIn(folder, ctypes.CDLL(str(compile_standin(folder))))
 
-    def write() -> None:
+    def move() -> None:
         stamp = int(time.time() * 1e6)
         samples = ",".join(f"{stamp - 166_000 * k}:{50 + k % 40}" for k in reversed(range(90)))
-        lines = ["driver=580.95.05", f"count={count}"]
         for n in range(count):
-            own = {
-                "uuid": f"GPU-{n}0000000-0000-4000-8000-000000000000",
-                "samples": samples,
-                "energy_mj": stamp // 1000 * 4 // 10,
-            }
-            lines += [f"{n}.{key}={value}" for key, value in {**H100, **own}.items()]
-        state.with_suffix(".new").write_text("\n".join(lines) + "\n")
-        state.with_suffix(".new").replace(state)
+            gpus.set({f"{n}.samples": samples, f"{n}.energy_mj": stamp // 1000 * 4 // 10})
 
     def go_on() -> None:
         while folder.exists():
             time.sleep(5)
-            try:
-                write()
-            except FileNotFoundError:
-                return
+            with contextlib.suppress(FileNotFoundError):
+                move()
 
-    write()
+    for _ in range(count):
+        gpus.add_gpu()
+    move()
     threading.Thread(target=go_on, daemon=True).start()
 
 
-def start_agent(folder: Path, urls: list[str], options: argparse.Namespace) -> subprocess.Popen[bytes]:
-    environment = dict(os.environ)
+def build_agent(folder: Path, urls: list[str], options: argparse.Namespace) -> common.Agent:
+    """Return the node agent with these targets."""
+    environment: tuple[str, ...] = ()
     if options.gpus:
         keep_gpus_busy(folder, options.gpus)
-        environment |= {"LD_LIBRARY_PATH": str(folder), "NVML_STANDIN_STATE": str(folder / "state")}
+        environment = ("env", f"LD_LIBRARY_PATH={folder}", f"NVML_STANDIN_STATE={folder / 'state'}")
     each = max(1, options.gpus // len(urls))
     targets = []
     for n, url in enumerate(urls):
         gpus = list(range(n * each, n * each + each))
-        targets.append({"url": url, "tier": "cpu-small", "replica": f"r{n}", "gpus": gpus})
-    config = {
+        targets.append({"url": url, "tier": common.TIER, "replica": f"r{n}", "gpus": gpus})
+    keys = {
         "role": "node",
         "scrape_interval": f"{options.interval:g}s",
-        "plan": str(ROOT / "tests" / "plans" / "cpu-small-open.yaml"),
+        "plan": str(common.ROOT / "tests" / "plans" / "cpu-small-open.yaml"),
         "targets": targets,
         "gpus": {"source": "nvml" if options.gpus else "none"},
-        "web": {"listen": f"127.0.0.1:{options.port}"},
         "logging": {"level": "warning"},
     }
-    (folder / "sizewatch.yaml").write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "agent", "run", "-c", str(folder / "sizewatch.yaml"), "--role", "node"]
-    return subprocess.Popen(command, cwd=ROOT, env=environment)
+    return common.Agent(folder, keys, before=environment)
 
 
-def start_prometheus(folder: Path, urls: list[str], options: argparse.Namespace) -> subprocess.Popen[bytes] | None:
+def build_prometheus(folder: Path, urls: list[str], interval: float) -> Program | None:
+    """Return a Prometheus with these targets."""
     binary = shutil.which("prometheus")
     if binary is None:
         print("Prometheus is not installed: nothing to compare with (apt-get install prometheus)")
         return None
-    if options.scraped:
-        urls = [*urls, f"http://127.0.0.1:{options.port}/metrics"]
     jobs = []
     for n, url in enumerate(urls):
         _, _, address, path = url.split("/", 3)
         jobs.append({"job_name": f"t{n}", "metrics_path": f"/{path}", "static_configs": [{"targets": [address]}]})
-    config = {"global": {"scrape_interval": f"{options.interval:g}s"}, "scrape_configs": jobs}
+    config = {"global": {"scrape_interval": f"{interval:g}s"}, "scrape_configs": jobs}
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    command = [
-        binary,
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'tsdb'}",
-        f"--web.listen-address=127.0.0.1:{free_port()}",
-        "--log.level=error",
-    ]
-    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    port = free_port()
+    files = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}")
+    words = (binary, *files, f"--web.listen-address=127.0.0.1:{port}", "--log.level=error")
+    return Program(words, f"http://127.0.0.1:{port}", "/-/ready")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.build_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--targets", type=int, default=8)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--interval", type=float, default=15.0)
     parser.add_argument("--scraped", action="store_true", help="Prometheus scrapes the agent's /metrics too")
     options = parser.parse_args()
-    options.port = free_port()
     server = common.Server(respond)
     urls = [f"{server.url}/t{n}/metrics" for n in range(options.targets)]
-    with tempfile.TemporaryDirectory() as name:
-        processes = {"sizewatch": start_agent(Path(name), urls, options)}
-        prometheus = start_prometheus(Path(name), urls, options)
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        agent = build_agent(Path(name), urls, options)
+        scraped = [f"{agent.url}/metrics"] if options.scraped else []
+        prometheus = build_prometheus(Path(name), [*urls, *scraped], options.interval)
+        processes: dict[str, Program] = {"sizewatch": agent}
         if prometheus is not None:
             processes["prometheus"] = prometheus
-        try:
-            time.sleep(2 * options.interval + 5)
-            before = {name: common.cpu_seconds(process.pid) for name, process in processes.items()}
-            time.sleep(options.minutes * 60)
-            after = {name: common.cpu_seconds(process.pid) for name, process in processes.items()}
-            memory = {name: common.read_status(process.pid) for name, process in processes.items()}
-        finally:
-            for process in processes.values():
-                process.terminate()
-                process.wait(20)
+        for process in processes.values():
+            stack.enter_context(running(process))
+        time.sleep(2 * options.interval + 5)
+        before = {name: common.cpu_seconds(process.pid) for name, process in processes.items()}
+        time.sleep(options.minutes * 60)
+        after = {name: common.cpu_seconds(process.pid) for name, process in processes.items()}
+        memory = {name: common.read_status(process.pid) for name, process in processes.items()}
     print(
         f"{options.targets} targets of {len(pages()[0]) / 1000:.0f} kB and {options.gpus} GPUs every {options.interval:g} s,"
         f" {options.minutes:g} minutes after warm-up"

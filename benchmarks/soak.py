@@ -11,16 +11,11 @@ retention run by that clock. Memory, files and threads are read every second. Ex
 
 from __future__ import annotations
 
-import argparse
-import os
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -30,8 +25,6 @@ from statistics import linear_regression, median
 from typing import Any
 
 import common
-import yaml
-from waiting import free_port
 
 from agent.demo.engines import CAST, RecordedTrack, track
 from agent.demo.engines import HERE as DEMO
@@ -64,27 +57,16 @@ LOG_BYTES = 400.0
 """A cycle: a finding that begins or ends is a line; a cycle is none."""
 
 LEAST_SAMPLES = 4
+GENERATIONS = 2
+"""Of pods that may be exported at once: those of before a reload are there until the cycle after it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Period:
-    """After so many `cycles` the load is the same again; after `full` cycles all that looks back has filled."""
+PERIOD_CYCLES, FULL_CYCLES = 2 * GENERATION_CYCLES, 1500
+"""After a period the load is the same again: every other generation has other bucket edges. After `FULL_CYCLES` all that
+looks back has filled: two hours of findings are 480 cycles, minutes look back one hour, the history's cache has 2 MB."""
 
-    cycles: int
-    full: int
-
-    def is_over(self, cycles: int, seconds: float, minutes: float) -> bool:
-        """Return whether the minutes are over and five periods can be compared; a slow machine has four times as long.
-
-        Blocks differ by some thousand from period to period: over two that would be 2 a cycle.
-        """
-        enough = cycles >= self.full + 5 * self.cycles
-        return seconds > minutes * 60.0 * (1 if enough else 4)
-
-
-PERIOD = Period(cycles=2 * GENERATION_CYCLES, full=1500)
-"""Every other generation has other bucket edges. Two hours of findings in memory are 480 cycles, minutes look back one hour,
-forecasts begin after two. The history's cache of 2 MB fills until cycle 1,500."""
+ENOUGH_CYCLES = FULL_CYCLES + 5 * PERIOD_CYCLES
+"""Blocks differ by some thousand from period to period: over two that would be 2 a cycle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,28 +95,28 @@ class Sample:
 # ---- bounds ----
 
 
-def slope(samples: Sequence[Sample], full: int) -> float:
-    """Return resident bytes a cycle, over the second half and after `full` cycles; NaN for under four samples of it."""
-    half = [each for each in samples if 2 * each.cycles >= samples[-1].cycles and each.cycles >= full]
+def slope(samples: Sequence[Sample]) -> float:
+    """Return resident bytes a cycle, over the second half and after FULL_CYCLES; NaN for under four samples of it."""
+    half = [each for each in samples if 2 * each.cycles >= samples[-1].cycles and each.cycles >= FULL_CYCLES]
     cycles = [each.cycles for each in half]
     if len(set(cycles)) < LEAST_SAMPLES:
         return nan
     return linear_regression(cycles, [each.rss_bytes for each in half]).slope
 
 
-def block_growth(samples: Sequence[Sample], period: Period) -> float:
+def block_growth(samples: Sequence[Sample]) -> float:
     """Return blocks a cycle: the median over all pairs of looks that whole periods lie between; NaN without any."""
-    looks = {each.looked_at: each.blocks for each in samples if each.looked_at >= period.full}
+    looks = {each.looked_at: each.blocks for each in samples if each.looked_at >= FULL_CYCLES}
     slopes = []
     for first in looks:
         for last in looks:
-            if first < last and (last - first) % period.cycles == 0:
+            if first < last and (last - first) % PERIOD_CYCLES == 0:
                 slopes.append((looks[last] - looks[first]) / (last - first))
     return median(slopes) if slopes else nan
 
 
-def print_bounds(samples: Sequence[Sample], generations: int, period: Period) -> bool:
-    """Print the course and each bound. Return whether all hold; `generations` of pods may be exported at once."""
+def print_bounds(samples: Sequence[Sample]) -> bool:
+    """Print the course and each bound. Return whether all hold."""
     if len(samples) < LEAST_SAMPLES:
         raise SystemExit(f"soak: {len(samples)} samples are too few to judge growth: let it run for longer")
     print(" seconds  cycles  reloads  RSS MB  files  threads  series  history MB  log kB  blocks")
@@ -151,12 +133,12 @@ def print_bounds(samples: Sequence[Sample], generations: int, period: Period) ->
     limit = GROWTH_BYTES if last.cycles >= YOUNG_CYCLES else YOUNG_GROWTH_BYTES
     log = (last.log_bytes - first.log_bytes) / max(1, last.cycles - first.cycles)
     holds = [
-        _print_growth("memory, MB in 1,000 cycles", 1000 * slope(samples, period.full) / MB, limit / MB),
-        _print_growth("Python's blocks a cycle", block_growth(samples, period), GROWTH_BLOCKS),
+        _print_growth("memory, MB in 1,000 cycles", 1000 * slope(samples) / MB, limit / MB),
+        _print_growth("Python's blocks a cycle", block_growth(samples), GROWTH_BLOCKS),
         _print_quarters(samples, "open files", lambda each: each.files, 2),
         _print_quarters(samples, "threads", lambda each: each.threads, 1),
         _print_quarters(samples, "series in /metrics", lambda each: each.series, 0.05 * last.series),
-        common.print_goal("generations of pods", max(each.generations for each in samples), generations),
+        common.print_goal("generations of pods", max(each.generations for each in samples), GENERATIONS),
         common.print_goal(f"history after {days:.1f} days, MB", last.history_bytes / MB, stated / MB),
         common.print_goal("log, bytes a cycle", log, LOG_BYTES),
         common.print_goal("unexpected errors", last.defects, 0),
@@ -208,103 +190,93 @@ class World:
         return page
 
 
-def write_configuration(folder: Path, url: str, generation: int, web: int) -> None:
-    """Put the configuration of one generation of pods in place of the one before."""
+def build_keys(folder: Path, url: str, generation: int) -> dict[str, Any]:
+    """Return the configuration of one generation of pods."""
     targets = []
     for n, slot in enumerate([f"slot-{n}" for n in range(PODS)] + ["dead"]):
         tier = CAST[n % len(CAST)].tier
         targets.append({"url": f"{url}/{slot}/metrics", "tier": tier, "replica": f"pod-{generation}-{slot}"})
-    keys: dict[str, Any] = {
+    return {
         "plan": str(DEMO / "plan.yaml"),
         "targets": targets,
         "scrape_interval": "15s",
         "gpus": {"source": "none"},
         "data_dir": str(folder / "data"),
-        "web": {"listen": f"127.0.0.1:{web}"},
-        "alerting": {
-            "path": "posts",
-            "alertmanagers": [{"url": url}],
-        },
+        "alerting": {"path": "posts", "alertmanagers": [{"url": url}]},
         "report": {"enabled": False},
     }
-    fresh = folder / "fresh.yaml"
-    fresh.write_text(yaml.safe_dump(keys), encoding="utf-8")
-    fresh.replace(folder / "sizewatch.yaml")
 
 
 def soak_standalone(minutes: float, folder: Path, cycles: int) -> list[Sample]:
     """Run the daemon and read it every second, until so many minutes or cycles are over."""
     world = World(tuple(track(load(DEMO / "recordings" / p.recording)[0], p.tier, p.begin) for p in CAST))
-    server, web = common.Server(world.respond), free_port()
-    write_configuration(folder, server.url, 0, web)
-    with (folder / "log").open("wb") as log:
-        words = [sys.executable, str(Path(__file__).parent / "soak_daemon.py"), str(folder)]
-        daemon = subprocess.Popen(words, stderr=log, cwd=common.ROOT)
+    server = common.Server(world.respond)
+    keys = build_keys(folder, server.url, 0)
+    daemon = common.Agent(folder, keys, Path(__file__).parent / "fast_daemon.py", folder)
+    daemon.start()
     samples: list[Sample] = []
     began = time.monotonic()
     try:
-        while not PERIOD.is_over(samples[-1].cycles if samples else 0, time.monotonic() - began, minutes):
+        # A slow machine has four times as long, until enough periods can be compared.
+        while time.monotonic() - began < minutes * 60.0 * (1 if samples and samples[-1].cycles >= ENOUGH_CYCLES else 4):
             time.sleep(1.0)
-            if daemon.poll() is not None:
-                raise SystemExit(f"the daemon ended: {(folder / 'log').read_text()[-2000:]}")
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{web}/metrics", timeout=10) as page:
-                    samples.append(_sample(time.monotonic() - began, daemon.pid, page.read().decode(), folder, world))
-            except OSError:
+            if not daemon.is_alive:
+                raise SystemExit(f"the daemon ended: {daemon.log.read_text()[-2000:]}")
+            metrics = daemon.metrics()
+            if not metrics:
                 continue
+            samples.append(_sample(time.monotonic() - began, daemon, metrics, folder, world))
             if samples[-1].cycles >= cycles:
                 break
             generation = samples[-1].cycles // GENERATION_CYCLES
             if generation > world.generation:
                 world.generation = generation
-                write_configuration(folder, server.url, generation, web)
-                daemon.send_signal(signal.SIGHUP)
+                web = {"listen": f"127.0.0.1:{daemon.port}"}
+                (folder / "fresh").mkdir(exist_ok=True)
+                fresh = common.write_config(folder / "fresh", build_keys(folder, server.url, generation) | {"web": web})
+                fresh.replace(daemon.config)
+                daemon.send(signal.SIGHUP)
     finally:
-        daemon.send_signal(signal.SIGTERM)
-        if daemon.wait(60) != 0:
-            raise SystemExit(f"the daemon did not end in order: {(folder / 'log').read_text()[-2000:]}")
+        if daemon.stop() != 0:
+            raise SystemExit(f"the daemon did not end in order: {daemon.log.read_text()[-2000:]}")
     with closing(sqlite3.connect(folder / "data" / "history.db")) as connection:
         unknowns, spans = connection.execute("SELECT sum(kind = 'unknown'), count(*) FROM spans").fetchone()
     samples[-1] = replace(samples[-1], unknowns=unknowns, findings=spans - unknowns)
     return samples
 
 
-def _sample(seconds: float, pid: int, page: str, folder: Path, world: World) -> Sample:
-    def number(name: str) -> int:
-        lines = [line for line in page.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
-        return int(sum(float(line.rpartition(" ")[2]) for line in lines))
-
+def _sample(seconds: float, daemon: common.Agent, metrics: common.Metrics, folder: Path, world: World) -> Sample:
     # An incident's alert names the replica with which it began for as long as the incident lasts.
-    current = "\n".join(line for line in page.splitlines() if not line.startswith("sizewatch_incident"))
-    status, history, blocks = common.read_status(pid), folder / "data" / "history.db", folder / "blocks"
+    current = " ".join(name for name in metrics if not name.startswith("sizewatch_incident"))
+    history, blocks = folder / "data" / "history.db", folder / "blocks"
     looked_at, count = map(int, blocks.read_text().split()) if blocks.exists() else (0, 0)
+    mebibytes, files, threads = daemon.size()
     return Sample(
         seconds=seconds,
-        cycles=number("sizewatch_cycles_total"),
-        rss_bytes=status["VmRSS"] * 1024,
-        files=len(os.listdir(f"/proc/{pid}/fd")),
-        threads=status["Threads"],
-        series=sum(not line.startswith("#") for line in page.splitlines()),
+        cycles=int(common.total(metrics, "sizewatch_cycles_total")),
+        rss_bytes=round(mebibytes * 2**20),
+        files=files,
+        threads=threads,
+        series=len(metrics),
         generations=len(set(re.findall(r'replica="pod-(\d+)-', current))),
-        defects=number("sizewatch_cycle_errors_total"),
+        defects=int(common.total(metrics, "sizewatch_cycle_errors_total")),
         looked_at=looked_at,
         blocks=count,
         history_bytes=history.stat().st_size if history.exists() else 0,
-        log_bytes=(folder / "log").stat().st_size,
-        reloads=number("sizewatch_config_reloads_total"),
+        log_bytes=daemon.log.stat().st_size,
+        reloads=int(common.total(metrics, "sizewatch_config_reloads_total")),
         posts=world.posts,
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser = common.build_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="at most so long (%(default)s)")
     parser.add_argument("--cycles", type=int, default=WEEK_CYCLES, help="a week of 15 s cycles (%(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sizewatch-soak-") as name:
         samples = soak_standalone(options.minutes, Path(name), options.cycles)
-    # The pods of before a reload are exported until the cycle after it.
-    return int(not print_bounds(samples, 2, PERIOD))
+    return int(not print_bounds(samples))
 
 
 if __name__ == "__main__":

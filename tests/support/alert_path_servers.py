@@ -52,10 +52,10 @@ def receivers_at(sample: str, url: str) -> str:
 
 
 @contextmanager
-def scraping(folder: Path, target: str, alertmanager: str, *rule_files: Path) -> Iterator[str]:
-    """The address of a Prometheus that scrapes `target` every second and evaluates the files, until the end of the block."""
+def scraping(folder: Path, target: str, alertmanager: str, *rule_files: Path, interval: str = "1s") -> Iterator[str]:
+    """The address of a Prometheus that scrapes `target` and evaluates the files in this interval, until the end of the block."""
     configuration = {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": interval, "scrape_timeout": "1s", "evaluation_interval": interval},
         "rule_files": [str(path.absolute()) for path in rule_files],
         "alerting": {"alertmanagers": [_static(alertmanager.removeprefix("http://"))]},
         "scrape_configs": [{"job_name": "sizewatch", **_static(target)}],

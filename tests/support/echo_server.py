@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 
-from loopback import LoopbackServer, Quiet, served
+from loopback import LoopbackServer, Quiet, give, served
 
 MODES = (
     *("unauthorized", "error", "redirect", "garbage", "moved", "page", "bad json", "forbidden", "cut", "odd type"),
@@ -38,26 +38,26 @@ class _Handler(Quiet, BaseHTTPRequestHandler):
         if mode == "hangs":
             time.sleep(1.5)
         elif mode == "cut":
-            self._give(200, b"x 1\n", "text/plain", length=10_000)
+            give(self, b"x 1\n", 200, "text/plain", length="10000")
         elif mode == "redirect":
             told = said.strip()[:400]
-            self._give(302, said.encode(), "text/html", Location=f"http://user:{told}@elsewhere/?{told}")
+            give(self, said.encode(), 302, "text/html", Location=f"http://user:{told}@elsewhere/?{told}")
         elif mode == "moved":
-            self._give(302, b"", "text/html", Location=f"https://{self._heard()}.elsewhere/")
+            give(self, b"", 302, "text/html", Location=f"https://{self._heard()}.elsewhere/")
         elif mode == "odd type":
-            self._give(200, b"x 1\n", self._heard())
+            give(self, b"x 1\n", 200, self._heard())
         elif mode == "odd encoding":
-            self._give(200, b"x 1\n", "text/plain", **{"Content-Encoding": self._heard()})
+            give(self, b"x 1\n", 200, "text/plain", Content_Encoding=self._heard())
         elif mode == "cut late":
-            self._give(200, f"x 1\n# {self._heard()}".encode(), "text/plain")
+            give(self, f"x 1\n# {self._heard()}".encode(), 200, "text/plain")
         elif mode in ("garbage", "page", "bad json"):
             kinds = {"garbage": "text/plain", "page": "text/html", "bad json": "application/json"}
-            self._give(200, said.encode(), kinds[mode])
+            give(self, said.encode(), 200, kinds[mode])
         else:
             status = {"unauthorized": 401, "error": 500, "forbidden": 403, "bad request": 400}[mode]
             told = said.strip()
             body = f'{{"status": "error", "errorType": "x", "error": "{told}", "message": "{told}"}}'
-            self._give(status, body.encode(), "application/json")
+            give(self, body.encode(), status, "application/json")
 
     do_GET = do_POST = _answer  # noqa: N815 - the library's names
 
@@ -72,16 +72,6 @@ class _Handler(Quiet, BaseHTTPRequestHandler):
         """The secret alone: a password, a token, or what the query holds."""
         given = self.headers.get("Authorization", "").partition(" ")[2] or self.headers.get("X-Api-Key", "")
         return given or self.path.rpartition("=")[2] or "nothing"
-
-    def _give(self, status: int, body: bytes, kind: str, length: int | None = None, **headers: str) -> None:
-        self.send_response(status, "OK")
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(length or len(body)))
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-        self.close_connection = True
 
 
 @contextmanager

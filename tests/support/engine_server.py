@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler
 
+import loopback
 import recorded
 from loopback import LoopbackServer, Quiet, served
 from waiting import CEILING_SECONDS
@@ -71,7 +72,7 @@ class Handler(Quiet, BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/version":
             self.server.release_asked += 1
-            give(self, self.server.release, 200 if self.server.release else 404, "application/json")
+            give(self, self.server.release, 200 if self.server.release else 404, kind="application/json")
             return
         self.server.asked.append(time.time())
         self.server.headers = dict(self.headers.items())
@@ -81,15 +82,7 @@ class Handler(Quiet, BaseHTTPRequestHandler):
             give(self, self.server.pages[min(len(self.server.asked), len(self.server.pages)) - 1])
 
 
-def give(handler: Handler, body: bytes, status: int = 200, content_type: str = METRICS, **headers: str) -> None:
-    """An answer."""
-    handler.send_response(status)
-    handler.send_header("Content-Type", content_type)
-    handler.send_header("Content-Length", str(len(body)))
-    for name, value in headers.items():
-        handler.send_header(name, value)
-    handler.end_headers()
-    handler.wfile.write(body)
+give = functools.partial(loopback.give, kind=METRICS)
 
 
 def hangs(handler: Handler) -> None:
@@ -117,7 +110,7 @@ def is_strange(handler: Handler) -> None:
 
 
 def is_html(handler: Handler) -> None:
-    give(handler, b"<html>login</html>\n", content_type="text/html")
+    give(handler, b"<html>login</html>\n", kind="text/html")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import trustme
-from loopback import LoopbackServer, Quiet, served
+from loopback import LoopbackServer, Quiet, give, served
 from waiting import CEILING_SECONDS
 
 SERIES = {"metric": {"__name__": "vllm:x", "instance": "a:1"}, "values": [[1.5, "2"], [3, "NaN"]]}
@@ -72,16 +72,6 @@ class Tls:
         self.cert_file, self.key_file = str(folder / "cert.pem"), str(folder / "key.pem")
         ours.cert_chain_pems[0].write_to_path(self.cert_file)
         ours.private_key_pem.write_to_path(self.key_file)
-
-
-def give(handler: Handler, body: bytes, status: int = 200, kind: str = "application/json", **headers: str) -> None:
-    handler.send_response(status)
-    handler.send_header("Content-Type", kind)
-    handler.send_header("Content-Length", headers.pop("length", str(len(body))))
-    for name, value in headers.items():
-        handler.send_header(name.replace("_", "-"), value)
-    handler.end_headers()
-    handler.wfile.write(body)
 
 
 def hangs(handler: Handler) -> None:

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from loopback import LoopbackServer, Quiet, served
+from loopback import LoopbackServer, Quiet, give, served
 
 Object = dict[str, Any]
 
@@ -205,7 +205,7 @@ class _Handler(Quiet, BaseHTTPRequestHandler):
     def _list(self, path: str, query: dict[str, str]) -> None:
         kube = self.server.kube
         if kube.list_body is not None:
-            self._body(200, kube.list_body)
+            give(self, kube.list_body)
             return
         with kube.lock:
             items = [data for data in kube.pods.values() if self._wanted(path, query, data)]
@@ -247,14 +247,7 @@ class _Handler(Quiet, BaseHTTPRequestHandler):
         self._json(code, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message})
 
     def _json(self, code: int, data: Object | None) -> None:
-        self._body(code, json.dumps(data).encode())
-
-    def _body(self, code: int, text: bytes) -> None:
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+        give(self, json.dumps(data).encode(), code)
 
 
 class _Server(LoopbackServer):

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,7 +11,8 @@ from pathlib import Path
 from socketserver import BaseServer
 from typing import Any, TypeVar
 
-from waiting import CEILING_SECONDS, wait_until_answered
+from paths import ROOT
+from waiting import CEILING_SECONDS, wait_for
 
 
 class Quiet:
@@ -41,6 +43,19 @@ class LoopbackServer(ThreadingHTTPServer):
         """A client that gave up hangs up; that is what is tested."""
 
 
+def give(
+    handler: BaseHTTPRequestHandler, body: bytes, status: int = 200, kind: str = "application/json", **headers: str
+) -> None:
+    """An answer; `length` is announced in place of the body's. Underscores in names of headers are hyphens."""
+    handler.send_response(status)
+    handler.send_header("Content-Type", kind)
+    handler.send_header("Content-Length", headers.pop("length", str(len(body))))
+    for name, value in headers.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
 @contextmanager
 def served(server: BaseServer) -> Iterator[None]:
     """Serve requests until the end of the block."""
@@ -55,23 +70,47 @@ def served(server: BaseServer) -> Iterator[None]:
 
 
 class Program:
-    """A program on loopback. Its address and its data stay the same when it is started again."""
+    """A program on loopback. Its address and its data stay the same when it is started again; a log is continued."""
 
-    def __init__(self, words: Sequence[str | Path], url: str, ready: str = "") -> None:
-        self.url = url
+    def __init__(self, words: Sequence[str | Path], url: str, ready: str = "", log: Path = Path("/dev/null")) -> None:
+        self.url, self.log = url, log
         self._words, self._ready = words, f"{url}{ready}"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Return when it answers."""
-        self._process = subprocess.Popen(self._words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until_answered(self._ready)
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
-    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
-        if self._process is not None:
-            self._process.send_signal(by)
-            self._process.wait(CEILING_SECONDS)
-            self._process = None
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Return when it answers, with whatever but an error of its own."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self._words, cwd=ROOT, stdout=log, stderr=log)
+        assert wait_for(lambda: self._answers() or not self.is_alive), f"{self._ready} did not answer"
+        assert self.is_alive, f"{self._words[0]} ended at once; see {self.log}"
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(self._ready, timeout=CEILING_SECONDS):
+                return True
+        except OSError:
+            return False
+
+    def send(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
+        """End it. Return its exit code."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(by)
+        return process.wait(CEILING_SECONDS)
 
     def kill(self) -> None:
         self.stop(signal.SIGKILL)

@@ -9,7 +9,7 @@ from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from loopback import LoopbackServer, Quiet, served
+from loopback import LoopbackServer, Quiet, give, served
 
 
 class Webhook:
@@ -41,9 +41,7 @@ def webhook() -> Iterator[Webhook]:
                 kind = self.headers.get("Content-Type", "")
                 said = json.loads(body) if kind.startswith("application/json") else {"form": body, "type": kind}
                 one.taken.append({**said, "path": self.path, "authorization": self.headers.get("Authorization")})
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            give(self, b"", status)
 
     server = LoopbackServer(Handler)
     one.port = server.port

@@ -8,7 +8,6 @@ import itertools
 import os
 import socket
 import time
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -38,19 +37,6 @@ def wait_for(what: Callable[[], Any], seconds: float = CEILING_SECONDS, every: f
     while not (found := what()) and time.monotonic() < deadline:
         time.sleep(every)
     return found
-
-
-def wait_until_answered(url: str) -> None:
-    """Until a server answers there, with whatever but an error of its own."""
-
-    def answered() -> bool:
-        try:
-            with urllib.request.urlopen(url, timeout=CEILING_SECONDS):
-                return True
-        except OSError:
-            return False
-
-    assert wait_for(answered), f"{url} did not answer in {CEILING_SECONDS:.0f} s"
 
 
 def free_port() -> int:

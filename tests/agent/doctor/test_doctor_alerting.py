@@ -36,7 +36,7 @@ def test_missing_or_other_alertmanager_fails(tmp_path: Path) -> None:
     assert (away.level, "refused" in away.text) == (CheckLevel.FAIL, True)
     with engines() as served:
         for result in (b"{}", b"[1]", b'{"versionInfo": 5}', b"not json"):
-            served[0].act = lambda handler, said=result: give(handler, said, content_type="application/json")  # type: ignore[misc]
+            served[0].act = lambda handler, said=result: give(handler, said, kind="application/json")  # type: ignore[misc]
             (other,) = found(tmp_path, **posts(f"http://127.0.0.1:{served[0].port}"))
             assert other.level is CheckLevel.FAIL
             assert "does not answer as Alertmanager's API v2 does" in other.text
