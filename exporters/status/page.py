@@ -24,7 +24,7 @@ from rules.plan.schema import same_model
 from rules.replicas.cascade import STAGES
 from rules.telemetry import wording
 from rules.telemetry.signals import Reading
-from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
+from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, group_by
 
 PAUSED = "paused=1"
 """Query of a page without refresh."""
@@ -74,11 +74,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(number=wording.number, quantity=wording.quantity, count=wording.format_count)
-    environment.filters.update(duration=text.format_duration)
-    modules = (forecast, plan_comparison, text, tier_overview, timeline)
-    environment.globals.update({module.__name__.rpartition(".")[2]: module for module in modules})
-    functions = (find_tones, group_unknowns, list_other_models, trace_hour)
-    environment.globals.update({function.__name__: function for function in functions})
+    environment.filters.update(duration=text.format_duration, other_models=list_other_models)
+    environment.globals.update(
+        text=text, timeline=timeline, forecast=forecast, comparison=plan_comparison, overview=tier_overview
+    )
+    environment.globals.update(find_tones=find_tones, group_unknowns=group_unknowns, trace_hour=trace_hour)
     environment.globals.update(PAUSED=PAUSED, SHOWN=SHOWN, STAGES=STAGES, TIERS_OPEN=TIERS_OPEN, style=Markup(style()))
     return environment
 
@@ -101,15 +101,13 @@ def page_policy(page: bytes) -> str:
 
 def list_other_models(tier: TierStatus) -> Iterator[str]:
     """Yield that replicas serve another model than the plan's: every verdict of the tier is then about another sizing."""
-    planned = tier.context.plan.model if tier.context.plan is not None else ""
-    by_model: dict[str, list[str]] = {}
-    for replica in tier.replicas:
-        served = replica.model.split(",") if replica.model else []
-        if planned and served and not any(same_model(name, planned) for name in served):
-            by_model.setdefault(", ".join(served), []).append(replica.name)
-    for model, names in sorted(by_model.items()):
-        some = f"{names[0]} and {len(names) - 1} more serve" if len(names) > 1 else f"{names[0]} serves"
-        yield f"{tier.name}: the plan is for {planned}, {some} {model}: correct the plan, or move the target to its tier."
+    if tier.context.plan is None:
+        return
+    planned = tier.context.plan.model
+    for model, replicas in sorted(group_by(tier.replicas, lambda replica: replica.model).items()):
+        if model and not any(same_model(name, planned) for name in model.split(",")):
+            served = f"{len(replicas)} of {len(tier.replicas)} replicas, such as {replicas[0].name}, serve {model}"
+            yield f"{tier.name}: the plan is for {planned}, {served}: correct the plan, or move the target to its tier."
 
 
 def find_tones(tier: TierStatus) -> dict[tuple[str | None, str], text.Tone]:

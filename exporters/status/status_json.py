@@ -44,9 +44,10 @@ def status_json(status: AgentStatus) -> dict[str, Any]:
     jsonable: dict[str, Any] = to_jsonable_python(document, inf_nan_mode="null")
     for alert in jsonable["foreign_alerts"]:
         alert["labels"] = dict(alert["labels"])
-    failures = sorted(status.health.scrape_failures.items())
-    keys = ("tier", "replica", "kind", "count")
-    jsonable["agent"]["scrape_failures"] = [dict(zip(keys, (*place, n), strict=True)) for place, n in failures]
+    failures = []
+    for (tier, replica, kind), count in sorted(status.health.scrape_failures.items()):
+        failures.append({"tier": tier, "replica": replica, "kind": kind, "count": count})
+    jsonable["agent"]["scrape_failures"] = failures
     return jsonable
 
 

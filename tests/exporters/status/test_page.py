@@ -470,8 +470,9 @@ def test_plan_for_another_model_is_notice() -> None:
     planned = tier.context.plan.model
     for model in (planned, "", f"adapter,{planned}"):
         assert "the plan is for" not in text_with(model)
-    first, more = tier.replicas[0].name, len(tier.replicas) - 1
-    assert f"the plan is for {planned}, {first} and {more} more serve acme/giant-405b" in text_with("acme/giant-405b")
+    count, first = len(tier.replicas), tier.replicas[0].name
+    served = f"{count} of {count} replicas, such as {first}, serve acme/giant-405b"
+    assert f"the plan is for {planned}, {served}" in text_with("acme/giant-405b")
 
 
 @pytest.mark.parametrize(
