@@ -18,6 +18,7 @@ EARLY, UNPLANNED = Gap.TOO_FEW_REQUESTS, Gap.NOT_IN_PLAN
 UNSEEN, HIDDEN = Gap.NO_TRAFFIC, Gap.NOT_EXPOSED
 
 WARNED, GUESSED = (Status.WARNING, Certainty.CERTAIN), (Status.WARNING, Certainty.LIKELY)
+PAGED, PAGE_GUESSED = (Status.CRITICAL, Certainty.CERTAIN), (Status.CRITICAL, Certainty.LIKELY)
 FINE, FAIRLY = (Status.OK, Certainty.CERTAIN), (Status.OK, Certainty.LIKELY)
 
 Wanted = tuple[Status, Certainty] | Gap
@@ -58,3 +59,13 @@ def outcome(result: RuleResult) -> Wanted:
 
 def words(result: RuleResult) -> str:
     return result.text if isinstance(result, Unknown) else explain(result)
+
+
+def check_result(result: RuleResult, wanted: Wanted, text: str = "") -> None:
+    """Compare a result with what is wanted, and its words with the text that they contain."""
+    assert outcome(result) == wanted, result
+    assert text in words(result)
+
+
+def check_case(rule: str, case: Case) -> None:
+    check_result(judge(rule, case), case.wanted, case.text)

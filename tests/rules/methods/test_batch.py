@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import recorded
+from judging_samples import answered, context, each, minute, minutes, tier, unknown
+from paths import ROOT
+from rule_cases import EARLY, FINE, GUESSED, UNPLANNED, UNSEEN, WARNED, Wanted, check_result
 
 from agent.cli import main
 from exporters.documents.check import check_text
 from rules.catalogue.registry import BATCH_WORK
-from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import check_benchmark
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import TierContext
@@ -17,10 +20,7 @@ from rules.plan.replica_count import Margin, count_replicas, spare_rps
 from rules.plan.schema import plan_version
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
-from tests.support import recorded
-from tests.support.judging_samples import answered, context, each, minute, minutes, tier, unknown
-from tests.support.paths import ROOT
+from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 EXAMPLE = ROOT / "examples" / "batch" / "plan.yaml"
 TOKENS = {"output_tokens_per_second": 400.0}
@@ -41,62 +41,32 @@ def judged(view: TierContext, windows: list[Window]) -> RuleResult:
     return evaluate_rule(BATCH_WORK, view, binned, binned[-1].window.end)
 
 
-def verdict(view: TierContext, windows: list[Window]) -> Verdict:
-    found = judged(view, windows)
-    assert isinstance(found, Verdict), found
-    return found
+DUE, TIMED = batch(deadline="12:00"), batch(TOKENS, TOKENS, TOKENS)
+IDLE = each(20, lambda n: minute(n, in_system=0.0))
+PRESENT_RATE = "h at this rate; 8 h are planned"
+SLOW = "200 tokens/s a replica while work waits; 400 in the benchmark"
+
+ROWS = [
+    (DUE, work(72_000.0), WARNED, "The 72,008 requests in the system end at 15:00; they are due at 12:00 UTC"),
+    (DUE, work(30_000.0), FINE, "The 30,008 requests in the system end at 11:06; they are due at 12:00 UTC"),
+    (DUE, work(40_000.0), GUESSED, ""),
+    (batch(hours=8, requests=200_000), work(100.0, tokens=300.0), WARNED, PRESENT_RATE),
+    (batch(hours=8, requests=80_000), work(100.0, tokens=300.0), FINE, PRESENT_RATE),
+    (batch(hours=8, tokens=20_000_000), work(100.0, tokens=300.0), GUESSED, PRESENT_RATE),
+    (batch(hours=8, tokens=8_000_000), work(100.0, tokens=300.0), FINE, PRESENT_RATE),
+    (TIMED, work(100.0, tokens=200.0), WARNED, SLOW),
+    (TIMED, work(100.0, tokens=320.0), FINE, ""),
+    (TIMED, work(0.0, tokens=200.0), UNPLANNED, ""),
+    (batch(deadline="12:00", hours=1, requests=10**6), IDLE, UNSEEN, ""),
+    (batch(), work(100.0), UNPLANNED, ""),
+    (DUE, work(100.0, rps=0.01), EARLY, ""),
+    (context(), work(100.0), UNPLANNED, "the plan's workload is no batch work"),
+]
 
 
-def gap(view: TierContext, windows: list[Window]) -> Unknown:
-    found = judged(view, windows)
-    assert isinstance(found, Unknown), found
-    return found
-
-
-def test_batch_queue_meets_deadline_or_not() -> None:
-    found = verdict(batch(deadline="12:00"), work(72_000.0))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == "The 72,008 requests in the system end at 15:00; they are due at 12:00 UTC"
-    found = verdict(batch(deadline="12:00"), work(30_000.0))
-    assert (found.status, found.sentence) == (
-        Status.OK,
-        "The 30,008 requests in the system end at 11:06; they are due at 12:00 UTC",
-    )
-    assert verdict(batch(deadline="12:00"), work(40_000.0)).certainty is Certainty.LIKELY
-
-
-@pytest.mark.parametrize(
-    ("job", "status", "certainty"),
-    [
-        ({"hours": 8, "requests": 200_000}, Status.WARNING, Certainty.CERTAIN),
-        ({"hours": 8, "requests": 80_000}, Status.OK, Certainty.CERTAIN),
-        ({"hours": 8, "tokens": 20_000_000}, Status.WARNING, Certainty.LIKELY),
-        ({"hours": 8, "tokens": 8_000_000}, Status.OK, Certainty.CERTAIN),
-    ],
-)
-def test_job_takes_its_present_rate(job: dict[str, int], status: Status, certainty: Certainty) -> None:
-    found = verdict(batch(**job), work(100.0, tokens=300.0))
-    assert (found.status, found.certainty) == (status, certainty)
-    assert "h at this rate; 8 h are planned" in found.sentence
-
-
-def test_slow_tokens_count_while_work_waits() -> None:
-    view = batch(TOKENS, TOKENS, TOKENS)
-    slow = verdict(view, work(100.0, tokens=200.0))
-    assert (slow.status, slow.sentence) == (
-        Status.WARNING,
-        "200 tokens/s a replica while work waits; 400 in the benchmark",
-    )
-    assert verdict(view, work(100.0, tokens=320.0)).status is Status.OK
-    assert gap(view, work(0.0, tokens=200.0)).reason is Gap.NOT_IN_PLAN
-
-
-def test_empty_queue_or_plan_says_nothing() -> None:
-    idle = each(20, lambda n: minute(n, in_system=0.0))
-    assert gap(batch(deadline="12:00", hours=1, requests=10**6), idle).reason is Gap.NO_TRAFFIC
-    assert gap(batch(), work(100.0)).reason is Gap.NOT_IN_PLAN
-    assert gap(batch(deadline="12:00"), work(100.0, rps=0.01)).reason is Gap.TOO_FEW_REQUESTS
-    assert gap(context(), work(100.0)).text == "the plan's workload is no batch work"
+@pytest.mark.parametrize(("view", "windows", "wanted", "text"), ROWS)
+def test_batch_work_against_its_plan(view: TierContext, windows: list[Window], wanted: Wanted, text: str) -> None:
+    check_result(judged(view, windows), wanted, text)
 
 
 def test_batch_tier_skips_online_rules() -> None:

@@ -7,12 +7,11 @@ import pytest
 import recorded
 import yaml
 from making import bare_page
-from prose import explain
+from rule_cases import FAIRLY, FINE, HIDDEN, UNPLANNED, WARNED, Wanted, check_result
 
 from agent.replay.replay import replay
 from agent.sources.recording import load
 from rules.catalogue.registry import BY_NAME
-from rules.confidence import Certainty
 from rules.evaluator.scrape_rules import evaluate_tier_availability
 from rules.methods.configuration import is_excluded
 from rules.plan.load_bins import build_tier_context
@@ -51,78 +50,46 @@ def runs(*releases: str) -> list[dict[str, str]]:
     return [{"engine_version": release} for release in releases]
 
 
-def test_other_release_than_benchmarked_is_told() -> None:
-    measured = {"engine_version": "0.32.0", "measured_on": "2026-11-20"}
-    found = judge(measured, *runs("0.33.0", "0.32.0", "0.33.0"))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert explain(found) == (
-        "2 of 3 replicas run release 0.33.0; release 0.32.0 was benchmarked; benchmarked on 2026-11-20"
-    )
-    every = judge({**measured, "tensor_parallel": 1}, *runs("0.33.0", "0.34.0"))
-    assert (
-        every.sentence == "All 2 replicas run release 0.33.0 (1) and release 0.34.0 (1); "
-        "release 0.32.0, tensor parallel degree 1 was benchmarked"
-    )
-
-
-def test_benchmarked_release_is_ok() -> None:
-    found = judge({"engine_version": "0.32.0"}, *runs("0.32.0+cpu"))
-    assert (found.status, found.certainty) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence == "The replica runs what was benchmarked: release 0.32.0"
-    half = judge({"engine_version": "0.32.0"}, *runs("0.32.0"), {"engine_versions": "after 0.29.0"})
-    assert (half.status, half.certainty) == (Status.OK, Certainty.LIKELY)
-
-
-def test_page_names_only_exclude_releases() -> None:
-    page = {"engine_versions": "after 0.29.0 and before 0.33.0"}
-    inside = judge({"engine_version": "0.32.0"}, page)
-    assert inside.reason is Gap.NOT_EXPOSED
-    outside = judge({"engine_version": "0.29.0"}, page)
-    assert outside.sentence == (
-        "The replica runs a release after 0.29.0 and before 0.33.0; release 0.29.0 was benchmarked"
-    )
-    assert isinstance(judge({"engine_version": "0.29.0"}, {**page, "engine_version": "0.29.0"}), Verdict)
-    told = judge({"engine_version": "0.29.0"}, {**page, "engine_version": "0.29.0"})
-    assert told.status is Status.OK
+BENCHMARKED = {"engine_version": "0.32.0"}
+RANGE = {"engine_versions": "after 0.29.0 and before 0.33.0"}
+CANARY = {"BenchmarkStale": {"replicas": 2}}
+TWO_OF_THREE = "2 of 3 replicas run release 0.33.0; release 0.32.0 was benchmarked; benchmarked on 2026-11-20"
+ALL = (
+    "All 2 replicas run release 0.33.0 (1) and release 0.34.0 (1); "
+    "release 0.32.0, tensor parallel degree 1 was benchmarked"
+)
+OUTSIDE = "The replica runs a release after 0.29.0 and before 0.33.0; release 0.29.0 was benchmarked"
 
 
 @pytest.mark.parametrize(
-    ("measured", "page", "words"),
+    ("measured", "pages", "limits", "wanted", "text"),
     [
-        ({"max_num_seqs": 256}, {"max_num_seqs": "128"}, "max-num-seqs 128; max-num-seqs 256 was benchmarked"),
+        ({**BENCHMARKED, "measured_on": "2026-11-20"}, runs("0.33.0", "0.32.0", "0.33.0"), None, WARNED, TWO_OF_THREE),
+        ({**BENCHMARKED, "tensor_parallel": 1}, runs("0.33.0", "0.34.0"), None, WARNED, ALL),
+        (BENCHMARKED, runs("0.32.0+cpu"), None, FINE, "The replica runs what was benchmarked: release 0.32.0"),
+        (BENCHMARKED, [*runs("0.32.0"), {"engine_versions": "after 0.29.0"}], None, FAIRLY, ""),
+        # Names of metrics only exclude releases.
+        (BENCHMARKED, [RANGE], None, HIDDEN, ""),
+        ({"engine_version": "0.29.0"}, [RANGE], None, WARNED, OUTSIDE),
+        ({"engine_version": "0.29.0"}, [{**RANGE, "engine_version": "0.29.0"}], None, FINE, ""),
+        ({"max_num_seqs": 256}, [{"max_num_seqs": "128"}], None, WARNED, "max-num-seqs 128; max-num-seqs 256 was"),
         (
             {"tensor_parallel": 2},
-            {"tensor_parallel_size": "4"},
-            "tensor parallel degree 4; tensor parallel degree 2 was",
+            [{"tensor_parallel_size": "4"}],
+            None,
+            WARNED,
+            "degree 4; tensor parallel degree 2 was",
         ),
+        (None, runs("0.33.0"), None, UNPLANNED, ""),
+        ({"measured_on": "2026-11-20"}, runs("0.33.0"), None, UNPLANNED, ""),
+        (BENCHMARKED, [{}], None, HIDDEN, ""),
+        (BENCHMARKED, [None], None, Gap.SCRAPE_FAILED, ""),
+        (BENCHMARKED, runs("0.33.0", "0.32.0"), CANARY, FINE, "1 of 2 replicas "),
+        (BENCHMARKED, runs("0.33.0", "0.33.0"), CANARY, WARNED, ""),
     ],
 )
-def test_batch_limit_and_parallelism_count(measured: dict[str, Any], page: dict[str, str], words: str) -> None:
-    found = judge(measured, page)
-    assert found.status is Status.WARNING
-    assert words in found.sentence
-
-
-@pytest.mark.parametrize(
-    ("measured", "pages", "reason"),
-    [
-        (None, runs("0.33.0"), Gap.NOT_IN_PLAN),
-        ({"measured_on": "2026-11-20"}, runs("0.33.0"), Gap.NOT_IN_PLAN),
-        ({"engine_version": "0.32.0"}, [{}], Gap.NOT_EXPOSED),
-        ({"engine_version": "0.32.0"}, [None], Gap.SCRAPE_FAILED),
-    ],
-)
-def test_what_is_not_known_is_no_verdict(measured: Any, pages: Any, reason: Gap) -> None:
-    found = judge(measured, *pages)
-    assert found.reason is reason
-
-
-def test_a_canary_may_be_allowed() -> None:
-    limits = {"BenchmarkStale": {"replicas": 2}}
-    one = judge({"engine_version": "0.32.0"}, *runs("0.33.0", "0.32.0"), limits=limits)
-    assert (one.status, one.sentence[:16]) == (Status.OK, "1 of 2 replicas ")
-    two = judge({"engine_version": "0.32.0"}, *runs("0.33.0", "0.33.0"), limits=limits)
-    assert two.status is Status.WARNING
+def test_release_against_the_benchmarked(measured: Any, pages: Any, limits: Any, wanted: Wanted, text: str) -> None:
+    check_result(judge(measured, *pages, limits=limits), wanted, text)
 
 
 @pytest.mark.parametrize(

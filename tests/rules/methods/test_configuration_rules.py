@@ -20,7 +20,7 @@ from rule_cases import (
     WARNED,
     Case,
     Wanted,
-    judge,
+    check_case,
     outcome,
     words,
 )
@@ -78,9 +78,7 @@ PRECISION_CASES = [
 
 @pytest.mark.parametrize("case", PRECISION_CASES, ids=str)
 def test_precision_of_plan_on_gpu(case: Case) -> None:
-    result = judge(PRECISION, case)
-    assert outcome(result) == case.wanted, result
-    assert case.text in words(result)
+    check_case(PRECISION, case)
 
 
 ADAPTERS = "AdapterCachePressure"
@@ -143,9 +141,7 @@ ADAPTER_CASES = [
 
 @pytest.mark.parametrize("case", ADAPTER_CASES, ids=str)
 def test_adapters_wait_for_their_slots(case: Case) -> None:
-    result = judge(ADAPTERS, case)
-    assert outcome(result) == case.wanted, result
-    assert case.text in words(result)
+    check_case(ADAPTERS, case)
 
 
 STARTS = "ColdStartLate"
@@ -239,9 +235,7 @@ START_CASES = [
 
 @pytest.mark.parametrize("case", START_CASES, ids=str)
 def test_cold_starts_against_the_plan(case: Case) -> None:
-    result = judge(STARTS, case)
-    assert outcome(result) == case.wanted, result
-    assert case.text in words(result)
+    check_case(STARTS, case)
 
 
 def test_target_waited_for_has_its_start_measured() -> None:
@@ -284,9 +278,7 @@ EXPERT_CASES = [
 
 @pytest.mark.parametrize("case", EXPERT_CASES, ids=str)
 def test_experts_are_balanced_on_each_replica(case: Case) -> None:
-    result = judge(EXPERTS, case)
-    assert outcome(result) == case.wanted, result
-    assert case.text in words(result)
+    check_case(EXPERTS, case)
 
 
 @pytest.mark.parametrize(("rule", "tier"), [(ADAPTERS, TWO_FIT), (STARTS, PLANNED)])

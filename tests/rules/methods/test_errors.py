@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from judging_samples import START, add_minute, context, each, minute, verdict
-from rule_cases import EARLY, FINE, HIDDEN, UNSEEN, WARNED, Case, judge, outcome, words
+from rule_cases import EARLY, FINE, HIDDEN, PAGE_GUESSED, PAGED, UNSEEN, WARNED, Case, check_case
 
 from agent.scrape.scrapers import PageReader
 from rules.confidence import Certainty
@@ -33,7 +33,6 @@ def hour(failing_from: int, **counters: float) -> list[Window]:
 
 TIER, BARE = context(), view_of("t", None)
 STRICT = context(slo={"ttft_p99_seconds": 2.0, "availability": 0.999})
-PAGED, PAGE_GUESSED = (Status.CRITICAL, CERTAIN), (Status.CRITICAL, LIKELY)
 FAILING = hour(48, served=0.0, http_requests_failed=180.0)
 TWO_PERCENT = hour(0, requests_failed=180 * 0.02)
 ONE_BAD_MINUTE = each(20, lambda n: at(n, served=0.0, http_requests_failed=2000.0) if n == 19 else at(n))
@@ -106,9 +105,7 @@ REFUSED_CASES = [
     ("rule", "case"), [*((BURN, case) for case in BURN_CASES), *((REFUSED, case) for case in REFUSED_CASES)], ids=str
 )
 def test_failures_and_refusals(rule: str, case: Case) -> None:
-    result = judge(rule, case)
-    assert outcome(result) == case.wanted, result
-    assert case.text in words(result)
+    check_case(rule, case)
 
 
 # --- restarts

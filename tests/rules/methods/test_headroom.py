@@ -7,7 +7,7 @@ import judging_samples
 import pytest
 from days_samples import OUTPUT_TOKENS, PROMPT_TOKENS, answered, binned, context, hour, hours, verdict
 from judging_samples import each, minute
-from rule_cases import EARLY, FAIRLY, FINE, GUESSED, UNPLANNED, UNSEEN, WARNED, Case, judge, outcome, words
+from rule_cases import EARLY, FAIRLY, FINE, GUESSED, UNPLANNED, UNSEEN, WARNED, Case, check_case, check_result
 
 from rules.confidence import Certainty
 from rules.evaluator import long_rules
@@ -73,9 +73,7 @@ LIVE_CASES = [
 
 @pytest.mark.parametrize("case", LIVE_CASES, ids=str)
 def test_headroom_over_minutes(case: Case) -> None:
-    result = judge(HEADROOM, case)
-    assert outcome(result) == case.wanted, result
-    assert case.text in words(result)
+    check_case(HEADROOM, case)
 
 
 def test_full_tier_needs_a_replica() -> None:
@@ -169,9 +167,7 @@ DAYS_CASES = [
 @pytest.mark.parametrize(("rule", "case"), DAYS_CASES, ids=str)
 def test_headroom_and_yield_over_days(rule: str, case: Case) -> None:
     assert isinstance(case.replicas, list)
-    result = answered(rule, case.tier, case.replicas)
-    assert outcome(result) == case.wanted, result
-    assert case.text in words(result)
+    check_result(answered(rule, case.tier, case.replicas), case.wanted, case.text)
 
 
 def told(*results: RuleResult) -> dict[tuple[str, Subject], RuleResult]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from judging_samples import START, each, minute, minutes, tier
-from rule_cases import EARLY, FINE, GUESSED, UNPLANNED, WARNED, Wanted, outcome, words
+from rule_cases import EARLY, FINE, GUESSED, UNPLANNED, WARNED, Wanted, check_result
 
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
@@ -163,18 +163,14 @@ FORECASTS: list[tuple[str, Projection | None, dict[str, float], Wanted, str]] = 
 
 @pytest.mark.parametrize(("name", "rate", "more", "wanted", "text"), DEMAND)
 def test_demand_against_capacity(name: str, rate: Rate, more: dict[str, Any], wanted: Wanted, text: str) -> None:
-    result = judged(rate, **more)
-    assert outcome(result) == wanted, result
-    assert text in words(result)
+    check_result(judged(rate, **more), wanted, text)
 
 
 @pytest.mark.parametrize(("name", "projection", "limits", "wanted", "text"), FORECASTS)
 def test_forecast_that_degraded(
     name: str, projection: Projection | None, limits: dict[str, Any], wanted: Wanted, text: str
 ) -> None:
-    result = judged(1.0, rule=DEGRADED, projection=projection, **limits)
-    assert outcome(result) == wanted, result
-    assert text in words(result)
+    check_result(judged(1.0, rule=DEGRADED, projection=projection, **limits), wanted, text)
 
 
 def test_forecast_demand_says_so() -> None:

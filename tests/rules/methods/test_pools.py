@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from judging_samples import START, answered, each, minute, tier
 from report_samples import POOLED, pool_hours, tier_view
-from rule_cases import EARLY, FINE, HIDDEN, UNPLANNED, UNSEEN, WARNED, Wanted, outcome, words
+from rule_cases import EARLY, FINE, HIDDEN, UNPLANNED, UNSEEN, WARNED, Wanted, check_result, outcome, words
 
 from rules.confidence import Certainty
 from rules.evaluator.long_rules import evaluate_long_rules
@@ -142,9 +142,7 @@ ROWS = [
 def test_ratio_of_two_pools(
     prompt: Callable[[int], float] | float, generated: float, wanted: Wanted, text: str, more: dict[str, Any]
 ) -> None:
-    found = judged(prompt, generated, **more)
-    assert outcome(found) == wanted
-    assert text in words(found)
+    check_result(judged(prompt, generated, **more), wanted, text)
 
 
 def test_long_prompts_are_worth_two_pools() -> None:

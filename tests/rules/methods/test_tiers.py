@@ -14,7 +14,7 @@ import recorded
 import yaml
 from judging_samples import START, each, minute, minutes, seen, tier
 from prose import explain
-from rule_cases import FINE, GUESSED, WARNED, Wanted, outcome, words
+from rule_cases import FINE, GUESSED, WARNED, Wanted, check_result, outcome
 
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
@@ -165,9 +165,7 @@ def test_shares_of_unequal_tiers(
     text: str,
     more: dict[str, Any],
 ) -> None:
-    found = judged(fast, slow, **more)
-    assert outcome(found) == wanted
-    assert text in words(found)
+    check_result(judged(fast, slow, **more), wanted, text)
 
 
 def test_equal_share_names_slower_tier() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from judging_samples import context, each, gauge, minute, seen, verdict
-from rule_cases import EARLY, FINE, GUESSED, HIDDEN, WARNED, Case, judge, outcome, words
+from rule_cases import EARLY, FINE, GUESSED, HIDDEN, WARNED, Case, check_case
 
 from rules.plan.load_bins import build_tier_context
 from rules.telemetry.windows import Window
@@ -127,9 +127,7 @@ GPU_CASES = [
     ("rule", "case"), [*((QUEUE, case) for case in QUEUE_CASES), *((GPU, case) for case in GPU_CASES)], ids=str
 )
 def test_trend_of_a_tier(rule: str, case: Case) -> None:
-    result = judge(rule, case)
-    assert outcome(result) == case.wanted, result
-    assert case.text in words(result)
+    check_case(rule, case)
 
 
 def test_a_queue_is_explained_by_the_load() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from days_samples import PROMPT_TOKENS, answered, context, hour, hours, verdict
 from judging_samples import tier
-from rule_cases import EARLY, FAIRLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Case, outcome, words
+from rule_cases import EARLY, FAIRLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Case, check_result
 
 from rules.confidence import Certainty
 from rules.evaluator import long_rules
@@ -206,9 +206,7 @@ CASES = [
 @pytest.mark.parametrize(("rule", "case"), CASES, ids=str)
 def test_use_over_days(rule: str, case: Case) -> None:
     assert isinstance(case.replicas, list)
-    result = answered(rule, case.tier, case.replicas)
-    assert outcome(result) == case.wanted, result
-    assert case.text in words(result)
+    check_result(answered(rule, case.tier, case.replicas), case.wanted, case.text)
 
 
 def test_trap_has_actions_and_idle_replicas() -> None:

@@ -5,11 +5,11 @@ import pytest
 import recorded
 from evaluation_steps import EvaluationSteps
 from judging_samples import START, context
+from rule_cases import FINE, PAGED, WARNED, Wanted, check_result
 from test_step import TIER, at, rule_state, watched
 
 from agent.replay.replay import replay
 from agent.sources.recording import load
-from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.scrape_rules import evaluate_tier_availability, evaluate_unknowns
 from rules.plan.load_bins import TierContext
@@ -47,58 +47,39 @@ def tier_down(replicas: Sequence[ReplicaState], context: TierContext, now: float
     return evaluate_tier_availability(replicas, (), context, now)[0]
 
 
-def test_silent_tier_is_down() -> None:
-    found = tier_down([replica("a", 3, trouble="connection refused"), replica("b", 7)], context(), NOW)
-    assert (found.status, found.certainty, found.subject) == (Status.CRITICAL, Certainty.CERTAIN, TIER)
-    assert found.sentence == ("None of the tier's 2 replicas answered for 120 s; 3 scrapes in a row failed")
-    assert found.actions
+def late_page(name: str) -> ReplicaState:
+    after = replica(name, 0)
+    return replace(after, track=replace(after.track, unscraped_seconds=400.0))
 
 
-@pytest.mark.parametrize(("silent", "status"), [(45.0, Status.CRITICAL), (44.0, Status.WARNING)])
-def test_possible_restart_pages_nobody(silent: float, status: Status) -> None:
-    found = tier_down([replica("a", 9, silent=500.0), replica("b", 9, silent=silent)], context(), NOW)
-    assert found.status is status
+PATIENT = context(limits={"TierDown": {"misses": 5}})
+REFUSED = replica("a", 3, trouble="connection refused")
+ALL_DOWN = "None of the tier's 2 replicas answered for 120 s; 3 scrapes in a row failed"
+LAST_FAILED = "no replica answered the last scrape; the last page is 300 s old"
+TOO_FEW = "1 of 2 replicas have not been scraped often enough yet"
 
 
-@pytest.mark.parametrize("other", [replica("b", 0), replica("b", 2)])
-def test_answering_replica_keeps_tier_up(other: ReplicaState) -> None:
-    found = tier_down([replica("a", 9), other], context(), NOW)
-    assert (found.status, found.sentence) == (Status.OK, "1 of 2 replicas answer")
-
-
-def test_late_page_is_not_judged() -> None:
-    after = replica("a", 0)
-    asked_late = replace(after, track=replace(after.track, unscraped_seconds=400.0))
-    found = tier_down([asked_late], context(), NOW)
-    assert found.reason is Gap.NOT_SCRAPED
-    assert isinstance(tier_down([asked_late, after], context(), NOW), Verdict)
-
-
-def test_single_failure_is_no_answer() -> None:
-    found = tier_down([replica("a", 1, silent=300.0)], context(), NOW)
-    assert (found.reason, found.text) == (
-        Gap.SCRAPE_FAILED,
-        "no replica answered the last scrape; the last page is 300 s old",
-    )
-
-
-def test_never_answering_tier_is_down() -> None:
-    found = tier_down([replica("a", 3, page=False)], context(), NOW)
-    assert found.status is Status.CRITICAL
-    assert "answered for 120 s, and never before; 3 scrapes" in found.sentence
-
-
-@pytest.mark.parametrize("first", [replica("a", 2, page=False), ReplicaState(tier="t", name="a")])
-def test_nothing_before_three_scrapes(first: ReplicaState) -> None:
-    found = tier_down([first, replica("b", 5)], context(), NOW)
-    assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "1 of 2 replicas have not been scraped often enough yet")
-
-
-def test_tier_sets_its_misses() -> None:
-    patient = context(limits={"TierDown": {"misses": 5}})
-    found = tier_down([replica("a", 4)], patient, NOW)
-    assert found.status is Status.OK
-    assert BY_NAME["TierDown"].limit("misses", {}) == 3
+@pytest.mark.parametrize(
+    ("replicas", "tier", "wanted", "text"),
+    [
+        ([REFUSED, replica("b", 7)], context(), PAGED, ALL_DOWN),
+        # A restart may have taken so long.
+        ([replica("a", 9, silent=500.0), replica("b", 9, silent=45.0)], context(), PAGED, ""),
+        ([replica("a", 9, silent=500.0), replica("b", 9, silent=44.0)], context(), WARNED, ""),
+        *(([replica("a", 9), replica("b", misses)], context(), FINE, "1 of 2 replicas answer") for misses in (0, 2)),
+        ([late_page("a")], context(), Gap.NOT_SCRAPED, ""),
+        ([late_page("a"), replica("a", 0)], context(), FINE, ""),
+        ([replica("a", 1, silent=300.0)], context(), Gap.SCRAPE_FAILED, LAST_FAILED),
+        ([replica("a", 3, page=False)], context(), PAGED, "answered for 120 s, and never before; 3 scrapes"),
+        ([replica("a", 2, page=False), replica("b", 5)], context(), Gap.SCRAPE_FAILED, TOO_FEW),
+        ([ReplicaState(tier="t", name="a"), replica("b", 5)], context(), Gap.SCRAPE_FAILED, TOO_FEW),
+        ([replica("a", 4)], PATIENT, FINE, ""),
+    ],
+)
+def test_tier_without_an_answer(replicas: list[ReplicaState], tier: TierContext, wanted: Wanted, text: str) -> None:
+    found = tier_down(replicas, tier, NOW)
+    assert found.subject == TIER
+    check_result(found, wanted, text)
 
 
 def test_watcher_tells_and_ends_outage() -> None:
