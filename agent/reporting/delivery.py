@@ -55,7 +55,7 @@ def deliver(place: Path, destination: Destination, link: str) -> str:
     """
     url = address(destination)
     try:
-        text = message(json.loads((place / "report.json").read_bytes()), link)
+        subject, body = message(json.loads((place / "report.json").read_bytes()), link)
     except FileNotFoundError:
         return "the report is gone"
     logs = BufferingHandler(1000)
@@ -73,7 +73,7 @@ def deliver(place: Path, destination: Destination, link: str) -> str:
     sender.add(plugin)
     paths = [place / ATTACHED[part] for part in destination.attached]
     files = AppriseAttachment([str(path) for path in paths if path.is_file()], asset=asset)
-    accepted = sender.notify(title=text.subject, body=text.body, body_format=NotifyFormat.TEXT, attach=files or None)
+    accepted = sender.notify(title=subject, body=body, body_format=NotifyFormat.TEXT, attach=files or None)
     return "" if accepted else _reason(logs.buffer)
 
 

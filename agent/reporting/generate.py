@@ -183,7 +183,7 @@ def files_of(past: ReportInputs) -> tuple[dict[str, str], Report]:
     made, proposed = report(past)
     texts = {"report.html": report_html(made), "report.md": report_markdown(made), "report.json": report_json(made)}
     if proposed is not None:
-        texts["plan.next.yaml"] = next_plan_text(past, proposed)
+        texts["plan.next.yaml"] = next_plan_text(made, proposed)
     return texts, made
 
 

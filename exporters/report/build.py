@@ -1,13 +1,13 @@
 """Report of an installation: every tier, the next plan, the headline and the message.
 
 The message is plain text; the delivery escapes it for HTML or Markdown. It is made from report.json on disk, so a report
-that waited through an upgrade can be sent. Monitoring table, data quality, findings and questions have their own modules.
+that waited through an upgrade can be sent. Monitoring table, findings and questions have their own modules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import product
 from math import fsum
 from typing import Any
@@ -16,8 +16,7 @@ from exporters.documents.check import HEADS, result_words
 from exporters.documents.plan_diff import plan_diff, tier_diff
 from exporters.documents.prewarm import Strategy
 from exporters.render.text import copy_fields, printable_line, shorten
-from exporters.report.data_quality import quality, quality_summary
-from exporters.report.findings import list_findings, list_incidents, restarts, worst_titles
+from exporters.report.findings import list_findings, list_incidents, quality, quality_summary, restarts, worst_titles
 from exporters.report.inputs import Prewarming, ReportInputs, TierPast
 from exporters.report.monitoring import judge_row, monitoring_rows
 from exporters.report.next_plan import is_benchmark_refuted, next_plan, unchanged_lengths
@@ -63,18 +62,17 @@ def _headline(tiers: tuple[TierReport, ...]) -> str:
     """Return the recommended actions by kind, changes first."""
     if not tiers:
         return "No tier is watched: the configuration names none."
-    by_kind = group_by(tiers, lambda tier: tier.proposal.kind)
-    parts = [
-        f"{word} {', '.join(tier.tier for tier in by_kind[kind])}" for kind, word in _DONE.items() if kind in by_kind
-    ]
-    text = "; ".join(parts)
-    paid = ""
+    parts, paid = [], []
+    for kind, word in _DONE.items():
+        names = [tier.tier for tier in tiers if tier.proposal.kind is kind]
+        if names:
+            parts.append(f"{word} {', '.join(names)}")
     for currency, rows in group_by(tiers, lambda tier: tier.currency).items():
         saved = sum(tier.saves_a_day or 0.0 for tier in rows)
         if round(saved):
-            way = "less" if saved > 0 else "more"
-            paid += f"{', ' if paid else ': '}{money(abs(saved), currency)} a day {way}"
-    return f"{text[:1].upper()}{text[1:]}{paid}."
+            paid.append(f"{money(abs(saved), currency)} a day {'less' if saved > 0 else 'more'}")
+    text = ": ".join(filter(None, ("; ".join(parts), ", ".join(paid))))
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 SHOWN = 3
@@ -126,48 +124,40 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
 
 def verdict(past: TierPast, zone: str) -> str:
     """Return the first sentence of a tier: the next action, its cost, and whether production confirms the plan."""
-    resize = past.resize
-    name = resize.seen.context.name
+    resize, step13 = past.resize, past.step13
+    name, proposal = resize.seen.context.name, resize.proposal
     if not resize.seen.hours:
         return f"{name}: nothing was seen in this time, so nothing is known and nothing is proposed."
-    head = result_words(past.step13) + _suspect(past)
-    if past.step13.status is Status.UNKNOWN and not past.step13.is_learning:
-        head = f"whether production confirms the benchmark {HEADS[Status.UNKNOWN]}"
-    share = past.step13.highest_share
-    if past.step13.status is Status.OK and share is not None and share < REACHED:
-        head += f" up to {share:.0%} of the usable load"
-    proposal = resize.proposal
-    text = lower_first(proposal.sentence)
-    sure = "" if proposal.kind is ProposalKind.NONE else f" ({proposal.certainty.value})"
-    paid = _paid(resize)
     odd = quality_summary(past, zone)
-    critical = worst_titles(past)
-    happened = f"; critical in this time: {', '.join(critical[:SHOWN])}" if critical else ""
-    return f"{name}{f' ({odd})' if odd else ''}: {text}{sure}{f'; {paid}' if paid else ''}; {head}{happened}."
+    text = f"{name} ({odd}): " if odd else f"{name}: "
+    text += lower_first(proposal.sentence)
+    if proposal.kind is not ProposalKind.NONE:
+        text += f" ({proposal.certainty.value})"
+    measured, saves = resize.measured, _saves(resize)
+    if measured is not None and measured.money_a_day is not None:
+        text += f"; it costs {money(measured.money_a_day, measured.price.currency)} a day"
+        if saves:
+            change = money(abs(saves), measured.price.currency)
+            text += f", the proposal saves {change} a day" if saves > 0 else f", the proposal costs {change} a day more"
+    if step13.status is Status.UNKNOWN and not step13.is_learning:
+        text += f"; whether production confirms the benchmark {HEADS[Status.UNKNOWN]}"
+    else:
+        text += f"; {result_words(step13)}{_suspect(past)}"
+    if step13.status is Status.OK and step13.highest_share is not None and step13.highest_share < REACHED:
+        text += f" up to {step13.highest_share:.0%} of the usable load"
+    if critical := worst_titles(past):
+        text += f"; critical in this time: {', '.join(critical[:SHOWN])}"
+    return f"{text}."
 
 
 def _suspect(past: TierPast) -> str:
     """Return the first cause of a difference from the benchmark, without numbers. Return "" if unknown."""
-    firing = [
-        result
-        for result in past.step13.results
-        if isinstance(result, Verdict) and result.status in FIRING and result.causes
-    ]
-    loudest = max(firing, key=lambda candidate: SEVERITY[candidate.status], default=None)
-    texts = loudest.causes[0].evidence if loudest is not None else ()
+    fires = [result for result in past.step13.results if isinstance(result, Verdict) and result.status in FIRING]
+    causes = max(
+        (result for result in fires if result.causes), key=lambda result: SEVERITY[result.status], default=None
+    )
+    texts = causes.causes[0].evidence if causes is not None else ()
     return f" ({texts[0].partition(':')[0]})" if texts else ""
-
-
-def _paid(resize: Resize) -> str:
-    """Return the present cost and the change by the proposal."""
-    measured, saves = resize.measured, _saves(resize)
-    if measured is None or measured.money_a_day is None:
-        return ""
-    text = f"it costs {money(measured.money_a_day, measured.price.currency)} a day"
-    if saves:
-        text += f", the proposal {'saves' if saves > 0 else 'costs'} {money(abs(saves), measured.price.currency)} a day"
-        text += " more" if saves < 0 else ""
-    return text
 
 
 def _saves(resize: Resize) -> float | None:
@@ -232,37 +222,26 @@ def _week(seen: ProductionSummary, zone: str) -> Iterable[WeekHour]:
 
 
 def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> Prewarming:
-    """Return pre-warming against reacting to load. Unknown values stay null."""
-    if past.prewarming is None:
+    """Return pre-warming against reacting to load, and why the forecast missed the limits of its rule."""
+    part, rule = past.prewarming, RULES["ForecastDegraded"]
+    if part is None:
         return Prewarming(missing=past.no_prewarming)
-    worth, saved = past.prewarming.worth, None
-    if worth is not None:
-        by_name = {strategy.name: strategy for strategy in worth.strategies}
-        saved = _subtract(by_name[worth.reacting], by_name[worth.ours])
-    return replace(past.prewarming, saved=saved, failed=_failed(past.prewarming, limits))
-
-
-def _subtract(more: Strategy, less: Strategy) -> Strategy:
-    return Strategy(
-        name=f"{more.name} less {less.name}",
-        violation_minutes=more.violation_minutes - less.violation_minutes,
-        late_requests=more.late_requests - less.late_requests,
-        replica_hours=more.replica_hours - less.replica_hours,
-        money=None if more.money is None or less.money is None else more.money - less.money,
-    )
-
-
-def _failed(prewarming: Prewarming, limits: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the reason if the forecast missed the limits of its rule, else ""."""
-    rule = RULES["ForecastDegraded"]
-    if prewarming.forecasts < rule.limit("minimum_forecasts", limits):
-        return ""
-    rows = []
-    if prewarming.error_ratio is not None and prewarming.error_ratio >= rule.limit("error_ratio", limits):
-        rows.append(f"its error is {prewarming.error_ratio:.2f} times that of the simplest one, {prewarming.naive}")
-    if prewarming.covered_ratio is not None and prewarming.covered_ratio < rule.limit("coverage", limits):
-        rows.append(f"only {prewarming.covered_ratio:.0%} of what came lay at or below its 95 % quantile")
-    return " and ".join(rows)
+    failed = []
+    if part.forecasts >= rule.limit("minimum_forecasts", limits):
+        if part.error_ratio is not None and part.error_ratio >= rule.limit("error_ratio", limits):
+            failed.append(f"its error is {part.error_ratio:.2f} times that of the simplest one, {part.naive}")
+        if part.covered_ratio is not None and part.covered_ratio < rule.limit("coverage", limits):
+            failed.append(f"only {part.covered_ratio:.0%} of what came lay at or below its 95 % quantile")
+    saved = None
+    if part.worth is not None:
+        by_name = {strategy.name: strategy for strategy in part.worth.strategies}
+        more, less = by_name[part.worth.reacting], by_name[part.worth.ours]
+        numbers: dict[str, Any] = {}
+        for name in ("violation_minutes", "late_requests", "replica_hours", "money"):
+            before, after = getattr(more, name), getattr(less, name)
+            numbers[name] = None if before is None or after is None else before - after
+        saved = Strategy(name=f"{more.name} less {less.name}", **numbers)
+    return replace(part, saved=saved, failed=" and ".join(failed))
 
 
 MOST_LETTERS = 180
@@ -272,33 +251,18 @@ MOST_TIERS = 12
 """Maximum number of tiers in a message. The shortest unsplit chat message holds about 2000 characters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """Report message. `subject` is a single line."""
-
-    subject: str
-    body: str
-
-
-def message(mapping: Mapping[str, Any], link: str) -> Message:
-    """Return the message of a report.json object. `link` is the address of the report, "" if unknown.
+def message(mapping: Mapping[str, Any], link: str) -> tuple[str, str]:
+    """Return subject (a single line) and body of the message of a report.json object. `link` is its address, or "".
 
     Raise KeyError, TypeError or ValueError if the object is not a report.
     """
-    return Message(subject=_line(str(mapping["headline"]), MOST_LETTERS), body="\n\n".join(_paragraphs(mapping, link)))
-
-
-def _paragraphs(mapping: Mapping[str, Any], link: str) -> Iterator[str]:
-    if mapping["simulated"]:
-        yield SIMULATED
-    tiers = mapping["tiers"]
-    yield from (_line(str(tier["verdict"])) for tier in tiers[:MOST_TIERS])
-    if len(tiers) > MOST_TIERS:
-        yield f"{len(tiers) - MOST_TIERS} more tiers are in the report."
-    yield from (_line(str(remark)) for remark in mapping["remarks"][:3])
-    zone = str(mapping["zone"])
-    yield f"{instant(float(mapping['since']), zone)} to {instant(float(mapping['until']), zone)}{f': {link}' if link else ''}"
-
-
-def _line(text: str, most: int = 1000) -> str:
-    return shorten(printable_line(text), most)
+    verdicts, zone = [tier["verdict"] for tier in mapping["tiers"]], str(mapping["zone"])
+    lines = verdicts[:MOST_TIERS]
+    if len(verdicts) > MOST_TIERS:
+        lines.append(f"{len(verdicts) - MOST_TIERS} more tiers are in the report.")
+    lines += mapping["remarks"][:3]
+    paragraphs = [SIMULATED] if mapping["simulated"] else []
+    paragraphs += [shorten(printable_line(str(line)), 1000) for line in lines]
+    span = f"{instant(float(mapping['since']), zone)} to {instant(float(mapping['until']), zone)}"
+    paragraphs.append(f"{span}: {link}" if link else span)
+    return shorten(printable_line(str(mapping["headline"])), MOST_LETTERS), "\n\n".join(paragraphs)

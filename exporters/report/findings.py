@@ -1,6 +1,6 @@
-"""Incidents, findings and engine restarts of a tier, as rows and as lines.
+"""Incidents, findings and engine restarts of a tier, its gaps, and remarks on incomplete weeks, as rows and as lines.
 
-The findings of a rule are a single row with a count. Gaps are in `exporters.report.data_quality`.
+The findings of a rule are a single row with a count. Remarks cover missing data, a plan change and a clock change.
 """
 
 from __future__ import annotations
@@ -8,17 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 from exporters.render.text import copy_fields, format_duration, format_local
 from exporters.report.inputs import TierPast
-from exporters.report.wording import instant, money
+from exporters.report.wording import instant, money, seen_words
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
 from rules.evaluator.external_alerts import ExternalAlert
-from rules.evaluator.incidents import Incident, group_incidents
-from rules.evaluator.timeline import SEVERITY_WORDS, TimelineKind, parse_start_event
+from rules.evaluator.incidents import group_incidents
+from rules.evaluator.timeline import SEVERITY_WORDS, TimelineKind, join_releases, parse_start_event
+from rules.plan.schema import plan_version
 from rules.replicas.cascade import STAGES
-from rules.telemetry.windows import group_by
+from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
+from rules.telemetry.windows import HOUR_SECONDS, group_by
 from rules.verdicts.finding import Finding, UnknownSpan
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import SEVERITY, IdleReplicas, MissedObjective, Status
@@ -79,7 +83,7 @@ class IncidentRow:
     idle: IdleReplicas | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RestartRow:
     """Engine restarts of a replica ("" if only their number is known). `unseen_seconds` is the total from the last page
     of an old process to the first page of the new. It excludes `untimed` restarts of unknown duration.
@@ -95,28 +99,50 @@ class RestartRow:
 
 def list_findings(past: TierPast) -> tuple[FindingRow, ...]:
     """Return the findings of alerting rules, oldest first, each with the foreign alerts that it explains."""
-    by_rule = group_by(_loud(past), lambda finding: finding.rule)
-    return tuple(_finding_row(findings, past) for findings in by_rule.values())
+    rows = []
+    for findings in group_by(_loud(past), lambda finding: finding.rule).values():
+        worst = max(findings, key=_badness)
+        rows.append(
+            FindingRow(
+                rule=worst.rule,
+                replicas=len({finding.subject.replica for finding in findings} - {None}),
+                times=len(findings),
+                seconds=total_duration(findings, past.resize.seen),
+                started_at=findings[0].started_at,
+                ended_at=_last_end(findings),
+                last_started_at=findings[-1].started_at,
+                worst=worst,
+                foreign=_explained(findings, past.foreign),
+            )
+        )
+    return tuple(rows)
+
+
+def _explained(findings: Iterable[Finding], foreign: Iterable[ExternalAlert]) -> tuple[ExternalAlertRow, ...]:
+    """Return the alerts of other systems that these findings explain, by name."""
+    known = {(finding.rule, finding.subject, finding.started_at) for finding in findings}
+    tied = [a for a in foreign if (d := a.diagnosis) is not None and (d.rule, d.subject, d.began_at) in known]
+    rows = []
+    for name, alerts in group_by(sorted(tied, key=lambda alert: alert.started_at), lambda alert: alert.name).items():
+        begin, why = alerts[0].started_at, alerts[0].diagnosis
+        text = why.sentence if why else ""
+        row = ExternalAlertRow(name=name, times=len(alerts), started_at=begin, ended_at=_last_end(alerts), text=text)
+        rows.append(row)
+    return tuple(rows)
 
 
 def list_incidents(past: TierPast) -> tuple[IncidentRow, ...]:
     """Return the incidents with a certain finding or one of an alerting rule, oldest first."""
     loud = {id(finding) for finding in _loud(past)}
-    incidents = group_incidents(past.findings, now=past.resize.seen.until)
-    return tuple(
-        _incident_row(incident)
-        for incident in incidents
-        if any(id(finding) in loud or finding.worst.certainty is Certainty.CERTAIN for finding in incident.findings)
-    )
-
-
-def _incident_row(incident: Incident) -> IncidentRow:
-    symptoms = [
-        SymptomRow(rule=rule, times=len(findings), started_at=findings[0].started_at)
-        for rule, findings in incident.symptoms.items()
-    ]
-    same = ("id", "severity", "started_at", "ended_at", "sentence", "action", "missed", "replicas", "idle")
-    return IncidentRow(root=incident.root.rule, symptoms=tuple(symptoms), **copy_fields(incident, *same))
+    rows = []
+    for incident in group_incidents(past.findings, now=past.resize.seen.until):
+        if any(id(each) in loud or each.worst.certainty is Certainty.CERTAIN for each in incident.findings):
+            symptoms = []
+            for rule, findings in incident.symptoms.items():
+                symptoms.append(SymptomRow(rule=rule, times=len(findings), started_at=findings[0].started_at))
+            same = ("id", "severity", "started_at", "ended_at", "sentence", "action", "missed", "replicas", "idle")
+            rows.append(IncidentRow(root=incident.root.rule, symptoms=tuple(symptoms), **copy_fields(incident, *same)))
+    return tuple(rows)
 
 
 def _title(rule: str) -> str:
@@ -137,13 +163,10 @@ def incident_lines(
     for root, rows in group_by(incidents, lambda incident: incident.root).items():
         begin = by_rule[root].worst.started_at if root in by_rule else None
         worst = min(rows, key=lambda row: (LOUDEST_FIRST.index(row.severity), row.started_at != begin))
-        named = dict.fromkeys((root, *(symptom.rule for row in rows for symptom in row.symptoms)))
-        below = [
-            line
-            for rule in named
-            if rule in by_rule
-            for line in (*_stage_lines(by_rule[rule], zone), *_foreign_lines(by_rule[rule], zone))
-        ]
+        below: list[str] = []
+        for rule in dict.fromkeys((root, *(symptom.rule for row in rows for symptom in row.symptoms))):
+            if rule in by_rule:
+                below += _lines_below(by_rule[rule], zone)
         yield (f"{_title(root)}{_often(by_rule.get(root))}: {_incident_text(worst, zone, currency)}", *below)
 
 
@@ -174,19 +197,17 @@ def _incident_text(incident: IncidentRow, zone: str, currency: str) -> str:
     return f"{text} Do: {incident.action}." if incident.action else text
 
 
-def _stage_lines(finding: FindingRow, zone: str) -> Iterator[str]:
-    """Yield when a cascade reached each stage, to the second. Stages may follow each other within a minute."""
+def _lines_below(finding: FindingRow, zone: str) -> Iterator[str]:
+    """Yield when a cascade reached each stage, to the second, and the explained alerts. Stages may share a minute."""
     worst = 0
     for step in finding.worst.transitions:
         if step.stage is not None and step.stage > worst:
             worst = step.stage
             yield f"{format_local(step.t, zone, '%a %d %b %H:%M:%S %Z')}: stage {worst}, {STAGES[worst]}"
-
-
-def _foreign_lines(finding: FindingRow, zone: str) -> Iterator[str]:
     for alert in finding.foreign:
         often = "" if alert.times == 1 else f", {alert.times:,} times"
-        yield f"{instant(alert.started_at, zone)}: alert {alert.name}{often}{f': {alert.text}' if alert.text else ''}"
+        text = f": {alert.text}" if alert.text else ""
+        yield f"{instant(alert.started_at, zone)}: alert {alert.name}{often}{text}"
 
 
 def worst_titles(past: TierPast) -> tuple[str, ...]:
@@ -205,25 +226,6 @@ def _loud(past: TierPast) -> list[Finding]:
     return sorted(loud, key=lambda finding: finding.started_at)
 
 
-def _finding_row(ordered: Sequence[Finding], past: TierPast) -> FindingRow:
-    worst = max(ordered, key=_badness)
-    known = {(finding.rule, finding.subject, finding.started_at) for finding in ordered}
-    tied = [a for a in past.foreign if (d := a.diagnosis) is not None and (d.rule, d.subject, d.began_at) in known]
-    by_name = group_by(tied, lambda alert: alert.name)
-    foreign = sorted(map(_foreign_row, by_name.values()), key=lambda row: row.started_at)
-    return FindingRow(
-        rule=worst.rule,
-        replicas=len({finding.subject.replica for finding in ordered} - {None}),
-        times=len(ordered),
-        seconds=total_duration(ordered, past.resize.seen.since, past.resize.seen.until),
-        started_at=ordered[0].started_at,
-        ended_at=_last_end(ordered),
-        last_started_at=ordered[-1].started_at,
-        worst=worst,
-        foreign=tuple(foreign),
-    )
-
-
 def _last_end(spans: Iterable[Finding | ExternalAlert]) -> float | None:
     """Return the last end, None while one lasts."""
     ends = [math.inf if span.ended_at is None else span.ended_at for span in spans]
@@ -235,25 +237,14 @@ def _badness(finding: Finding) -> tuple[int, bool, int]:
     return SEVERITY[worst.status], worst.certainty is Certainty.CERTAIN, worst.stage or 0
 
 
-def total_duration(spans: Iterable[Finding | UnknownSpan], since: float, until: float) -> float:
+def total_duration(spans: Iterable[Finding | UnknownSpan], seen: ProductionSummary) -> float:
     """Return the seconds of the period in which any finding or unknown span lasted. Overlapping ones count once."""
-    total, reached = 0.0, since
+    total, reached = 0.0, seen.since
     for span in sorted(spans, key=lambda candidate: candidate.started_at):
-        end = until if span.ended_at is None else min(span.ended_at, until)
+        end = seen.until if span.ended_at is None else min(span.ended_at, seen.until)
         total += max(0.0, end - max(span.started_at, reached))
         reached = max(reached, end)
     return total
-
-
-def _foreign_row(alerts: Sequence[ExternalAlert]) -> ExternalAlertRow:
-    first = min(alerts, key=lambda alert: alert.started_at)
-    return ExternalAlertRow(
-        name=first.name,
-        times=len(alerts),
-        started_at=first.started_at,
-        ended_at=_last_end(alerts),
-        text=first.diagnosis.sentence if first.diagnosis else first.summary,
-    )
 
 
 def restarts(past: TierPast) -> tuple[RestartRow, ...]:
@@ -266,22 +257,14 @@ def restarts(past: TierPast) -> tuple[RestartRow, ...]:
     for name, group in group_by(events, lambda event: event.replica or "").items():
         times = [event.t for event in group]
         timed = [silent[name, t] for t in times if (name, t) in silent]
-        rows.append(
-            RestartRow(
-                replica=name,
-                times=len(times),
-                first=min(times),
-                last=max(times),
-                unseen_seconds=math.fsum(timed),
-                untimed=len(times) - len(timed),
-            )
-        )
+        unseen, untimed = math.fsum(timed), len(times) - len(timed)
+        rows.append(RestartRow(name, len(times), min(times), max(times), unseen, untimed))
     rows.sort(key=lambda row: (-row.times, row.replica))
     total = past.resize.seen.total
     counted = round(total.counters.get("restarts", 0.0)) if total is not None else 0
     more = counted - sum(row.times for row in rows)
     if more > 0:
-        rows.append(RestartRow(replica="", times=more, first=None, last=None, unseen_seconds=0.0, untimed=more))
+        rows.append(RestartRow("", more, None, None, 0.0, more))
     return tuple(rows)
 
 
@@ -296,3 +279,163 @@ def restart_line(rows: Sequence[RestartRow]) -> str:
     unseen = format_duration(math.fsum(row.unseen_seconds for row in rows))
     unknown = f" at least, for {untimed:,} of them it is not known" if untimed else ""
     return f"{text}; nothing was seen around that for {unseen}{unknown}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownPeriod:
+    """Unknown period: subject, reason and total duration."""
+
+    rule: str
+    reason: str
+    seconds: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataQuality:
+    """Data quality: `hours_seen` of `hours`, weighted by coverage. `remarks` are about the whole period."""
+
+    hours: float
+    hours_seen: float
+    coverage: float | None
+    plan_versions: tuple[str, ...]
+    remarks: tuple[str, ...]
+    blind: tuple[UnknownPeriod, ...]
+
+
+GONE = "Is it gone? Then take it out of the plan."
+
+PARTS = (
+    "Lengths and the comparison with the benchmark are of the last 7 days, the curve is of the 7 days to midnight "
+    "(UTC), the rest is of the whole time."
+)
+
+NEARLY = 0.98
+"""Share of time from which a period counts as fully seen. A scrape or two are always missed."""
+
+
+def quality(past: TierPast, zone: str) -> DataQuality:
+    """Return the gaps of the tier and their durations, longest first. Gaps of several replicas at one time count once."""
+    seen = past.resize.seen
+    blind = []
+    for (rule, reason), spans in group_by(past.unknowns, lambda span: (span.rule, span.reason.value)).items():
+        seconds = total_duration(spans, seen)
+        if seconds > 0:
+            blind.append(UnknownPeriod(rule=rule, reason=reason, seconds=seconds, text=spans[-1].text))
+    return DataQuality(
+        hours=(seen.until - seen.since) / HOUR_SECONDS,
+        hours_seen=seen.observed_seconds / HOUR_SECONDS,
+        coverage=seen.total.coverage if seen.total else None,
+        plan_versions=seen.versions,
+        remarks=tuple(sentence for _, sentence in _remarks(past, zone)),
+        blind=tuple(sorted(blind, key=lambda row: (-row.seconds, row.rule))),
+    )
+
+
+MOST_BLIND = 5
+"""Maximum number of lines of unknown periods, longest first."""
+
+MOST_NAMED = 6
+"""Maximum number of rules that a line names."""
+
+
+def blind_lines(part: DataQuality) -> Iterator[str]:
+    """Yield the unknown periods: rules, duration and reason. The text, if present, replaces the gap's name."""
+    periods = group_by(part.blind, lambda period: (period.seconds, period.text or period.reason.replace("_", " ")))
+    for (seconds, why), rows in list(periods.items())[:MOST_BLIND]:
+        rules = [row.rule for row in rows]
+        more = f" and {len(rules) - MOST_NAMED} more" if len(rules) > MOST_NAMED else ""
+        yield f"{', '.join(rules[:MOST_NAMED])}{more}: not judged for {format_duration(seconds)}: {why}"
+    hidden = sum(len(rows) for rows in list(periods.values())[MOST_BLIND:])
+    if hidden:
+        yield f"and {hidden} more of shorter times, which report.json has"
+
+
+def quality_summary(past: TierPast, zone: str) -> str:
+    """Return the reasons why the period is no whole week, for the verdict. Return "" if there are none."""
+    return ", ".join(short for short, _ in _remarks(past, zone) if short)
+
+
+def _remarks(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
+    """Yield what makes the period no usual one: in few words for the verdict ("": not there), and as a sentence."""
+    seen, known_until = past.resize.seen, None
+    if past.before is not None and past.before.covered_seconds > 0:
+        known_until = past.before.end
+    if not seen.hours:
+        text = f"Nothing of this tier was seen from {instant(seen.since, zone)} to {instant(seen.until, zone)}"
+        if known_until is not None:
+            yield "", f"{text}; it was last seen at {instant(known_until, zone)}. {GONE}"
+        else:
+            yield "", f"{text}, nor in as long a time before. Was sizewatch running, and does the tier have targets?"
+        return
+    first, last = min(hour.start for hour in seen.hours), max(hour.end for hour in seen.hours)
+    if seen.until - last > 2 * HOUR_SECONDS:
+        when = instant(last, zone)
+        yield (
+            f"not seen since {when}",
+            f"Nothing of this tier was seen since {when}: what is said of it ends there. {GONE}",
+        )
+    if first - seen.since > 2 * HOUR_SECONDS and known_until is None:
+        when = instant(first, zone)
+        text = f"The tier was first seen on {when} and never in as long a time before: it is new."
+        yield f"new since {when}", text
+    hours, known = (seen.until - seen.since) / HOUR_SECONDS, seen.observed_seconds / HOUR_SECONDS
+    if known < NEARLY * hours:
+        text = seen_words(known, hours)
+        yield f"seen for {text} only", f"Only {text} were seen{_longest_hole(seen, zone)}."
+    yield from _changes(past, zone)
+    # A week in which the clock was set back has an extra hour.
+    if seen.until - seen.since > RECENT_SECONDS + HOUR_SECONDS:
+        yield "", PARTS
+    if seen.minutes == 0:
+        yield "", "Arrivals are not in the history: peak and average are not known."
+
+
+def _longest_hole(seen: ProductionSummary, zone: str) -> str:
+    """Return the longest gap in words if it is at least two hours, else ""."""
+    ends = [seen.since, *(hour.end for hour in seen.hours)]
+    starts = [*(hour.start for hour in seen.hours), seen.until]
+    length, begin, end = max((b - a, a, b) for a, b in zip(ends, starts, strict=True))
+    if length < 2 * HOUR_SECONDS:
+        return ""
+    return f"; the longest hole is {format_duration(length)}, {instant(begin, zone)} to {instant(end, zone)}"
+
+
+def _changes(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
+    """Yield as `_remarks` does what changed within the period: the plan, the engine's release and the clock."""
+    seen = past.resize.seen
+    present = plan_version(seen.context.plan) if seen.context.plan else ""
+    events = [event for event in past.events if seen.since <= event.t < seen.until]
+    if set(seen.versions) - {present}:
+        changed = seen.until
+        text = "The present plan is newer than every hour seen: nothing was compared with its benchmark yet."
+        if seen.plan_hours:
+            plans = [event.t for event in events if event.kind == TimelineKind.PLAN]
+            changed = [seen.plan_hours[0].start, *plans][-1]
+            text = (
+                f"The plan changed on {instant(changed, zone)}: the comparison with the benchmark, the curve and fleet "
+                f"utilisation rest on the {len(seen.plan_hours)} hours since then; traffic, cost and incidents on the whole "
+                "time."
+            )
+        yield f"under another plan until {instant(changed, zone)}", text
+    for event in join_releases(past.events):
+        if event.kind == TimelineKind.RELEASE and seen.since <= event.t < seen.until:
+            yield "", f"The engine's release changed on {instant(event.t, zone)}: {event.text}."
+    if clock := clock_change(seen.since, seen.until, zone):
+        yield "", clock
+
+
+def clock_change(since: float, until: float, zone: str) -> str:
+    """Return a sentence for each clock change of `zone` in [since, until), "" if there was none."""
+    place, rows, before = ZoneInfo(zone), [], None
+    # Every zone changes its clock on a full or half hour of UTC.
+    for step in range(round((until - since) / HOUR_SECONDS * 2) + 1):
+        t = since + step * HOUR_SECONDS / 2
+        ahead = datetime.fromtimestamp(t, place).replace(tzinfo=UTC).timestamp() - t
+        if before is not None and ahead != before:
+            which, twice = ("forward", "is missing") if ahead > before else ("back", "comes twice")
+            moved, day = format_duration(abs(ahead - before)), format_local(t, zone, "%a %d %b")
+            text = f"The clock in {zone} was set {which} by {moved} on {day}: an hour of that night {twice}"
+            rows.append(f"{text} in the hours of the week; rates are not affected.")
+        before = ahead
+    return " ".join(rows)

@@ -1,6 +1,6 @@
 """Plan against production: every row of the guide's monitoring table (9.3) over the report's period.
 
-Each row of ROWS has a signal, a target and rules. Its verdict is the rule result over the period, else the findings of
+Its verdict is the rule result over the period, else the findings of
 its rules in the history. Thresholds come from the catalogue.
 """
 
@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from exporters.render.text import copy_fields, describe_gap, format_duration
-from exporters.report.data_quality import NEARLY
-from exporters.report.findings import total_duration
+from exporters.report.findings import NEARLY, total_duration
 from exporters.report.inputs import TierPast
 from exporters.status.plan_comparison import worst_result
 from rules.catalogue.registry import BY_NAME as RULES
@@ -20,11 +19,11 @@ from rules.plan.load_bins import TierContext
 from rules.resize.production_summary import merge_bins
 from rules.telemetry.gpu_windows import gpu_utilization
 from rules.telemetry.readings import read
-from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
-from rules.telemetry.windows import Window
+from rules.telemetry.signals import BY_NAME, Gap, Missing, SignalKind, SignalValue
+from rules.telemetry.windows import Window, group_by
 from rules.telemetry.wording import number
 from rules.verdicts.context import read_plan_value
-from rules.verdicts.finding import Finding, UnknownSpan
+from rules.verdicts.finding import UnknownSpan
 from rules.verdicts.verdict import FIRING, SEVERITY, Unknown, Verdict
 
 NOT_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
@@ -66,22 +65,6 @@ class TargetRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MonitoringRow:
-    """Row of the table: signal, target and rules."""
-
-    key: str
-    title: str
-    target: Callable[[TierContext], TargetRange]
-    rules: tuple[str, ...]
-
-    @property
-    def unit(self) -> str:
-        """Return the signal's unit, "" for a count."""
-        unit = BY_NAME[self.key].unit
-        return "" if unit in ("adapters", "requests") else unit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoredValue:
     """Row of the monitoring table (guide 9.3). `change` is observed by previous, less 1 (None: not comparable).
 
@@ -104,31 +87,37 @@ class MonitoredValue:
 
 
 def monitoring_rows(past: TierPast) -> tuple[MonitoredValue, ...]:
-    return tuple(_watched(row, past) for row in ROWS)
+    """Return the rows of ROWS over the period."""
+    return tuple(
+        _monitor(key, title, target(past.resize.seen.context), rules, past) for key, title, target, rules in ROWS
+    )
 
 
-def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
-    seen = past.resize.seen
-    observed, before = (_read(row.key, window, seen.context) for window in (seen.total, past.before))
-    if row.key == "fleet_utilization" and seen.total is not None:
+def _monitor(key: str, title: str, target: TargetRange, rules: str, past: TierPast) -> MonitoredValue:
+    seen, names = past.resize.seen, tuple(rules.split())
+    observed, before = (_read(key, window, seen.context) for window in (seen.total, past.before))
+    if key == "fleet_utilization" and seen.total is not None:
         # Use the hours under the present plan, as in the rest of the report.
         observed = past.resize.utilization
-    elif seen.total is not None and BY_NAME[row.key].how is SignalKind.QUANTILE:
-        observed = merge_bins(seen, row.key, seen.total)
-    judged = judge_row(row.rules, past)
+    elif seen.total is not None and BY_NAME[key].how is SignalKind.QUANTILE:
+        observed = merge_bins(seen, key, seen.total)
+    judged = judge_row(names, past)
     if isinstance(observed, Missing) and (not judged.rule or judged.status == "unknown"):
         # An unmeasured signal never fires, but it is not healthy.
         judged = _judged("", "unknown", observed.text or observed.gap.value.replace("_", " "))
-    target = row.target(seen.context)
     if target.text == NO_SLO and not judged.rule and judged.status == "ok":
         judged = replace(UNJUDGED, sentence="not judged without an SLO")
+    unit = BY_NAME[key].unit
     return MonitoredValue(
+        key=key,
+        title=title,
+        unit="" if unit in ("adapters", "requests") else unit,
         target=target,
+        rules=names,
         observed=observed,
         meets_target=target.is_met(observed),
         before=before,
-        change=_change(row.key, observed, before),
-        **copy_fields(row, "key", "title", "unit", "rules"),
+        change=_change(key, observed, before),
         **copy_fields(judged, "status", "certainty", "sentence"),
     )
 
@@ -146,20 +135,18 @@ def _change(key: str, observed: SignalValue, before: SignalValue) -> float | Non
     """Return the change as a share of the earlier value, None if unknown: quantile bounds may overlap."""
     if isinstance(observed, Missing) or isinstance(before, Missing) or observed.value is None or not before.value:
         return None
-    if BY_NAME[key].how is SignalKind.QUANTILE and _overlap(observed, before):
-        return None
+    if BY_NAME[key].how is SignalKind.QUANTILE:
+        ends = [(a.low or 0.0, b.high) for a, b in ((observed, before), (before, observed))]
+        if all(high is None or low < high for low, high in ends):
+            return None
     return observed.value / before.value - 1
-
-
-def _overlap(reading: Reading, other: Reading) -> bool:
-    ends = [(a.low or 0.0, b.high) for a, b in ((reading, other), (other, reading))]
-    return all(high is None or low < high for low, high in ends)
 
 
 def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
     """Return the worst result of these rules: over the whole period, else in its findings."""
-    names = tuple(rules)
-    answered = worst_result(tuple(a for a in past.results if a.rule in names and a.subject.replica is None))
+    names, seen = frozenset(rules), past.resize.seen
+    results = [result for result in past.results if result.rule in names]
+    answered = worst_result(result for result in results if result.subject.replica is None)
     fired = [finding for finding in past.findings if finding.rule in names]
     loudest = max(fired, key=lambda finding: SEVERITY[finding.worst.status], default=None)
     if isinstance(answered, Verdict) and (
@@ -168,34 +155,23 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
         sure = answered.certainty.value if answered.status in FIRING else ""
         return _judged(answered.rule, answered.status.value, answered.sentence_with_suspect(), sure)
     if loudest is not None:
-        return _fired(loudest, fired, past)
-    unknown: list[Unknown | UnknownSpan] = [a for a in past.results if isinstance(a, Unknown) and a.rule in names]
-    unknown += _silent(names, past)
-    if {span.rule for span in unknown} < set(names):
-        unknown = [span for span in unknown if span.reason not in HOLDS_NOTHING]
-    reason = unknown[-1] if unknown else None
-    if past.resize.seen.total is None or not past.resize.seen.hours:
+        times = {1: "once", 2: "twice"}.get(len(fired), f"{len(fired):,} times")
+        lasting = ", not over" if any(finding.ended_at is None for finding in fired) else ""
+        text = f"fired {times}, {format_duration(total_duration(fired, seen))} in all{lasting}; at its worst: "
+        text += loudest.worst.sentence_with_suspect()
+        return _judged(loudest.rule, loudest.worst.status.value, text, loudest.worst.certainty.value)
+    if seen.total is None or not seen.hours:
         return _judged("", "unknown", NOT_SEEN.text)
-    if reason is not None:
-        return _judged(reason.rule, "unknown", describe_gap(reason.reason, reason.text))
+    unknown: list[Unknown | UnknownSpan] = [result for result in results if isinstance(result, Unknown)]
+    for spans in group_by((span for span in past.unknowns if span.rule in names), lambda span: span.rule).values():
+        # Less than that counts as nearly none.
+        if total_duration(spans, seen) > (1 - NEARLY) * (seen.until - seen.since):
+            unknown += spans
+    if {span.rule for span in unknown} < names:
+        unknown = [span for span in unknown if span.reason not in HOLDS_NOTHING]
+    if unknown:
+        return _judged(unknown[-1].rule, "unknown", describe_gap(unknown[-1].reason, unknown[-1].text))
     return _judged("", "ok", "nothing was found in this time") if names else UNJUDGED
-
-
-def _silent(names: tuple[str, ...], past: TierPast) -> list[UnknownSpan]:
-    """Return the unknown spans of the rules that were not judged for more than the time that counts as nearly none."""
-    seen = past.resize.seen
-    shortest = (1 - NEARLY) * (seen.until - seen.since)
-    by_rule = ([unknown for unknown in past.unknowns if unknown.rule == name] for name in names)
-    return [span for spans in by_rule if total_duration(spans, seen.since, seen.until) > shortest for span in spans]
-
-
-def _fired(loudest: Finding, fired: list[Finding], past: TierPast) -> RuleOutcome:
-    seen = past.resize.seen
-    seconds = total_duration(fired, seen.since, seen.until)
-    times = {1: "once", 2: "twice"}.get(len(fired), f"{len(fired):,} times")
-    lasting = ", not over" if any(finding.ended_at is None for finding in fired) else ""
-    text = f"fired {times}, {format_duration(seconds)} in all{lasting}; at its worst: {loudest.worst.sentence_with_suspect()}"
-    return _judged(loudest.rule, loudest.worst.status.value, text, loudest.worst.certainty.value)
 
 
 def _judged(rule: str, status: str, sentence: str, certainty: str = "") -> RuleOutcome:
@@ -203,11 +179,13 @@ def _judged(rule: str, status: str, sentence: str, certainty: str = "") -> RuleO
     return RuleOutcome(rule=rule, title=title, status=status, certainty=certainty, sentence=sentence)
 
 
+Target = Callable[[TierContext], TargetRange]
+
 End = float | str | None
 """End of a target: a number, or "Rule.threshold" of the catalogue, which a tier may override. None is open."""
 
 
-def _target(form: str, low: End = None, high: End = None) -> Callable[[TierContext], TargetRange]:
+def _target(form: str, low: End = None, high: End = None) -> Target:
     """Return a target whose words have its ends in per cent, the low one first."""
 
     def target(context: TierContext) -> TargetRange:
@@ -224,9 +202,7 @@ def _end(end: End, context: TierContext) -> float | None:
     return RULES[rule].limit(threshold, context.limits)
 
 
-def _planned(
-    form: str, path: str, unit: str, without: str, is_limit: bool = True
-) -> Callable[[TierContext], TargetRange]:
+def _planned(form: str, path: str, unit: str, without: str, is_limit: bool = True) -> Target:
     """Return a target by a value of the plan, which is its upper end where it is a limit."""
 
     def target(context: TierContext) -> TargetRange:
@@ -238,7 +214,7 @@ def _planned(
     return target
 
 
-def _slo(name: str) -> Callable[[TierContext], TargetRange]:
+def _slo(name: str) -> Target:
     return _planned("SLO {}", f"slo.{name}", "seconds", NO_SLO)
 
 
@@ -269,41 +245,39 @@ _STEADY, _LINK, _SLO, _ZERO = (
     _target(words) for words in ("not rising", "below the link's rate", "within the SLO", "near zero")
 )
 
-ROWS: tuple[MonitoringRow, ...] = tuple(
-    MonitoringRow(key=key, title=title, target=target, rules=tuple(rules.split()))
-    for key, title, target, rules in (
-        ("gpu_memory_utilization", "GPU memory", _target("{}-{} %", 0.8, 0.9), "GpuMemoryLow GpuMemoryHigh"),
-        ("gpu_utilization", "GPU compute", _BUSY, "GpuComputeLow GpuSaturated GpuUtilizationShortfall"),
-        ("adapters_active", "Active adapters (LoRA)", _ADAPTERS, "AdapterCachePressure"),
-        ("adapter_evictions_per_second", "Adapter evictions", _ZERO, "AdapterCachePressure"),
-        ("kv_utilization", "KV cache in use, on average", _KV, "KvCacheCascade KvCacheNearCeiling KvCacheUnderused"),
-        ("eviction_rate", "KV evictions a request", _EVICTED, "KvEviction EvictionDivergence"),
-        ("evictions_per_running_request_per_second", "KV evictions an active request", _EVICTED_NOW, ""),
-        ("fleet_utilization", "Fleet utilisation, on average", _FLEET, "UtilizationTrap NoHeadroom"),
-        ("prefix_hit_ratio", "Prefix cache hits", _HITS, "PrefixHitLow PrefixHitDivergence PrefixRoutingBroken"),
-        ("prefix_reuse_ratio", "Prefill avoided by reuse", _target(""), ""),
-        ("kv_transfer_p99_seconds", "KV transfer P99", _STEADY, "KvTransferSlow"),
-        ("kv_offload_load_mean_seconds", "KV offload: mean load", _STEADY, ""),
-        ("kv_offload_store_mean_seconds", "KV offload: mean store", _STEADY, ""),
-        ("gpu_pcie_tx_bytes_per_second", "PCIe from a GPU", _LINK, ""),
-        ("gpu_pcie_rx_bytes_per_second", "PCIe to a GPU", _LINK, ""),
-        ("gpu_nvlink_tx_bytes_per_second", "NVLink from a GPU", _LINK, ""),
-        ("gpu_nvlink_rx_bytes_per_second", "NVLink to a GPU", _LINK, ""),
-        ("ttft_p50_seconds", "TTFT P50", _SLO, ""),
-        ("ttft_p99_seconds", "TTFT P99", _slo("ttft_p99_seconds"), "TtftDivergence TtftSloBurn"),
-        ("tpot_p50_seconds", "TPOT P50", _SLO, ""),
-        ("tpot_p99_seconds", "TPOT P99", _slo("tpot_p99_seconds"), "TpotDivergence TpotSloBurn"),
-        ("itl_p50_seconds", "ITL P50", _SLO, ""),
-        ("itl_p99_seconds", "ITL P99", _slo("itl_p99_seconds"), "ItlDivergence ItlSloBurn"),
-        ("e2e_p99_seconds", "E2E P99", _slo("e2e_p99_seconds"), "E2eSloBurn"),
-        ("requests_waiting", "Queue depth", _ZERO, "QueueGrowing QueueAlwaysEmpty"),
-        ("tokens_per_gpu_hour", "Tokens per GPU-hour", _target("as many as possible"), "TokensPerGpuHourFalling"),
-        ("speculative_acceptance", "Speculation: acceptance", _ACCEPTED, "SpeculationAcceptanceLow"),
-        ("failed_share", "Failed requests", _failures, "AvailabilityBurn"),
-        ("refused_share", "Refused requests", _target("none"), "RequestsRefused"),
-        ("completed_rps", "Completed requests", _usable, "LoadBeyondBenchmark"),
-        ("energy_per_generated_token", "Energy per generated token", _ENERGY, ""),
-        ("cost_per_million_tokens", "Cost per million tokens", _target(""), ""),
-    )
+ROWS: tuple[tuple[str, str, Target, str], ...] = (
+    ("gpu_memory_utilization", "GPU memory", _target("{}-{} %", 0.8, 0.9), "GpuMemoryLow GpuMemoryHigh"),
+    ("gpu_utilization", "GPU compute", _BUSY, "GpuComputeLow GpuSaturated GpuUtilizationShortfall"),
+    ("adapters_active", "Active adapters (LoRA)", _ADAPTERS, "AdapterCachePressure"),
+    ("adapter_evictions_per_second", "Adapter evictions", _ZERO, "AdapterCachePressure"),
+    ("kv_utilization", "KV cache in use, on average", _KV, "KvCacheCascade KvCacheNearCeiling KvCacheUnderused"),
+    ("eviction_rate", "KV evictions a request", _EVICTED, "KvEviction EvictionDivergence"),
+    ("evictions_per_running_request_per_second", "KV evictions an active request", _EVICTED_NOW, ""),
+    ("fleet_utilization", "Fleet utilisation, on average", _FLEET, "UtilizationTrap NoHeadroom"),
+    ("prefix_hit_ratio", "Prefix cache hits", _HITS, "PrefixHitLow PrefixHitDivergence PrefixRoutingBroken"),
+    ("prefix_reuse_ratio", "Prefill avoided by reuse", _target(""), ""),
+    ("kv_transfer_p99_seconds", "KV transfer P99", _STEADY, "KvTransferSlow"),
+    ("kv_offload_load_mean_seconds", "KV offload: mean load", _STEADY, ""),
+    ("kv_offload_store_mean_seconds", "KV offload: mean store", _STEADY, ""),
+    ("gpu_pcie_tx_bytes_per_second", "PCIe from a GPU", _LINK, ""),
+    ("gpu_pcie_rx_bytes_per_second", "PCIe to a GPU", _LINK, ""),
+    ("gpu_nvlink_tx_bytes_per_second", "NVLink from a GPU", _LINK, ""),
+    ("gpu_nvlink_rx_bytes_per_second", "NVLink to a GPU", _LINK, ""),
+    ("ttft_p50_seconds", "TTFT P50", _SLO, ""),
+    ("ttft_p99_seconds", "TTFT P99", _slo("ttft_p99_seconds"), "TtftDivergence TtftSloBurn"),
+    ("tpot_p50_seconds", "TPOT P50", _SLO, ""),
+    ("tpot_p99_seconds", "TPOT P99", _slo("tpot_p99_seconds"), "TpotDivergence TpotSloBurn"),
+    ("itl_p50_seconds", "ITL P50", _SLO, ""),
+    ("itl_p99_seconds", "ITL P99", _slo("itl_p99_seconds"), "ItlDivergence ItlSloBurn"),
+    ("e2e_p99_seconds", "E2E P99", _slo("e2e_p99_seconds"), "E2eSloBurn"),
+    ("requests_waiting", "Queue depth", _ZERO, "QueueGrowing QueueAlwaysEmpty"),
+    ("tokens_per_gpu_hour", "Tokens per GPU-hour", _target("as many as possible"), "TokensPerGpuHourFalling"),
+    ("speculative_acceptance", "Speculation: acceptance", _ACCEPTED, "SpeculationAcceptanceLow"),
+    ("failed_share", "Failed requests", _failures, "AvailabilityBurn"),
+    ("refused_share", "Refused requests", _target("none"), "RequestsRefused"),
+    ("completed_rps", "Completed requests", _usable, "LoadBeyondBenchmark"),
+    ("energy_per_generated_token", "Energy per generated token", _ENERGY, ""),
+    ("cost_per_million_tokens", "Cost per million tokens", _target(""), ""),
 )
-"""Rows in the order of the guide's tables 9.3 and, from reuse to NVLink, 7.7. E2E and the last five are not in them."""
+"""Key, title, target and rules of each row, in the order of the guide's tables 9.3 and, from reuse to NVLink, 7.7. E2E and
+the last five are not in them."""

@@ -7,19 +7,21 @@ bound keeps the planned value, or no value, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from textwrap import indent
 from typing import Any, TypeGuard
 
-from exporters.documents.plan_files import curve_lines, scalar, yaml_number
-from exporters.render.text import format_local, printable_line
-from exporters.report.inputs import ReportInputs, TierPast
+from exporters.documents.plan_files import DUMP_WIDTH, scalar
+from exporters.render.text import dump_object, format_local, format_reading, printable_line
+from exporters.report.inputs import TierPast
+from exporters.report.records import Report, TierReport
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.guardrails import judge_guardrails
 from rules.plan.schema import Guardrails, Plan, TierPlan, Workload, parse_plan
 from rules.plan.validation import impossible_means
-from rules.resize.proposal import Proposal, ProposalKind, Resize
+from rules.resize.proposal import ProposalKind, Resize
 from rules.resize.workload import Length
 from rules.telemetry.signals import Reading
 from rules.telemetry.wording import number
@@ -32,25 +34,19 @@ KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
 MEASURE = "take it from the requests that a gateway logs, and write it into the plan by hand"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NextLength:
     """Quantile or mean of prompts or outputs. `value` is in tokens, None if the plan gets no value.
 
-    `note` explains a value that differs from plan or production. `left` is the reason if production's value is not
-    used, else "". `upper` is the upper edge of the bucket of an estimated `value`, else None.
+    `left` is the reason if production's value is not used, else "". `upper` is the upper edge of the bucket of an
+    estimated `value`, else None.
     """
 
     what: str
     quantile: str
     value: float | None
-    note: str = ""
     left: str = ""
     upper: float | None = None
-
-    @property
-    def path(self) -> str:
-        """Return the path of the value in a tier of the plan."""
-        return f"workload.{KEYS[self.what]}.{self.quantile}"
 
 
 def next_lengths(resize: Resize) -> tuple[NextLength, ...]:
@@ -60,15 +56,19 @@ def next_lengths(resize: Resize) -> tuple[NextLength, ...]:
     """
     rows: list[NextLength] = []
     for what in KEYS:
-        mean, quantiles = _mean(resize, what), list(_rising(resize, what))
-        rows.append(mean)
+        mean, floor = _mean(resize, what), 0.0
+        quantiles = []
+        for length in resize.workload.lengths:
+            if length.what == what:
+                quantiles.append(_next_quantile(length, floor))
+                # A plan with a quantile below the previous one is refused.
+                floor = quantiles[-1].value or floor
         p95 = [row.value for row in quantiles if row.quantile == "p95" and row.upper is not None]
         # Estimates are too low in their buckets where the exact mean is above the P95: an upper edge is a bound.
         lie_too_low = mean.value is not None and any(value and mean.value > value for value in p95)
-        for row in quantiles:
-            if lie_too_low and row.upper is not None:
-                row = replace(row, value=row.upper, note=f"{row.note}, by the mean near the upper end")
-            rows.append(row)
+        if lie_too_low:
+            quantiles = [replace(row, value=row.upper or row.value) for row in quantiles]
+        rows += [mean, *quantiles]
     return tuple(rows)
 
 
@@ -85,52 +85,30 @@ def _mean(resize: Resize, what: str) -> NextLength:
     given = lengths.mean if lengths else None
     seen = {"prompts": now.prompt_mean, "outputs": now.generation_mean}[what]
     if not seen or (given is not None and abs(seen / given - 1) <= SAME):
-        return NextLength(what=what, quantile="mean", value=given)
-    return NextLength(what=what, quantile="mean", value=float(f"{seen:.4g}"))
+        return NextLength(what, "mean", given)
+    return NextLength(what, "mean", float(f"{seen:.4g}"))
 
 
-def _rising(resize: Resize, what: str) -> Iterator[NextLength]:
-    """Yield lengths that never fall below the previous quantile: a plan with a falling length is refused."""
-    floor = 0.0
-    for length in resize.workload.lengths:
-        if length.what == what:
-            chosen = _chosen(length, floor)
-            floor = chosen.value or floor
-            yield chosen
-
-
-def _chosen(length: Length, floor: float) -> NextLength:
-    seen, given = length.observed, length.planned
-    if not isinstance(seen, Reading) or _holds(seen, given):
-        return NextLength(
-            what=length.what, quantile=length.quantile, value=None if given is None else max(given, floor)
-        )
-    if seen.value is None:
-        return _bound_only(length, seen.low or 0.0, floor)
-    value = max(floor, float(max(1, round(seen.value))))
-    low, high = seen.low or 0.0, seen.high or value
-    note = f"seen between {number(low, '')} and {number(high, '')}" if high > low else ""
-    upper = high if high > low else None
-    return NextLength(what=length.what, quantile=length.quantile, value=value, note=note, upper=upper)
-
-
-def _holds(seen: Reading, given: float | None) -> bool:
-    return given is not None and (seen.low or 0.0) <= given and (seen.high is None or given <= seen.high)
-
-
-def _bound_only(length: Length, low: float, floor: float) -> NextLength:
-    """Return the length if production shows only that it exceeds the engine's last bucket edge."""
-    name, given, above = f"{length.what} {length.quantile.upper()}", length.planned, f"above {number(low, '')}"
-    text = f"{name}: production tells only that it is {above} tokens, where the engine's buckets end; "
+def _next_quantile(length: Length, floor: float) -> NextLength:
+    """Return a planned length within its bucket, else the estimate. Production's value stays out where it is a bound."""
+    seen, given, row = length.observed, length.planned, partial(NextLength, length.what, length.quantile)
+    if not isinstance(seen, Reading):
+        return row(None if given is None else max(given, floor))
+    low = seen.low or 0.0
+    if given is not None and low <= given and (seen.high is None or given <= seen.high):
+        return row(max(given, floor))
+    if seen.value is not None:
+        value = max(floor, float(max(1, round(seen.value))))
+        high = seen.high or value
+        return row(value, upper=high if high > low else None)
+    name, above = f"{length.what} {length.quantile.upper()}", number(low, "")
+    text = f"{name}: production tells only that it is above {above} tokens, where the engine's buckets end; "
     if given is None:
-        left = f"{text}the plan gets none: {MEASURE}"
-    elif given < floor:
-        left = f"{text}the planned {number(given, '')} cannot stay, the quantile below it is longer: {MEASURE}"
-    else:
-        left = f"{text}the planned {number(given, '')} stays, too low as it is: {MEASURE}"
-    stays = given is not None and given >= floor
-    note = f"stays, too low: production is {above}" if stays else ""
-    return NextLength(what=length.what, quantile=length.quantile, value=given if stays else None, note=note, left=left)
+        return row(None, f"{text}the plan gets none: {MEASURE}")
+    if given < floor:
+        why = "cannot stay, the quantile below it is longer"
+        return row(None, f"{text}the planned {number(given, '')} {why}: {MEASURE}")
+    return row(given, f"{text}the planned {number(given, '')} stays, too low as it is: {MEASURE}")
 
 
 def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:
@@ -220,76 +198,42 @@ def is_benchmark_refuted(resize: Resize) -> bool:
     return usable.planned_rps is not None and usable.rps < usable.planned_rps
 
 
-def next_plan_text(past: ReportInputs, proposed: Plan) -> str:
-    """Return the plan as YAML with comments: the proposal, its reason and the old value of each change."""
-    made = format_local(past.made_at, "UTC", "%Y-%m-%d %H:%M UTC")
-    lines = [
-        f"# Written by `sizewatch report` at {made}: the plan with what production showed. Read it before you use it:",
-        "# `sizewatch plan check` says what weakens it, `sizewatch plan diff OLD NEW` what changed and what that costs.",
-    ]
-    if past.simulated:
-        lines.append("# SIMULATED: none of the traffic behind it is real.")
-    lines += ["schema: 1", "tiers:"]
-    known = {tier_past.resize.seen.context.name: tier_past.resize for tier_past in past.tiers}
+HEAD = """\
+# Written by `sizewatch report` at {made}: the plan with what production showed. Read it before you use it:
+# `sizewatch plan check` says what weakens it, `sizewatch plan diff OLD NEW` what changed and what that costs.
+{simulated}schema: 1
+tiers:
+"""
+
+
+def next_plan_text(report: Report, proposed: Plan) -> str:
+    """Return the plan as YAML. Comments above each tier have the proposal, its reasons, and the old value of each change."""
+    made = format_local(report.made_at, "UTC", "%Y-%m-%d %H:%M UTC")
+    simulated = "# SIMULATED: none of the traffic behind it is real.\n" if report.simulated else ""
+    text = HEAD.format(made=made, simulated=simulated)
+    comments = {tier.tier: _comments(tier) for tier in report.tiers}
     for name, tier in proposed.tiers.items():
-        before = past.plan.tiers.get(name) if past.plan else None
-        lines.append(f"  {scalar(name)}:")
-        if name in known:
-            lines += [f"    # {line}" for line in _reasons(known[name])]
-        lines += _tier(tier, before, _notes(known.get(name)))
-    return "\n".join(lines) + "\n"
+        fields = tier.model_dump(mode="json", exclude_none=True)
+        if tier.curve is not None:
+            fields["curve"] = tier.curve.model_dump(mode="json", exclude_defaults=True)
+        lines = [f"# {printable_line(line)}" for line in comments.get(name, ())]
+        lines.append(dump_object(fields, allow_unicode=True, default_flow_style=None, width=DUMP_WIDTH))
+        text += f"  {scalar(name)}:\n" + indent("\n".join(lines), "    ")
+    return text
 
 
-def _reasons(resize: Resize) -> Iterator[str]:
-    proposal: Proposal = resize.proposal
-    sure = f" ({proposal.certainty.value})" if proposal.kind is not ProposalKind.NONE else ""
-    if is_benchmark_refuted(resize):
-        yield printable_line(f"First benchmark again: {resize.usable.reason if resize.usable else ''}.")
+def _comments(tier: TierReport) -> Iterator[str]:
+    proposal = tier.proposal
+    if tier.curve.benchmark_refuted and tier.curve.usable is not None:
+        yield f"First benchmark again: {tier.curve.usable.reason}."
         yield "Until then operating_point has what production measured; the curve stays, to compare at equal load."
-    yield printable_line(f"{proposal.sentence}{sure}.")
-    for text in proposal.evidence:
-        yield printable_line(f"- {text}")
-    for text in unchanged_lengths(resize):
-        yield printable_line(f"{text}.")
-
-
-def _notes(resize: Resize | None) -> Mapping[str, str]:
-    """Return the notes on values by their path in the tier. An unchanged tier has no notes."""
-    if resize is None or resize.proposal.kind is ProposalKind.NONE:
-        return {}
-    return {length.path: length.note for length in next_lengths(resize) if length.note}
-
-
-def _tier(tier: TierPlan, before: TierPlan | None, notes: Mapping[str, str]) -> list[str]:
-    new = tier.model_dump(mode="json", exclude_none=True, exclude={"curve"})
-    old = before.model_dump(mode="json", exclude_none=True, exclude={"curve"}) if before else None
-    lines: list[str] = []
-    for key, value in new.items():
-        lines += _value((key,), value, old.get(key) if old is not None else None, old is not None, notes)
-    if tier.curve is not None:
-        first, *rest = curve_lines(tier.curve, 6)
-        lines += [f"    {first}", *rest]
-    return lines
-
-
-def _value(path: tuple[str, ...], value: Any, old: Any, compared: bool, notes: Mapping[str, str]) -> Iterator[str]:
-    key = f"{' ' * (2 + 2 * len(path))}{path[-1]}:"
-    if isinstance(value, dict):
-        yield key if value else f"{key} {{}}"
-        for name, part in value.items():
-            before = old.get(name) if isinstance(old, dict) else None
-            yield from _value((*path, name), part, before, compared, notes)
-        return
-    was = [f"was {_scalar(old)}" if old is not None else "new"] if compared and old != value else []
-    text = "; ".join((*was, *filter(None, [notes.get(".".join(path))])))
-    yield f"{key} {_scalar(value)}{f'  # {text}' if text else ''}"
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return yaml_number(value)
-    if isinstance(value, list):
-        return f"[{', '.join(_scalar(entry) for entry in value)}]"
-    return scalar(str(value))
+    if proposal.kind is ProposalKind.NONE:
+        yield f"{proposal.sentence}."
+    else:
+        yield f"{proposal.sentence} ({proposal.certainty.value})."
+    yield from (f"- {text}" for text in proposal.evidence)
+    yield from (f"- {text.removeprefix(f'{tier.tier}: ')}" for text in tier.changes)
+    yield from (f"{text}." for text in tier.left)
+    for length in tier.workload.lengths:
+        if tier.changes and isinstance(length.observed, Reading):
+            yield f"{length.what} {length.quantile.upper()} in production: {format_reading(length.observed, 'tokens')}"

@@ -12,8 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from exporters.report.data_quality import DataQuality
-from exporters.report.findings import FindingRow, IncidentRow, RestartRow
+from exporters.report.findings import DataQuality, FindingRow, IncidentRow, RestartRow
 from exporters.report.inputs import Prewarming
 from exporters.report.monitoring import MonitoredValue, RuleOutcome
 from exporters.report.questions import Question

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from exporters.render.text import format_reading
 from exporters.report import charts
-from exporters.report.data_quality import NEARLY, blind_lines
-from exporters.report.findings import incident_lines, restart_line
+from exporters.report.findings import NEARLY, blind_lines, incident_lines, restart_line
 from exporters.report.inputs import Prewarming
 from exporters.report.monitoring import NO_SLO, MonitoredValue
 from exporters.report.records import Report, Section, Table, TierReport

@@ -14,7 +14,7 @@ from report_samples import DAY, HOUR, START, WEEK, finding, hour, hours, past, p
 
 from exporters.documents.prewarm import PrewarmValue, Strategy
 from exporters.report.build import report
-from exporters.report.data_quality import clock_change
+from exporters.report.findings import clock_change
 from exporters.report.formats import report_html, report_markdown
 from exporters.report.inputs import Prewarming
 from exporters.report.monitoring import judge_row
@@ -452,7 +452,7 @@ def test_the_next_plan_is_valid_and_says_what_was() -> None:
     whole = past(PLAN, tier_past(PLAN, hours()))
     found, proposed = report(whole)
     assert proposed is not None
-    text = next_plan_text(whole, proposed)
+    text = next_plan_text(found, proposed)
     assert parse_plan(yaml.safe_load(text)) == proposed
     tier = proposed.tiers["t"]
     assert tier.fleet is not None
@@ -466,7 +466,7 @@ def test_the_next_plan_is_valid_and_says_what_was() -> None:
     assert (tier.guardrails.queue_breaker, tier.guardrails.max_prompt_tokens) == (51, 2250)
     assert not [one for one in check_plan(proposed, CATALOGUE) if one.path.startswith("tiers.t.guardrails")]
     assert tier.curve == PLAN.tiers["t"].curve
-    assert "instances: 6  # was 10" in text
+    assert "# - fleet instances: 10 -> 6 (-40%)" in text
     assert "# Shrink from 10 to 6 replicas (likely)." in text
     assert "t: fleet instances: 10 -> 6 (-40%)" in found.plan_changes
 
@@ -485,9 +485,9 @@ def test_guardrails_of_the_next_plan_fit_the_next_plan(prompts: float, guardrail
 def test_a_next_plan_with_an_empty_part_can_be_read() -> None:
     batch = plan(slo={}, workload={"archetype": "batch"})
     whole = past(batch, tier_past(batch, hours()))
-    _, proposed = report(whole)
+    found, proposed = report(whole)
     assert proposed is not None
-    assert parse_plan(yaml.safe_load(next_plan_text(whole, proposed))) == proposed
+    assert parse_plan(yaml.safe_load(next_plan_text(found, proposed))) == proposed
 
 
 def test_a_tier_without_a_recommendation_keeps_its_plan() -> None:
@@ -498,7 +498,7 @@ def test_a_simulated_week_says_so_on_every_format() -> None:
     whole = past(PLAN, tier_past(PLAN, hours()), simulated=True)
     found, proposed = report(whole)
     assert proposed is not None
-    said = (report_html(found), report_markdown(found), next_plan_text(whole, proposed))
+    said = (report_html(found), report_markdown(found), next_plan_text(found, proposed))
     assert all("imulated" in text.replace("SIMULATED", "Simulated") for text in said)
     assert found.simulated
 

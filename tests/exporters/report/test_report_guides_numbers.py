@@ -102,7 +102,7 @@ def test_the_targets_are_those_of_the_guide_unless_the_tier_has_its_own() -> Non
         "speculative_acceptance": ("above 60 %", "above 70 %"),
         "adapters_active": ("up to 8 (max_adapters)", "up to 8 (max_adapters)"),
     }
-    targets = {row.key: row.target for row in ROWS if row.key in expected}
+    targets = {key: target for key, _, target, _ in ROWS if key in expected}
     assert {
         key: (target(context).text, target(replace(context, limits=own)).text) for key, target in targets.items()
     } == expected

@@ -19,8 +19,7 @@ def found(**parts: object) -> Report:
 
 
 def said(one: Report, link: str = "") -> tuple[str, str]:
-    told = message(json.loads(report_json(one)), link)
-    return told.subject, told.body
+    return message(json.loads(report_json(one)), link)
 
 
 def test_the_subject_is_the_headline_and_each_tier_says_its_verdict_with_the_money() -> None:

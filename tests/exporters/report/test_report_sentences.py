@@ -10,7 +10,7 @@ import pytest
 from report_samples import DAY, START, finding, hour, hours, plan, reported
 
 from exporters.documents.check import NO_BENCHMARK, result_words
-from exporters.report.data_quality import MOST_BLIND, UnknownPeriod, blind_lines
+from exporters.report.findings import MOST_BLIND, UnknownPeriod, blind_lines
 from exporters.report.formats import report_html, report_markdown
 from exporters.report.monitoring import NO_SLO
 from exporters.report.records import Report
