@@ -92,7 +92,7 @@ def queries_asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
         waiting = [one for one in QUERIES if not {base(name) for name in named(one[2])} & set(EMPTY)]
 
         def all_answer() -> bool:
-            waiting[:] = [one for one in waiting if not _answers(prometheus, one[2])]
+            waiting[:] = [one for one in waiting if not has_answer(prometheus, one[2])]
             return not waiting
 
         wait_for(all_answer, 2 * CEILING_SECONDS, every=1.0)
@@ -109,7 +109,7 @@ def queries_asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return found
 
 
-def _answers(prometheus: str, expr: str) -> bool:
+def has_answer(prometheus: str, expr: str) -> bool:
     """For one of the tiers at least; the rate window holds some scrapes of one a second."""
     values = {**VALUES, "tier": ".*", "__rate_interval": "15s"}
     text = re.sub(r"\$(\w+)", lambda name: values[name[1]], expr.replace('tier="$tier"', 'tier=~"$tier"'))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from alert_path_servers import query, scraping
+from alert_path_servers import scraping
 from daemon_runs import running
 from past_fleet import PastFleet
-from test_dashboard_data import EMPTY, FORECASTS
-from test_dashboard_queries import QUERIES, VALUES, base, named
+from test_dashboard_data import EMPTY, FORECASTS, has_answer
+from test_dashboard_queries import QUERIES, base, named
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.demo.simulation.weeks import continue_simulation
@@ -48,15 +47,8 @@ def test_every_query_about_the_forecast_answers(tmp_path: Path, past_fleet: Past
         prometheus = ends.enter_context(scraping(tmp_path, f"127.0.0.1:{port}", "http://127.0.0.1:9"))
 
         def all_answer() -> bool:
-            waiting[:] = [one for one in waiting if not _answers(prometheus, one[2])]
+            waiting[:] = [one for one in waiting if not has_answer(prometheus, one[2])]
             return not waiting
 
         wait_for(all_answer, 2 * CEILING_SECONDS, every=1.0)
     assert waiting == []
-
-
-def _answers(prometheus: str, expr: str) -> bool:
-    """For one of the tiers at least."""
-    values = {**VALUES, "tier": ".*", "__rate_interval": "15s"}
-    text = re.sub(r"\$(\w+)", lambda name: values[name[1]], expr.replace('tier="$tier"', 'tier=~"$tier"'))
-    return bool(query(prometheus, text))

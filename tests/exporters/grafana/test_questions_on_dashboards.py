@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pytest
 from panels import list_panels
 from paths import ROOT
-from report_samples import hours, plan, reported
 
 from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
 from exporters.report.questions import QUESTIONS
@@ -52,11 +51,6 @@ PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 """By the question's key: dashboard and title of the panels that answer it."""
 
-LENGTHS = {
-    "sizewatch-tier": ("Prompt and output length",),
-}
-"""Panels with the lengths, on each dashboard that has numbers of performance of more than a line."""
-
 
 def titles(uid: str) -> set[str]:
     (found,) = (one for one in DASHBOARDS if one.uid == uid)
@@ -70,22 +64,6 @@ def test_the_questions_are_those_of_the_guide() -> None:
 @pytest.mark.parametrize("key", PANELS)
 def test_a_question_has_panels_that_answer_it(key: str) -> None:
     assert [(uid, title) for uid, title in PANELS[key] if title not in titles(uid)] == []
-
-
-@pytest.mark.parametrize("uid", LENGTHS)
-def test_performance_dashboards_show_lengths(uid: str) -> None:
-    assert set(LENGTHS[uid]) <= titles(uid)
-
-
-def test_report_answers_every_question() -> None:
-    found = reported(plan(), hours())[0].tiers[0].questions
-    assert [one.key for one in found] == list(PANELS)
-    assert all(len(one.answer) > 20 and one.answer != "not known" for one in found)
-
-
-def test_docs_place_every_answer() -> None:
-    rows = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| ") and "?" in line]
-    assert len(rows) >= len(QUESTIONS)
 
 
 def test_docs_have_every_dashboards_picture() -> None:

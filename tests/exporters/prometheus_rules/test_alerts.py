@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 import yaml
-from paths import ROOT, SHARED
+from paths import ROOT
 from prometheus_server import prometheus
 from promql_parser import parse
 from promtool import Case, complaints, differences, firing, narrowed
-from status_samples import agent_status
 from waiting import CEILING_SECONDS
 
 from exporters.metrics import self_metrics
-from exporters.metrics.exposition import render
 from exporters.prometheus_rules.alerts import (
     INTERVALS,
     KEEP,
@@ -35,9 +33,6 @@ from rules.verdicts.verdict import SEVERITY
 
 FOLDER = ROOT / "rules" / "prometheus"
 ALERTS = FOLDER / "sizewatch-alerts.yaml"
-OBJECT = FOLDER / "prometheusrule.yaml"
-CRD = SHARED / "infra" / "k8s" / "crds" / "prometheusrules.yaml"
-
 LEVELLED = [(rule, level) for rule in RULES for level in LEVELS[rule.severity]]
 """Every alert that comes from the catalogue."""
 
@@ -169,17 +164,10 @@ def test_down_tier_alerts_within_ninety_seconds() -> None:
     """The longest way: the last page just before the death, and every reader just misses what it waits for."""
     rule, scrape = next(rule for rule in RULES if rule.name == "TierDown"), 15.0
     silent = max(rule.limit("seconds", {}), scrape * rule.limit("misses", {}))
-    routes = alertmanager_route()["routes"]
+    routes = yaml.safe_load((ROOT / "examples" / "alertmanager.yml").read_text(encoding="utf-8"))["route"]["routes"]
     (wait,) = (float(one["group_wait"].removesuffix("s")) for one in routes if one.get("receiver") == "pages")
     ways = (-(-silent // scrape) * scrape, scrape, INTERVALS[Severity.PAGE], hold_seconds(rule, Severity.PAGE), wait)
     assert sum(ways) <= 90.0
-
-
-def alertmanager_route() -> dict[str, Any]:
-    route: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "alertmanager.yml").read_text(encoding="utf-8"))[
-        "route"
-    ]
-    return route
 
 
 @pytest.mark.slow
@@ -273,29 +261,6 @@ def test_alert_asks_at_most_two_queries() -> None:
     alert = next(row for group in alert_groups(external_url=url) for row in group.rows if row.name == "KvCacheCascade")
     assert dict(alert.annotations)["runbook_url"] == "https://sizewatch.example/runbooks/KvCacheCascade"
     assert dict(alert.annotations)["status_url"] == "https://sizewatch.example/#tier-{{ $labels.tier | urlquery }}"
-
-
-def test_agent_exports_what_alerts_read() -> None:
-    page = render(agent_status(), "text/plain")[0].decode()
-    for line in (
-        'sizewatch_verdict{replica="",rule="KvEviction",tier="l40s-qwen14b"} 1.0',
-        'sizewatch_verdict{replica="l40s-2",rule="KvCacheCascade",tier="l40s-qwen14b"} 2.0',
-        'sizewatch_verdict_certain{replica="l40s-2",rule="KvCacheCascade",tier="l40s-qwen14b"} 1.0',
-        'sizewatch_expected{bound="upper",replica="",rule="KvEviction",tier="l40s-qwen14b"} 0.05',
-        'sizewatch_observed{bound="",replica="l40s-2",rule="KvCacheCascade",tier="l40s-qwen14b"} 0.97',
-    ):
-        assert line in page
-
-
-def closed(node: dict[str, Any]) -> dict[str, Any]:
-    """Unknown fields are errors, and an int-or-string is either."""
-    if node.get("x-kubernetes-int-or-string"):
-        return {"type": ["integer", "string"]}
-    if str(node.get("pattern", "")).startswith("^(?i)"):  # Go's regular expressions, not ours
-        return {key: value for key, value in node.items() if key != "pattern"}
-    if "properties" in node and isinstance(node["properties"], dict) and node.get("type") == "object":
-        return {"additionalProperties": False, **node}
-    return node
 
 
 @pytest.mark.server

@@ -15,7 +15,6 @@ from status_samples import (
     fleet_status,
     log_normal,
     planned_tier,
-    unplanned_tier,
 )
 
 from exporters.status.page import TIERS_OPEN, render_page
@@ -29,7 +28,7 @@ from rules.evaluator.benchmark_check import LEARNING_SECONDS
 from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.finding import Finding, step_rule_state
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import FIRING, SEVERITY, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import FIRING, Status, Subject, Unknown, Verdict
 
 TIER = "h100-llama70b-fp8"
 
@@ -48,16 +47,6 @@ def firing(rule: str, status: Status = Status.CRITICAL, **changes: Any) -> Verdi
 def tile(tier: TierStatus, key: str) -> PlanComparison:
     (found,) = [one for one in compare_with_plan(tier) if one.row.key == key]
     return found
-
-
-@pytest.mark.parametrize("tier", [planned_tier(), cascading_tier()], ids=lambda tier: tier.name)
-def test_tile_is_as_bad_as_findings(tier: TierStatus) -> None:
-    compared = compare_with_plan(tier)
-    assert any(one.verdict.rule in row.row.rules for one in tier.alerting for row in compared)
-    for row in compared:
-        found = [one.verdict.status for one in tier.alerting if one.verdict.rule in row.row.rules]
-        worst = max(found, key=SEVERITY.__getitem__, default=None)
-        assert row.state[0] == worst or worst is None, row.row.key
 
 
 def test_note_of_removed_rule_breaks_nothing() -> None:
@@ -207,25 +196,10 @@ def test_alerting_rule_colours_its_tile(rule: Any) -> None:
         assert (tone, words) == (Status.CRITICAL, "critical, certain")
 
 
-def test_silent_finding_colours_its_tile() -> None:
-    tier = planned_tier()
-    open_one = next(one for one in tier.findings if one.rule == "PrefixHitDivergence")
-    gone = Unknown(t=NOW, rule=open_one.rule, subject=open_one.subject, reason=Gap.SCRAPE_FAILED)
-    silent = replace(tier, results=(*(one for one in tier.results if one.rule != open_one.rule), gone))
-    assert tile(silent, "prefix_hit_ratio").state[0] == open_one.worst.status
-
-
 def test_number_beyond_objective_is_not_planned() -> None:
     tier = cascading_tier()
     quiet = replace(tier, findings=(), results=(firing("TtftDivergence", Status.OK, subject=Subject(tier=tier.name)),))
     assert tile(quiet, "ttft_p99_seconds").state == (Status.UNKNOWN, "beyond the SLO, no finding yet")
-
-
-def test_every_tile_names_its_window() -> None:
-    for tier in (planned_tier(), unplanned_tier()):
-        compared = compare_with_plan(tier)
-        assert {number.window_seconds for number in compared} == {300.0}
-        assert shown(tier).count("<small>last 5 min</small>") == len(compared)
 
 
 @pytest.mark.parametrize(
