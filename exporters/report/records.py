@@ -1,4 +1,4 @@
-"""Document of the re-size report: what report.json has, with the records of `rules` as they are, and its sections.
+"""Document of the re-size report: what report.json has, with the records of `rules` as they are.
 
 Times are unix seconds, ratios are 0-1, money is in the plan's currency. A new fact is a field here. Run `sizewatch
 render` to update the schema.
@@ -27,31 +27,6 @@ from rules.telemetry.work import Capacity
 
 SCHEMA = 2
 SCHEMA_ID = "urn:sizewatch:report:2"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Table of words. `tones` has a status for each row, or is empty."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    tones: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """Section of a report: paragraphs, a list whose entries have others below them, a table, an SVG with its caption.
-
-    `level` 1 is the report, 2 a tier with its status as `tone`.
-    """
-
-    title: str
-    text: tuple[str, ...] = ()
-    entries: tuple[tuple[str, ...], ...] = ()
-    table: Table | None = None
-    picture: tuple[str, str] | None = None
-    level: int = 3
-    tone: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

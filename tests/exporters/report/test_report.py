@@ -15,12 +15,11 @@ from report_samples import DAY, HOUR, START, WEEK, finding, hour, hours, past, p
 from exporters.documents.prewarm import PrewarmValue, Strategy
 from exporters.report.build import report
 from exporters.report.findings import clock_change
-from exporters.report.formats import report_html, report_markdown
+from exporters.report.formats import observed_text, report_html, report_markdown
 from exporters.report.inputs import Prewarming
 from exporters.report.monitoring import judge_row
 from exporters.report.next_plan import next_plan_text
 from exporters.report.records import Report, TierReport, report_json, report_schema
-from exporters.report.sections import observed_text
 from rules.catalogue.registry import CATALOGUE
 from rules.confidence import Certainty
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from report_samples import hours, plan, reported, tier_past
 
-from exporters.report.formats import report_html, report_markdown
+from exporters.report.formats import curve_sentence, report_html, report_markdown
 from exporters.report.monitoring import monitoring_rows
 from exporters.report.records import TierReport
-from exporters.report.sections import curve_sentence
 from exporters.report.wording import FLEET_USE
 from rules.telemetry.signals import Reading
 from rules.telemetry.windows import Window
