@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from rich.markdown import Markdown
 from exporters.prometheus_rules.self_monitoring import ROWS
 from exporters.render.terminal import terminal_text
 from exporters.render.text import format_duration, table
-from exporters.status.page import style
+from exporters.status.page import text_page
 from rules.catalogue.registry import BY_NAME, RULES, SUSPECTED
 from rules.causes.explain import LATENCY, SUSPECTS
 from rules.verdicts.rule import LatencyPattern, Rule, Severity
@@ -87,12 +86,12 @@ def runbook_page(name: str) -> bytes | None:
     """Return the page of a rule's runbook in UTF-8, or None if there is no such rule."""
     if name not in BY_NAME:
         return None
-    return _document(name, _sections()[name], '<a href="./">all runbooks</a> <a href="../">status</a>')
+    return text_page(name, markdown_html(_sections()[name]), {"./": "all runbooks", "../": "status"})
 
 
 def runbooks_page() -> bytes:
     """Return the page with all rules by severity, and what holds for every runbook, in UTF-8."""
-    return _document("Runbooks", _sections()[""], '<a href="../">status</a>')
+    return text_page("Runbooks", markdown_html(_sections()[""]), {"../": "status"})
 
 
 def runbook_text(name: str, width: int) -> str:
@@ -129,17 +128,6 @@ def _sections() -> dict[str, str]:
     text = re.sub(r"\[([^]]+)\]\(([\w-]+\.md)[^)]*\)", r"\1 (docs/\2)", text)
     intro, *parts = re.split(r"^## (\w+)$", text, flags=re.MULTILINE)
     return {"": intro.partition("\n")[2], **dict(zip(parts[::2], parts[1::2], strict=True))}
-
-
-def _document(title: str, text: str, links: str) -> bytes:
-    css = files("exporters.docs").joinpath("runbooks.css").read_text("utf-8")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
-        f"<title>{escape(title)} · sizewatch</title><style>{style()}{css}</style></head><body>"
-        f'<header class="top"><p class="brand"><b>sizewatch</b><span>{links}</span></p><h1>{escape(title)}</h1></header>'
-        f'<main class="text">{markdown_html(text)}</main></body></html>'
-    ).encode()
 
 
 def markdown_html(text: str) -> str:

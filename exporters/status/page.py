@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -56,7 +56,13 @@ class ReportListing:
 
 def list_page(reports: Sequence[ReportListing]) -> bytes:
     """Return the page in UTF-8, newest report first."""
-    return _render("base.html.j2", reports=reports)
+    html = "" if reports else Markup("<p>None was written yet.</p>")
+    return _render("base.html.j2", title="Weekly reports", links={"../": "status"}, html=html, reports=reports)
+
+
+def text_page(title: str, html: str, links: Mapping[str, str]) -> bytes:
+    """Return a page of HTML text, which is escaped already, in UTF-8. `links` are words by address."""
+    return _render("base.html.j2", title=title, links=links, html=Markup(html), reports=())
 
 
 def _render(template: str, **names: object) -> bytes:
