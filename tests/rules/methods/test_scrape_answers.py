@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from judging_samples import START, context, minute, minutes, seen
 from making import snapshot
+from rule_cases import FINE, GUESSED, HIDDEN, PAGE_GUESSED, PAGED, WARNED, Wanted, check_result
 
-from rules.confidence import Certainty
 from rules.evaluator import tier_minutes
 from rules.evaluator.scrape_rules import cascade_limits, evaluate_replica_rules
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -13,7 +13,7 @@ from rules.replicas.cascade import CascadeSample, CascadeState
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry.signals import Gap
-from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult, Status, Subject, Verdict
 
 VIEW = context()
 
@@ -64,27 +64,6 @@ def test_answer_is_of_replica_and_time() -> None:
     assert {(a.t, a.subject) for a in found} == {(77.0, Subject(tier="t", replica="a"))}
 
 
-def test_moving_replica_is_fine() -> None:
-    found = [verdict(a.rule, replica()) for a in evaluate_replica_rules(replica(), VIEW, START)]
-    assert {v.status for v in found} == {Status.OK}
-    assert [v.sentence for v in found] == [
-        "KV cache 30% full",
-        "The metrics page answers",
-        "The engine works, or has no requests",
-        "The page moves with the engine",
-    ]
-    assert {v.actions for v in found} == {()}
-
-
-def test_a_target_is_down_after_three_misses() -> None:
-    fine = verdict("TargetDown", replica(misses=2))
-    assert (fine.status, fine.sentence) == (Status.OK, "2 scrapes without a usable page")
-    down = verdict("TargetDown", replica(misses=3), now=START + 60)
-    assert (down.status, down.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert down.sentence == "No usable metrics page for 45 s; 3 scrapes in a row failed: timeout"
-    assert len(down.actions) >= 2
-
-
 def started(seconds: float, *, asked: bool) -> ReplicaStart:
     """A start that took so long: from the request for its pod, or of its process alone."""
     if not asked:
@@ -123,8 +102,82 @@ def test_starting_target_has_time(planned: float | None, starts: tuple[ReplicaSt
     assert never.sentence == "No usable metrics page ever; 3 scrapes in a row failed: timeout"
 
 
-def test_only_replica_is_down_at_once() -> None:
-    assert verdict("TargetDown", replica(pages=0, misses=3), now=START + 60).status is Status.WARNING
+def scraped(one: ReplicaState, *times: float, **page: Any) -> ReplicaState:
+    """The replica after good pages so many seconds after START."""
+    for t in times:
+        one, _, _ = apply_snapshot(one, snapshot(START + t, **page), cascade_limits(VIEW))
+    return one
+
+
+def failed(one: ReplicaState, *times: float) -> ReplicaState:
+    for t in times:
+        one, _, _ = apply_failed_scrape(one, START + t, error="timeout: 5 s")
+    return one
+
+
+def bare_page(one: ReplicaState) -> ReplicaState:
+    page = replace(snapshot(START + 30), gauges={"requests_running": 1.0}, counters={"requests_finished": 200.0})
+    return apply_snapshot(one, page, cascade_limits(VIEW))[0]
+
+
+def at_stage(stage: int, confirmed: bool = False) -> ReplicaState:
+    known = replica()
+    state = replace(known.cascade, stage=stage, confirmed=confirmed, onset=START, since=START, evidence="why")
+    return replace(known, cascade=state)
+
+
+CASCADE, DOWN, STALLED, STALE = "KvCacheCascade", "TargetDown", "EngineStalled", "TelemetryStale"
+NEW = ReplicaState(tier="t", name="a")
+PATIENT = context(limits={DOWN: {"misses": 4}})
+EMPTY = {"requests_running": 0.0, "kv_utilization": 0.0, "kv_utilization_max": 0.0}
+IDLE = scraped(NEW, *range(0, 180, 15), gauges=EMPTY)
+SILENT = scraped(scraped(NEW, 0.0, counters={"engine_steps": 0.0}), 400.0, counters={"engine_steps": 400.0})
+GPU_PROBLEM = {"gpu_problem": "GPU-1 has not been read for 150 s"}
+NO_PAGE, FAILED = "no page from the replica", Gap.SCRAPE_FAILED
+THREE_MISSES = "No usable metrics page for 45 s; 3 scrapes in a row failed: timeout"
+NONE_BEFORE = " scrapes without a usable page, and none before"
+
+ONE_MISS, NEVER = replica(misses=1), replica(pages=0, misses=1)
+SLOPE_GAPS = (Gap.NOT_SCRAPED, Gap.CONTRADICTORY)
+
+ROWS = [
+    (CASCADE, replica(), 15, FINE, "KV cache 30% full"),
+    (DOWN, replica(), 15, FINE, "The metrics page answers"),
+    (STALLED, replica(), 15, FINE, "The engine works, or has no requests"),
+    (STALE, replica(), 15, FINE, "The page moves with the engine"),
+    (DOWN, NEW, 0, FAILED, "not scraped yet"),
+    *((rule, one, 15, FAILED, NO_PAGE) for rule in (CASCADE, STALLED, STALE) for one in (NEW, ONE_MISS, NEVER)),
+    (CASCADE, bare_page(replica()), 0, HIDDEN, "the page has no KV cache utilisation"),
+    (STALE, bare_page(replica()), 0, HIDDEN, "the page does not count the engine's steps"),
+    (DOWN, replica(misses=2), 15, FINE, "2 scrapes without a usable page"),
+    (DOWN, replica(misses=3), 60, WARNED, THREE_MISSES),
+    (DOWN, replica(pages=0, misses=3), 60, WARNED, ""),
+    *((DOWN, replica(pages=0, misses=n), 0, FAILED, f"{n}{NONE_BEFORE}") for n in (1, 2)),
+    (DOWN, scraped(replica(misses=5), 105), 15, FINE, "The metrics page answers"),
+    (DOWN, SILENT, 400, Gap.NOT_SCRAPED, "the page answers now, but was not scraped for 400 s before"),
+    (DOWN, failed(SILENT, 415, 430, 445), 445, WARNED, ""),
+    # One scrape in five minutes failed: the two more that make it down are still to come.
+    (DOWN, failed(replica(), 315), 315, FAILED, "1 scrapes without a usable page, and none for 300 s"),
+    *((CASCADE, replica(slope_gap=gap, cascade=CascadeState()), 15, gap, "") for gap in SLOPE_GAPS),
+    (CASCADE, replica(pages=1), 15, Gap.RESTARTED, "no two pages give a slope of the KV cache yet"),
+    (CASCADE, scraped(replica(misses=1), 45), 15, FAILED, ""),
+    (STALE, IDLE, 15, FINE, ""),
+    *((STALE, replica(misses=n, **GPU_PROBLEM), 15, WARNED, GPU_PROBLEM["gpu_problem"]) for n in (0, 4)),
+    (CASCADE, at_stage(1), 15, GUESSED, "KV cache cascade, stage 1 ("),
+    (CASCADE, at_stage(2), 15, GUESSED, "KV cache cascade, stage 2 ("),
+    (CASCADE, at_stage(2, confirmed=True), 15, WARNED, ": why"),
+    (CASCADE, at_stage(3), 15, PAGE_GUESSED, "KV cache cascade, stage 3 ("),
+    (CASCADE, at_stage(4, confirmed=True), 15, PAGED, "KV cache cascade, stage 4 ("),
+]
+
+
+@pytest.mark.parametrize(("rule", "one", "now", "wanted", "text"), ROWS)
+def test_single_scrapes_of_a_replica(rule: str, one: ReplicaState, now: float, wanted: Wanted, text: str) -> None:
+    check_result(said(rule, one, START + now), wanted, text)
+
+
+def test_the_configuration_can_ask_for_more_misses() -> None:
+    assert said(DOWN, replica(misses=3), view=PATIENT).status is Status.OK
 
 
 @pytest.mark.parametrize(("stage", "says_it"), [(1, False), (2, True), (3, False), (4, False)])
@@ -141,88 +194,9 @@ def test_second_stage_asks_to_act(stage: int, says_it: bool) -> None:
         slow_first_tokens=0.0,
         request_seconds=None,
     )
-    found = verdict("KvCacheCascade", full(CascadeState(stage=stage, recent=(sample,), evidence="4 preemptions")))
+    found = verdict(CASCADE, full(CascadeState(stage=stage, recent=(sample,), evidence="4 preemptions")))
     assert found.sentence.endswith("4 preemptions; act now, before users feel it") is says_it
-
-
-def test_silence_then_failure_is_down() -> None:
-    one = ReplicaState(tier="t", name="a")
-    for t in (0.0, 400.0):
-        one, _, _ = apply_snapshot(one, snapshot(START + t, counters={"engine_steps": t}), cascade_limits(VIEW))
-    alone = said("TargetDown", one, now=START + 400)
-    assert (alone.reason, alone.text) == (Gap.NOT_SCRAPED, "the page answers now, but was not scraped for 400 s before")
-    for t in (415.0, 430.0, 445.0):
-        one, _, _ = apply_failed_scrape(one, START + t, error="timeout: 5 s")
-    assert verdict("TargetDown", one, now=START + 445).status is Status.WARNING
-
-
-def test_few_misses_are_not_fine() -> None:
-    """One scrape in five minutes failed: the two more that make it down are still to come."""
-    one = replica()
-    one, _, _ = apply_failed_scrape(one, START + 315)
-    found = said("TargetDown", one, now=START + 315)
-    assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "1 scrapes without a usable page, and none for 300 s")
-
-
-def test_far_pages_make_no_slope() -> None:
-    for gap in (Gap.NOT_SCRAPED, Gap.CONTRADICTORY):
-        found = said("KvCacheCascade", replica(slope_gap=gap, cascade=CascadeState()))
-        assert found.reason is gap
-
-
-def test_before_the_first_scrape_nothing_is_known() -> None:
-    results = evaluate_replica_rules(ReplicaState(tier="t", name="a"), VIEW, START)
-    assert [(a.reason, a.text) for a in results if isinstance(a, Unknown)] == [
-        (Gap.SCRAPE_FAILED, "no page from the replica"),
-        (Gap.SCRAPE_FAILED, "not scraped yet"),
-        (Gap.SCRAPE_FAILED, "no page from the replica"),
-        (Gap.SCRAPE_FAILED, "no page from the replica"),
-    ]
-
-
-@pytest.mark.parametrize("misses", [1, 2])
-def test_young_target_is_not_fine(misses: int) -> None:
-    found = [a for a in evaluate_replica_rules(replica(pages=0, misses=misses), VIEW, START) if a.rule == "TargetDown"]
-    assert isinstance(found[0], Unknown)
-    assert found[0].text == f"{misses} scrapes without a usable page, and none before"
-
-
-def test_the_configuration_can_ask_for_more_misses() -> None:
-    patient = context(limits={"TargetDown": {"misses": 4}})
-    found = [a for a in evaluate_replica_rules(replica(misses=3), patient, START) if a.rule == "TargetDown"]
-    assert isinstance(found[0], Verdict)
-    assert found[0].status is Status.OK
-
-
-def test_a_page_that_answers_again_ends_it() -> None:
-    back, _, _ = apply_snapshot(replica(misses=5), snapshot(START + 105), cascade_limits(VIEW))
-    assert verdict("TargetDown", back).sentence == "The metrics page answers"
-    assert back.error == ""
-
-
-@pytest.mark.parametrize("rule", ["KvCacheCascade", "EngineStalled", "TelemetryStale"])
-@pytest.mark.parametrize("one", [replica(misses=1), replica(pages=0, misses=1)])
-def test_pageless_rules_do_not_know(rule: str, one: ReplicaState) -> None:
-    found = said(rule, one)
-    assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "no page from the replica")
-
-
-def test_one_page_is_no_slope() -> None:
-    first = said("KvCacheCascade", replica(pages=1))
-    assert (first.reason, first.text) == (Gap.RESTARTED, "no two pages give a slope of the KV cache yet")
-    after_a_miss, _, _ = apply_snapshot(replica(misses=1), snapshot(START + 45), cascade_limits(VIEW))
-    again = said("KvCacheCascade", after_a_miss)
-    assert again.reason is Gap.SCRAPE_FAILED
-
-
-def test_missing_gauges_say_so() -> None:
-    bare = snapshot(START + 30)
-    without = replace(bare, gauges={"requests_running": 1.0}, counters={"requests_finished": 200.0})
-    one, _, _ = apply_snapshot(replica(), without, cascade_limits(VIEW))
-    assert [(a.reason, a.text) for a in evaluate_replica_rules(one, VIEW, START) if isinstance(a, Unknown)] == [
-        (Gap.NOT_EXPOSED, "the page has no KV cache utilisation"),
-        (Gap.NOT_EXPOSED, "the page does not count the engine's steps"),
-    ]
+    assert (found.stage, len(found.actions)) == (stage, 4)
 
 
 def test_unmoving_page_is_stale() -> None:
@@ -236,40 +210,6 @@ def test_unmoving_page_is_stale() -> None:
     assert found.sentence == "The engine has not stepped for 120 s; its page claims 4 running and 0 waiting requests"
     moved, _, _ = apply_snapshot(one, snapshot(START + 135, counters={"engine_steps": START + 1}), cascade_limits(VIEW))
     assert verdict("TelemetryStale", moved).status is Status.OK
-
-
-def test_an_idle_engine_is_not_stale() -> None:
-    idle = {"requests_running": 0.0, "kv_utilization": 0.0, "kv_utilization_max": 0.0}
-    one = ReplicaState(tier="t", name="a")
-    for number in range(12):
-        one, _, _ = apply_snapshot(one, snapshot(START + 15 * number, gauges=idle), cascade_limits(VIEW))
-    assert verdict("TelemetryStale", one).status is Status.OK
-
-
-def test_unread_gpu_is_stale() -> None:
-    trouble = {"gpu_problem": "GPU-1 has not been read for 150 s"}
-    for one in (replica(**trouble), replica(misses=4, **trouble)):
-        found = verdict("TelemetryStale", one)
-        assert (found.status, found.sentence) == (Status.WARNING, "GPU-1 has not been read for 150 s")
-
-
-@pytest.mark.parametrize(
-    ("stage", "confirmed", "status", "certainty"),
-    [
-        (1, False, Status.WARNING, Certainty.LIKELY),
-        (2, False, Status.WARNING, Certainty.LIKELY),
-        (2, True, Status.WARNING, Certainty.CERTAIN),
-        (3, False, Status.CRITICAL, Certainty.LIKELY),
-        (4, True, Status.CRITICAL, Certainty.CERTAIN),
-    ],
-)
-def test_cascade_is_critical_from_three(stage: int, confirmed: bool, status: Status, certainty: Certainty) -> None:
-    state = replace(replica().cascade, stage=stage, confirmed=confirmed, onset=START, since=START, evidence="why")
-    found = verdict("KvCacheCascade", replica(cascade=state))
-    assert (found.status, found.certainty, found.stage) == (status, certainty, stage)
-    assert found.sentence.startswith(f"KV cache cascade, stage {stage} (")
-    assert ": why" in found.sentence
-    assert len(found.actions) == 4
 
 
 def test_sentence_tells_the_lead() -> None:
