@@ -35,33 +35,37 @@ def cause(made: Verdict, name: str) -> Cause | None:
     return next((one for one in made.causes if one.cause == name), None)
 
 
-def test_queue_time_proves_queueing() -> None:
-    made = found(queue=38.0, prefill=0.0, waiting=2.0, in_system=5.0)
-    queueing = cause(made, "queueing")
-    assert queueing.certainty is Certainty.CERTAIN
+CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
+
+
+def deferred(level: float) -> dict[str, Any]:
+    return {"queue": 0.0, "prefill": 0.0, "gauges": {"requests_waiting_deferred": gauge(level)}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "name", "certainty"),
+    [
+        ({"queue": 38.0, "prefill": 0.0, "waiting": 2.0, "in_system": 5.0}, "queueing", CERTAIN),
+        ({"queue": 38.0, "prefill": 0.0, "waiting": 2.0, "in_system": 5.0}, "prefill", None),
+        ({"queue": 0.0, "prefill": 30.0}, "prefill", CERTAIN),
+        ({"queue": 0.0, "prefill": 30.0}, "queueing", None),
+        *(({"queue": 10.0, "prefill": 10.0}, name, LIKELY) for name in ("queueing", "prefill")),
+        # Nobody notices a hundredth.
+        *(({"queue": 1.9, "prefill": 1.9}, name, None) for name in ("queueing", "prefill")),
+        ({"queue": 2.1, "prefill": 0.0}, "queueing", LIKELY),
+        # Requests that are held back are compared with the promise.
+        (deferred(0.06), "adapters held back", CERTAIN),
+        (deferred(0.03), "adapters held back", None),
+    ],
+)
+def test_what_late_first_tokens_waited_for(parts: dict[str, Any], name: str, certainty: Certainty | None) -> None:
+    suspect = cause(found(**parts), name)
+    assert (suspect and suspect.certainty) == certainty
+
+
+def test_queue_time_is_the_evidence() -> None:
+    queueing = cause(found(queue=38.0, prefill=0.0), "queueing")
     assert "requests spent more than 260 ms in the queue alone" in queueing.evidence[0]
-    assert cause(made, "prefill") is None
-
-
-def test_prefill_time_proves_prefill() -> None:
-    made = found(queue=0.0, prefill=30.0)
-    prefill = cause(made, "prefill")
-    assert prefill.certainty is Certainty.CERTAIN
-    assert cause(made, "queueing") is None
-
-
-def test_partial_lateness_is_likely() -> None:
-    made = found(queue=10.0, prefill=10.0)
-    for name in ("queueing", "prefill"):
-        one = cause(made, name)
-        assert one.certainty is Certainty.LIKELY
-
-
-def test_unnoticeable_lateness_is_excluded() -> None:
-    made = found(queue=1.9, prefill=1.9)
-    assert cause(made, "queueing") is None
-    assert cause(made, "prefill") is None
-    assert cause(found(queue=2.1, prefill=0.0), "queueing") is not None
 
 
 def test_exclusions_point_to_machine() -> None:
@@ -86,15 +90,6 @@ def test_queue_gauge_stands_for_histograms() -> None:
     assert queueing.certainty is Certainty.LIKELY
     assert queueing.evidence == ("queueing: 2 requests waiting a replica on average",)
     assert made.causes[0].against[0].endswith("throttling, prefill")
-
-
-def test_held_back_requests_face_the_promise() -> None:
-    held = {"requests_waiting_deferred": gauge(0.06)}
-    made = verdict(BURN, tier(), each(20, lambda n: late(n, queue=0.0, prefill=0.0, gauges=held)))
-    assert cause(made, "adapters held back") is not None
-    less = {"requests_waiting_deferred": gauge(0.03)}
-    made = verdict(BURN, tier(), each(20, lambda n: late(n, queue=0.0, prefill=0.0, gauges=less)))
-    assert cause(made, "adapters held back") is None
 
 
 def test_stepless_engine_is_first_suspect() -> None:

@@ -79,13 +79,6 @@ def test_outlived_root_keeps_id() -> None:
     assert group_incidents(ended)[0].ended_at == 900.0
 
 
-def test_quick_return_is_same_incident() -> None:
-    first, soon = finding("KvEviction", 0.0, 100.0), finding("KvEviction", 100.0 + NEAR_SECONDS, None)
-    late = finding("KvEviction", 101.0 + NEAR_SECONDS, None)
-    assert len(group_incidents([first, soon])) == 1
-    assert len(group_incidents([first, late])) == 2
-
-
 def test_a_root_that_came_back_lasts() -> None:
     back = (*CASCADE, finding("WorkloadDrift", 400.0, status=Status.WARNING))
     (incident,) = group_incidents(back)
@@ -99,19 +92,6 @@ def test_replicas_alike_are_one_incident() -> None:
     (incident,) = group_incidents(lost)
     assert incident.root.subject.replica == "r0"
     assert len(group_incidents([*lost, finding("TargetDown", 0.0, 90.0, tier="other", replica="r0")])) == 2
-
-
-def test_a_cause_too_long_ago_explains_nothing() -> None:
-    over = finding("WorkloadDrift", 0.0, 100.0)
-    (near,) = group_incidents([over, finding("KvEviction", 100.0 + NEAR_SECONDS)])
-    assert near.root.rule == "WorkloadDrift"
-    assert len(group_incidents([over, finding("KvEviction", 101.0 + NEAR_SECONDS)])) == 2
-
-
-@pytest.mark.parametrize("fault", ["GpuEccErrors", "GpuXid"])
-def test_outage_after_fault_joins_it(fault: str) -> None:
-    (incident,) = group_incidents([finding(fault, 0.0, replica="a"), finding("TierDown", 60.0)])
-    assert incident.root.rule == fault
 
 
 def test_likely_findings_are_notes() -> None:
@@ -201,55 +181,66 @@ def suspecting(one: Finding, *causes: str, certainty: Certainty = Certainty.CERT
     return replace(one, worst=replace(one.worst, causes=found))
 
 
-def test_suspected_root_wins() -> None:
-    """The plan has other lengths all the time; the routing broke."""
-    drift, routing = finding("WorkloadDrift", 195.0), finding("PrefixRoutingBroken", 305.0)
-    slow = suspecting(finding("TtftDivergence", 255.0), "routing", "prompt lengths")
-    assert group_incidents([drift, routing, slow])[0].root is routing
-    longer = suspecting(slow, "queueing", "prompt lengths")
-    assert group_incidents([drift, routing, longer])[0].root is drift
-    assert group_incidents([drift, routing, suspecting(slow)])[0].root is drift
-
-
-def test_loudest_root_precedes_suspicion() -> None:
-    lost, drift = finding("TierDown", 900.0), finding("WorkloadDrift", 0.0)
-    slow = suspecting(finding("TtftSloBurn", 910.0), "prompt lengths")
-    (incident,) = group_incidents([lost, drift, slow])
-    assert incident.root is lost
-
-
-@pytest.mark.parametrize(("likely_at", "root"), [(0.0, "a, likely"), (60.0, "b, certain")])
-def test_earliest_certain_note_is_root(likely_at: float, root: str) -> None:
-    likely = finding("UtilizationTrap", likely_at, replica="a, likely", certainty=Certainty.LIKELY)
-    certain = finding("UtilizationTrap", 60.0, replica="b, certain")
-    assert group_incidents([likely, certain])[0].root.subject.replica == root
-
-
-@pytest.mark.parametrize(
-    ("certainty", "root"), [(Certainty.CERTAIN, "AvailabilityBurn"), (Certainty.LIKELY, "NoHeadroom")]
+DRIFT, ROUTED = finding("WorkloadDrift", 195.0), finding("PrefixRoutingBroken", 305.0)
+LATE_TOKENS = finding("TtftDivergence", 255.0)
+OVER = finding("WorkloadDrift", 0.0, 100.0)
+EVICTED = finding("KvEviction", 0.0, 100.0)
+LOST = finding("TierDown", 900.0)
+BURNING = suspecting(finding("TtftSloBurn", 910.0), "prompt lengths")
+FELT = finding("AvailabilityBurn", 0.0)
+SURE_DEATH, LIKELY_DEATH = (
+    suspecting(finding("AvailabilityBurn", 60.0), "engine stopped", certainty=certainty) for certainty in Certainty
 )
-def test_symptom_without_cause_is_root(certainty: Certainty, root: str) -> None:
-    died = suspecting(finding("AvailabilityBurn", 60.0), "engine stopped", certainty=certainty)
-    assert group_incidents([finding("NoHeadroom", 0.0), died])[0].root.rule == root
+NOTE = "UtilizationTrap"
+
+
+def likely_note(at: float) -> Finding:
+    return finding(NOTE, at, replica="likely", certainty=Certainty.LIKELY)
 
 
 @pytest.mark.parametrize(
-    ("cause", "after", "root"),
+    ("findings", "roots"),
     [
-        ("TierDown", SHARP_SECONDS, "TierDown"),
-        ("TierDown", SHARP_SECONDS + 1.0, "AvailabilityBurn"),
-        ("WorkloadDrift", 3 * 86_400.0, "WorkloadDrift"),
+        # What comes back soon is the same incident.
+        ([EVICTED, finding("KvEviction", 100.0 + NEAR_SECONDS)], ["KvEviction"]),
+        ([EVICTED, finding("KvEviction", 101.0 + NEAR_SECONDS)], ["KvEviction", "KvEviction"]),
+        # A cause too long ago explains nothing.
+        ([OVER, finding("KvEviction", 100.0 + NEAR_SECONDS)], ["WorkloadDrift"]),
+        ([OVER, finding("KvEviction", 101.0 + NEAR_SECONDS)], ["WorkloadDrift", "KvEviction"]),
+        # An outage after a fault joins it.
+        *(
+            ([finding(fault, 0.0, replica="a"), finding("TierDown", 60.0)], [fault])
+            for fault in ("GpuEccErrors", "GpuXid")
+        ),
+        # The plan has other lengths all the time; the routing broke.
+        ([DRIFT, ROUTED, suspecting(LATE_TOKENS, "routing", "prompt lengths")], ["PrefixRoutingBroken"]),
+        ([DRIFT, ROUTED, suspecting(LATE_TOKENS, "queueing", "prompt lengths")], ["WorkloadDrift"]),
+        ([DRIFT, ROUTED, LATE_TOKENS], ["WorkloadDrift"]),
+        # The loudest root precedes what is suspected.
+        ([LOST, finding("WorkloadDrift", 0.0), BURNING], ["TierDown"]),
+        # A symptom that names its own cause for certain is a root.
+        ([finding("NoHeadroom", 0.0), SURE_DEATH], ["AvailabilityBurn"]),
+        ([finding("NoHeadroom", 0.0), LIKELY_DEATH], ["NoHeadroom"]),
+        # What follows single scrapes explains only what began just before.
+        ([FELT, finding("TierDown", SHARP_SECONDS)], ["TierDown"]),
+        ([FELT, finding("TierDown", SHARP_SECONDS + 1.0)], ["AvailabilityBurn"]),
+        ([FELT, finding("WorkloadDrift", 3 * 86_400.0)], ["WorkloadDrift"]),
+        # Roots within an hour join.
+        ([finding("WorkloadDrift", 0.0), finding("PrefixRoutingBroken", APART_SECONDS)], ["WorkloadDrift"]),
+        (
+            [finding("WorkloadDrift", 0.0), finding("PrefixRoutingBroken", APART_SECONDS + 1.0)],
+            ["WorkloadDrift", "PrefixRoutingBroken"],
+        ),
     ],
 )
-def test_old_drift_is_no_symptom(cause: str, after: float, root: str) -> None:
-    (incident,) = group_incidents([finding("AvailabilityBurn", 0.0), finding(cause, after)])
-    assert incident.root.rule == root
+def test_incidents_and_their_roots(findings: list[Finding], roots: list[str]) -> None:
+    assert [incident.root.rule for incident in group_incidents(findings)] == roots
 
 
-def test_roots_within_an_hour_join() -> None:
-    drift, routing = finding("WorkloadDrift", 0.0), finding("PrefixRoutingBroken", APART_SECONDS)
-    assert len(group_incidents([drift, routing])) == 1
-    assert len(group_incidents([drift, replace(routing, started_at=APART_SECONDS + 1.0)])) == 2
+@pytest.mark.parametrize(("likely_at", "root"), [(0.0, "likely"), (60.0, "sure")])
+def test_earliest_certain_note_is_root(likely_at: float, root: str) -> None:
+    (incident,) = group_incidents([likely_note(likely_at), finding(NOTE, 60.0, replica="sure")])
+    assert incident.root.subject.replica == root
 
 
 def test_outage_in_drift_stands_alone() -> None:

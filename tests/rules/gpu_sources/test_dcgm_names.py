@@ -136,35 +136,63 @@ def test_optional_fields_are_off_by_default():
     )
 
 
-def test_newer_throttling_names_read_alike():
-    reason = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_"
-    newer = {
-        f"{reason}SW_POWER_CAP_NS": 3e9,
-        f"{reason}SW_THERM_SLOWDOWN_NS": 1e9,
-        f"{reason}HW_THERM_SLOWDOWN_NS": 5e8,
-        f"{reason}HW_POWER_BRAKE_SLOWDOWN_NS": 2e9,
-    }
-    counters = one(page(**newer)).counters
-    assert [counters[f"gpu_throttled_{why}_seconds"] for why in ("power", "thermal", "hardware")] == [3.0, 1.5, 2.0]
-    del newer[f"{reason}HW_THERM_SLOWDOWN_NS"]
-    assert "gpu_throttled_thermal_seconds" not in one(page(**newer)).counters, "half a sum is no sum"
+# ---- one value of a page, or why there is none ----
 
 
-def test_memory_total_is_sum_of_parts():
-    parts = {"DCGM_FI_DEV_FB_USED": 100.0, "DCGM_FI_DEV_FB_FREE": 50.0, "DCGM_FI_DEV_FB_TOTAL": 9_999.0}
-    gpu = one(page(**parts))
-    assert gpu.gauges["gpu_memory_total_bytes"] == 150.0 * MIB
-    assert gpu.gaps["gpu_memory_reserved_bytes"] == "DCGM_FI_DEV_FB_RESERVED is not on the page"
-    gpu = one(page(DCGM_FI_DEV_FB_TOTAL=200.0))
-    assert gpu.gauges == {"gpu_memory_total_bytes": 200.0 * MIB}
+def mig(number, profile="1g.18gb", **values):
+    return page(f'GPU_I_ID="{number}" GPU_I_PROFILE="{profile}"', **values)
 
 
-def test_enforced_power_limit_is_preferred():
-    gpu = one(page(DCGM_FI_DEV_POWER_MGMT_LIMIT=700.0, DCGM_FI_DEV_ENFORCED_POWER_LIMIT=500.0))
-    assert gpu.gauges["gpu_power_limit_watts"] == 500.0
-    gpu = one(page(DCGM_FI_DEV_POWER_MGMT_LIMIT=700.0))
-    assert gpu.gauges["gpu_power_limit_watts"] == 700.0
-    assert "gpu_power_limit_watts" not in gpu.gaps
+REASON = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_"
+NEWER = {
+    f"{REASON}SW_POWER_CAP_NS": 3e9,
+    f"{REASON}SW_THERM_SLOWDOWN_NS": 1e9,
+    f"{REASON}HW_POWER_BRAKE_SLOWDOWN_NS": 2e9,
+}
+ALL_NEWER = page(**NEWER, **{f"{REASON}HW_THERM_SLOWDOWN_NS": 5e8})
+PARTS = page(DCGM_FI_DEV_FB_USED=100.0, DCGM_FI_DEV_FB_FREE=50.0, DCGM_FI_DEV_FB_TOTAL=9_999.0)
+BLANK_PART = page(**{**FULL, "DCGM_FI_DEV_FB_FREE": 9223372036854775794.0})
+SPLIT = page('pod="a"', DCGM_FI_DEV_GPU_UTIL=20.0) + page('pod="b"', DCGM_FI_DEV_GPU_UTIL=45.0)
+WITH_WHOLE = page('exported_pod="a"', DCGM_FI_DEV_GPU_UTIL=20.0) + page('pod=""', DCGM_FI_DEV_GPU_UTIL=65.0)
+SLICE = mig("1", **{name: value for name, value in FULL.items() if "_PROF_" not in name and "_FB_" not in name})
+POWER, THERMAL, UTIL = "gpu_throttled_power_seconds", "gpu_throttled_thermal_seconds", "gpu_utilization_sampled"
+LIMITS = {"DCGM_FI_DEV_POWER_MGMT_LIMIT": 700.0, "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": 500.0}
+NO_SHARE, NOT_MIG = "which is no share of time", "is measured for the whole GPU, not for a MIG instance"
+
+
+@pytest.mark.parametrize(
+    ("samples", "name", "expected"),
+    [
+        (ALL_NEWER, POWER, 3.0),
+        (ALL_NEWER, THERMAL, 1.5),
+        (ALL_NEWER, "gpu_throttled_hardware_seconds", 2.0),
+        # Half a sum is no sum.
+        (page(**NEWER), THERMAL, f"{REASON}HW_THERM_SLOWDOWN_NS is not on the page ({OFF})"),
+        (PARTS, "gpu_memory_total_bytes", 150.0 * MIB),
+        (PARTS, "gpu_memory_reserved_bytes", "DCGM_FI_DEV_FB_RESERVED is not on the page"),
+        (page(DCGM_FI_DEV_FB_TOTAL=200.0), "gpu_memory_total_bytes", 200.0 * MIB),
+        (BLANK_PART, "gpu_memory_total_bytes", f"DCGM_FI_DEV_FB_FREE is {ANY_BLANK}"),
+        (page(**LIMITS), "gpu_power_limit_watts", 500.0),
+        (page(DCGM_FI_DEV_POWER_MGMT_LIMIT=700.0), "gpu_power_limit_watts", 700.0),
+        (page(DCGM_FI_PROF_SM_ACTIVE=1.004), "gpu_sm_active", 1.0),
+        (page(DCGM_FI_PROF_SM_ACTIVE=71.0), "gpu_sm_active", f"DCGM_FI_PROF_SM_ACTIVE is 71, {NO_SHARE}"),
+        (page(DCGM_FI_DEV_GPU_UTIL=-1.0), UTIL, f"DCGM_FI_DEV_GPU_UTIL is -1, {NO_SHARE}"),
+        (SPLIT, UTIL, "DCGM_FI_DEV_GPU_UTIL has 2 different values for this GPU (one a pod): none is the whole GPU's"),
+        (WITH_WHOLE, UTIL, pytest.approx(0.65)),
+        (SLICE, "gpu_power_watts", f"DCGM_FI_DEV_POWER_USAGE {NOT_MIG}"),
+        (SLICE, "gpu_energy_joules", f"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION {NOT_MIG}"),
+        # 0 there says nothing.
+        (SLICE, UTIL, f"DCGM_FI_DEV_GPU_UTIL {NOT_MIG}"),
+        (page(DCGM_FI_DEV_GPU_TEMP=40.0), "gpu_fault_events", "DCGM_FI_DEV_XID_ERRORS is not on the page"),
+        (page(DCGM_FI_DEV_XID_ERRORS=2.0**63 - 14), "gpu_fault_events", f"DCGM_FI_DEV_XID_ERRORS is {ANY_BLANK}"),
+    ],
+)
+def test_page_gives_value_or_reason(samples, name, expected):
+    gpu = one(samples)
+    told = {**gpu.gauges, **gpu.counters}
+    assert not told.keys() & gpu.gaps.keys()
+    assert {**told, **gpu.gaps}[name] == expected
+    assert name != "gpu_fault_events" or read(samples, 0.0).faults == {}
 
 
 # ---- blanks ----
@@ -191,16 +219,6 @@ def test_dcgm_blank_is_a_gap(printed, reason):
     gpu = one(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": float(printed)}))
     assert "gpu_temperature_celsius" not in gpu.gauges
     assert gpu.gaps == {"gpu_temperature_celsius": f"DCGM_FI_DEV_GPU_TEMP is {reason}"}
-
-
-def test_blank_memory_part_and_wrong_share():
-    gpu = one(page(**{**FULL, "DCGM_FI_DEV_FB_FREE": 9223372036854775794.0}))
-    assert gpu.gaps == {"gpu_memory_total_bytes": f"DCGM_FI_DEV_FB_FREE is {ANY_BLANK}"}
-    assert one(page(DCGM_FI_PROF_SM_ACTIVE=1.004)).gauges["gpu_sm_active"] == 1.0
-    gpu = one(page(DCGM_FI_PROF_SM_ACTIVE=71.0, DCGM_FI_DEV_GPU_UTIL=-1.0))
-    assert gpu.gauges == {}
-    assert gpu.gaps["gpu_sm_active"] == "DCGM_FI_PROF_SM_ACTIVE is 71, which is no share of time"
-    assert gpu.gaps["gpu_utilization_sampled"] == "DCGM_FI_DEV_GPU_UTIL is -1, which is no share of time"
 
 
 # ---- labels ----
@@ -240,21 +258,6 @@ def test_gpu_shared_by_pods_is_one():
     assert one(shared) == one(page(**FULL))
 
 
-def test_pod_values_are_not_the_gpus():
-    split = page('pod="a"', DCGM_FI_DEV_GPU_UTIL=20.0) + page('pod="b"', DCGM_FI_DEV_GPU_UTIL=45.0)
-    gpu = one(split)
-    assert "gpu_utilization_sampled" not in gpu.gauges
-    assert gpu.gaps["gpu_utilization_sampled"] == (
-        "DCGM_FI_DEV_GPU_UTIL has 2 different values for this GPU (one a pod): none is the whole GPU's"
-    )
-    split = page('exported_pod="a"', DCGM_FI_DEV_GPU_UTIL=20.0) + page('pod=""', DCGM_FI_DEV_GPU_UTIL=65.0)
-    assert one(split).gauges["gpu_utilization_sampled"] == pytest.approx(0.65)
-
-
-def mig(number, profile="1g.18gb", **values):
-    return page(f'GPU_I_ID="{number}" GPU_I_PROFILE="{profile}"', **values)
-
-
 def test_mig_instance_replaces_its_gpu():
     parent = page(DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.4)
     found, problems = readouts(
@@ -279,17 +282,6 @@ def test_mig_instance_replaces_its_gpu():
     }
 
 
-def test_whole_gpu_values_miss_on_instances():
-    whole = {name: value for name, value in FULL.items() if "_PROF_" not in name and "_FB_" not in name}
-    gpu = one(mig("1", **whole))
-    assert (gpu.counters, gpu.gauges) == ({}, {})
-    assert gpu.gaps["gpu_power_watts"] == (
-        "DCGM_FI_DEV_POWER_USAGE is measured for the whole GPU, not for a MIG instance"
-    )
-    assert gpu.gaps["gpu_energy_joules"].endswith("not for a MIG instance")
-    assert gpu.gaps["gpu_utilization_sampled"].endswith("not for a MIG instance"), "0 there says nothing"
-
-
 # ---- faults ----
 
 
@@ -300,15 +292,6 @@ def test_standing_codes_are_told_by_gpu():
     assert not any(name.startswith("gpu_fault") for gpu in found.readouts for name in (*gpu.counters, *gpu.gaps))
     several = page('err_code="79"', DCGM_FI_DEV_XID_ERRORS=79.0) + page('err_code="48"', DCGM_FI_DEV_XID_ERRORS=48.0)
     assert read(several, 0.0).faults == {"GPU-a": frozenset({"xid-79", "xid-48"})}
-
-
-def test_untold_faults_are_a_gap():
-    found = read(page(DCGM_FI_DEV_GPU_TEMP=40.0, DCGM_FI_DEV_XID_ERRORS=9223372036854775794.0), 0.0)
-    assert found.faults == {}
-    assert found.readouts[0].gaps["gpu_fault_events"] == f"DCGM_FI_DEV_XID_ERRORS is {ANY_BLANK}"
-    assert one(page(DCGM_FI_DEV_GPU_TEMP=40.0)).gaps["gpu_fault_events"] == (
-        "DCGM_FI_DEV_XID_ERRORS is not on the page"
-    )
 
 
 def test_whole_gpu_fault_reaches_instances():

@@ -42,31 +42,19 @@ XID_79, XID_48, BOTH, NONE = (
 )
 
 
-def test_first_standing_code_is_no_event() -> None:
-    assert faults(PageChanges(), XID_79, XID_79, XID_79) == [{"gpu_fault_events": 0.0}] * 3
-
-
-def test_new_and_repeated_codes_are_events() -> None:
-    found = faults(PageChanges(), NONE, XID_79, XID_79, NONE, XID_79)
-    assert [one["gpu_fault_events"] for one in found] == [0, 1, 1, 1, 2]
-    assert found[-1]["gpu_fault_events_by_code/xid-79"] == 2
-    found = faults(PageChanges(), XID_79, XID_48, BOTH)
-    assert [one["gpu_fault_events"] for one in found] == [0, 1, 2]
-    assert found[-1] == {
-        "gpu_fault_events": 2.0,
-        "gpu_fault_events_by_code/xid-48": 1.0,
-        "gpu_fault_events_by_code/xid-79": 1.0,
-    }
-
-
-def test_missing_fault_takes_nothing_back() -> None:
-    assert [one["gpu_fault_events"] for one in faults(PageChanges(), None, XID_79, None, XID_79, XID_48)] == [
-        0,
-        1,
-        1,
-        1,
-        2,
-    ]
+@pytest.mark.parametrize(
+    ("codes", "events"),
+    [
+        ((XID_79, XID_79, XID_79), [0, 0, 0]),
+        ((NONE, XID_79, XID_79, NONE, XID_79), [0, 1, 1, 1, 2]),
+        ((XID_79, XID_48, BOTH), [0, 1, 2]),
+        ((None, XID_79, None, XID_79, XID_48), [0, 1, 1, 1, 2]),
+    ],
+)
+def test_new_and_repeated_codes_are_events(codes: tuple[frozenset[str] | None, ...], events: list[int]) -> None:
+    found = faults(PageChanges(), *codes)
+    assert [one["gpu_fault_events"] for one in found] == events
+    assert sum(found[-1].values()) == 2 * events[-1], "each event has its code"
 
 
 def test_untold_faults_are_remembered() -> None:
@@ -104,23 +92,22 @@ def test_ticks_become_seconds_by_share() -> None:
     assert found[2] == {POWER: pytest.approx(15 * 0.25), HEAT: pytest.approx(15 * 1.01), SECONDS: 30.0}
 
 
-def test_throttling_never_exceeds_its_time() -> None:
-    assert throttled(ticks(1000, 0), ticks(2000, 0, 2500))[-1][HEAT] == 15.0
-
-
-def test_still_ticks_wait_for_the_next() -> None:
-    """The exporter may answer twice from one reading of the GPU."""
-    found = throttled(ticks(1000, 0), ticks(1000, 0), ticks(3000, 1000))
-    assert found[1][SECONDS] == 0.0
-    assert found[2] == {POWER: pytest.approx(15.0), HEAT: 0.0, SECONDS: 30.0}
-
-
-def test_fallen_ticks_begin_anew() -> None:
-    found = throttled(ticks(1000, 100), ticks(2000, 600), ticks(50, 10), ticks(1050, 510))
-    assert [one[SECONDS] for one in found] == [0, 15, 15, 30]
-    assert [one[POWER] for one in found] == pytest.approx([0, 7.5, 7.5, 15])
-    found = throttled(ticks(1000, 100), ticks(2000, 50), ticks(3000, 1050))
-    assert [one[SECONDS] for one in found] == [0, 0, 15]
+@pytest.mark.parametrize(
+    ("shown", "seconds", "power", "heat"),
+    [
+        # Throttling never exceeds its time.
+        ([ticks(1000, 0), ticks(2000, 0, 2500)], [0, 15], 0.0, 15.0),
+        # The exporter may answer twice from one reading of the GPU.
+        ([ticks(1000, 0), ticks(1000, 0), ticks(3000, 1000)], [0, 0, 30], 15.0, 0.0),
+        # Fallen ticks begin anew.
+        ([ticks(1000, 100), ticks(2000, 600), ticks(50, 10), ticks(1050, 510)], [0, 15, 15, 30], 15.0, 0.0),
+        ([ticks(1000, 100), ticks(2000, 50), ticks(3000, 1050)], [0, 0, 15], 15.0, 0.0),
+    ],
+)
+def test_odd_ticks_add_no_time(shown: list[Ticks], seconds: list[float], power: float, heat: float) -> None:
+    found = throttled(*shown)
+    assert [one[SECONDS] for one in found] == seconds
+    assert (found[-1][POWER], found[-1][HEAT]) == (pytest.approx(power), heat)
 
 
 def test_amd_ticks_become_throttled_seconds() -> None:

@@ -16,7 +16,6 @@ from rules.catalogue.registry import BATCH_WORK
 from rules.evaluator.benchmark_check import check_benchmark
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import TierContext
-from rules.plan.replica_count import Margin, count_replicas, spare_rps
 from rules.plan.schema import plan_version
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
@@ -107,13 +106,3 @@ def test_example_plan_is_valid_and_judged(capsys: pytest.CaptureFixture[str]) ->
     assert "no latency: batch work" in capsys.readouterr().out
     main.main(["replay", str(recorded.folder("steady")), "--plan", str(EXAMPLE)])
     assert "not asked: batch tier" in " ".join(capsys.readouterr().out.split())
-
-
-def test_spare_capacity_follows_the_count() -> None:
-    margin = Margin(target_utilization=0.8, survives_loss_from=4)
-    assert spare_rps(2, 10.0, 10.0, margin) == pytest.approx(6.0)
-    # With four replicas one may be lost: 3 x 10, not 4 x 10 x 0.8.
-    assert spare_rps(4, 10.0, 10.0, margin) == pytest.approx(20.0)
-    assert spare_rps(2, 17.0, 10.0, margin) == spare_rps(0, 0.0, 10.0, margin) == 0.0
-    for replicas in range(1, 9):
-        assert count_replicas(5.0 + spare_rps(replicas, 5.0, 10.0, margin), 10.0, margin) <= max(1, replicas)

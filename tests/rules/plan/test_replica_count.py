@@ -119,6 +119,7 @@ def test_step_11_rounds_once() -> None:
 def test_spare_rate_is_what_the_margin_leaves(replicas: int, demand: float, margin: Margin, expected: float) -> None:
     """Of four replicas of 10 rps one may be lost: 30 are usable, not 32."""
     assert spare_rps(replicas, demand, 10.0, margin) == pytest.approx(expected)
+    assert not expected or count_replicas(demand + expected, 10.0, margin) <= replicas
 
 
 @pytest.mark.parametrize(

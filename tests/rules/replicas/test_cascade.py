@@ -61,8 +61,73 @@ WHOLE = [
 ]
 
 
-def test_stages_come_in_order() -> None:
-    assert stages(WHOLE) == [0, 0, 0, 0, 1, 1, 2, 3, 4, 4, 4, 0, 0]
+SLOWLY = {"request_seconds": 20.0, "dt": 15.0}
+# 2 % in 5 s: from 0.85 still 38 s, and a request takes 12 s.
+GENTLY = climbing([0.62 + 0.02 * n for n in range(12)])
+LONGER = [replace(one, request_seconds=80.0, running=one.running + n) for n, one in enumerate(GENTLY)]
+BRIM_LEVELS = [0.95, 0.98, 0.79, 0.93, 0.86, 1.0, 0.95, 0.84, 0.99, 0.87]
+# The recorded brim: 0.79 to 1.0 full, 11 to 13 running, at most one waiting, 0 to 4 preemptions in 5 s.
+BRIM = [
+    seen(n, BRIM_LEVELS[n % 10], 11 + n % 3, preemptions=n % 5, waiting=float(n % 4 == 0), request_seconds=9.0)
+    for n in range(40)
+]
+LATE = {"slow_first_tokens": 1.0, "waiting": 4.0}
+PRESSED = followed([seen(n, 0.95, 13, waiting=4.0) for n in range(2)])[-1]
+LOST_SIGHT = [seen(2, 0.5, 13, **LATE), seen(3, 0.5, 13), seen(4, 0.5, 13), seen(5, 0.5, 13, **LATE)]
+QUEUED = seen(4, 0.95, 13, waiting=4.0)
+
+
+def queued(last: float, others: float = 0.0) -> list[CascadeSample]:
+    """A full cache with so many waiting at the end: 32 requests finish in 20 s, so each means 0.625 s."""
+    return [seen(n, 0.95, 13 if n > 1 else 12, waiting=last if n == 3 else others) for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("scrapes", "state", "expected"),
+    [
+        (WHOLE, None, [0, 0, 0, 0, 1, 1, 2, 3, 4, 4, 4, 0, 0]),
+        # A climb lasts two short scrapes; one long one is enough.
+        (climbing([0.6, 0.5, 0.7, 0.69]), None, [0, 0, 0, 0]),
+        (climbing([0.6, 0.5, 0.7, 0.85]), None, [0, 0, 0, 1]),
+        (climbing([0.5, 0.3, 0.5], **SLOWLY), None, [0, 0, 0]),
+        (climbing([0.2, 0.2, 0.75], **SLOWLY), None, [0, 0, 1]),
+        (GENTLY, None, [0] * 12),
+        (LONGER, None, [*[0] * 4, *[1] * 8]),
+        # A level alone is no cascade.
+        (climbing([0.02, 0.12, 0.25, 0.4, 0.55]), None, [0] * 5),
+        ([seen(n, level, 14 + n) for n, level in enumerate([0.91, 0.93, 0.95, 0.97])], None, [0, 0, 0, 0]),
+        (climbing([0.5, 0.7, 0.95]), None, [0, 0, 1]),
+        ([seen(n, level, 10) for n, level in enumerate([0.3, 0.5, 0.7, 0.8, 0.89])], None, [0] * 5),
+        (BRIM, None, [0] * 40),
+        # A growing queue counts from half of the objective, a steady one from all of it (3 mean 1.9 s, 4 mean 2.5 s).
+        (queued(1.5), None, [0, 0, 0, 0]),
+        (queued(1.7), None, [0, 0, 0, 3]),
+        ([seen(n, 0.95, 13, waiting=3.0) for n in range(4)], None, [0, 0, 0, 0]),
+        ([seen(n, 0.95, 13, waiting=4.0) for n in range(4)], None, [3, 3, 3, 3]),
+        # At a low level the queue is of something else.
+        ([seen(n, 0.84, 13, waiting=20.0 + n, slow_first_tokens=8.0) for n in range(6)], None, [0] * 6),
+        # Evictions free blocks: the recorded level of a cascade swings between 0.82 and 1.
+        ([seen(n, 0.86, 13, waiting=20.0) for n in range(2)], None, [3, 3]),
+        ([seen(n, 0.86, 13, waiting=20.0, slow_first_tokens=8.0) for n in range(2)], None, [4, 4]),
+        ([seen(2, 0.95, 13, **LATE)], PRESSED, [4]),
+        # Who finished has just freed blocks: a level below the pressure at this scrape is still the same wait.
+        ([seen(2, 0.5, 13, **LATE)], PRESSED, [4]),
+        (LOST_SIGHT, None, [0] * 4),
+        ([seen(2, 0.95, 13, first_tokens=200.0, **LATE)], PRESSED, [3]),
+        # Calm ends it, slower in a full cache, and in one piece.
+        ([seen(n, 0.3, 5) for n in range(2, 6)], PRESSED, [3, 3, 0, 0]),
+        ([seen(n, 0.88, 12, preemptions=1.0) for n in range(2, 16)], PRESSED, [*[3] * 11, 0, 0, 0]),
+        ([seen(n, 0.88, 12, waiting=2.0) for n in range(2, 30)], PRESSED, [3] * 28),
+        ([seen(2, 0.3), seen(3, 0.3), QUEUED, seen(5, 0.3), seen(6, 0.3)], PRESSED, [3] * 5),
+    ],
+)
+def test_stages_of_a_cascade(scrapes: list[CascadeSample], state: CascadeState | None, expected: list[int]) -> None:
+    assert stages(scrapes, state) == expected
+
+
+def test_sudden_burst_is_certain_at_next() -> None:
+    at_once = followed([seen(0, 0.3), *(seen(n, 0.97, 14, **LATE) for n in (1, 2))])
+    assert [(s.stage, s.confirmed) for s in at_once] == [(0, False), (4, False), (4, True)]
 
 
 def test_each_stage_says_why_with_its_numbers() -> None:
@@ -86,103 +151,6 @@ def test_one_scrape_is_confirmed_by_the_next() -> None:
     spike = [*climbing([0.3, 0.6, 0.95]), seen(3, 0.95, 15, waiting=4.0), *(seen(n, 0.5, 6) for n in range(4, 8))]
     assert max(stages(spike)) == 3
     assert not any(s.confirmed for s in followed(spike))
-
-
-def test_climb_lasts_two_short_scrapes() -> None:
-    assert stages(climbing([0.6, 0.5, 0.7, 0.69])) == [0, 0, 0, 0]
-    assert stages(climbing([0.6, 0.5, 0.7, 0.85])) == [0, 0, 0, 1]
-
-
-def test_one_long_interval_is_enough() -> None:
-    slowly = {"request_seconds": 20.0, "dt": 15.0}
-    assert stages(climbing([0.5, 0.3, 0.5], **slowly)) == [0, 0, 0]
-    assert stages(climbing([0.2, 0.2, 0.75], **slowly)) == [0, 0, 1]
-
-
-def test_timely_leavers_make_slope_harmless() -> None:
-    # 2 % in 5 s: from 0.85 still 38 s, and a request takes 12 s.
-    gently = climbing([0.62 + 0.02 * n for n in range(12)])
-    assert stages(gently) == [0] * 12
-    longer = [replace(one, request_seconds=80.0) for one in gently]
-    assert 1 in stages([replace(one, running=one.running + n) for n, one in enumerate(longer)])
-
-
-def test_level_alone_is_no_cascade() -> None:
-    assert stages(climbing([0.02, 0.12, 0.25, 0.4, 0.55])) == [0] * 5
-    assert stages([seen(n, level, 14 + n) for n, level in enumerate([0.91, 0.93, 0.95, 0.97])]) == [0, 0, 0, 0]
-    assert stages(climbing([0.5, 0.7, 0.95]))[-1] == 1
-    assert stages([seen(n, level, 10) for n, level in enumerate([0.3, 0.5, 0.7, 0.8, 0.89])]) == [0] * 5
-
-
-def test_full_batch_preemptions_are_none() -> None:
-    # The recorded brim: 0.79 to 1.0 full, 11 to 13 running, at most one waiting, 0 to 4 preemptions in 5 s.
-    levels = [0.95, 0.98, 0.79, 0.93, 0.86, 1.0, 0.95, 0.84, 0.99, 0.87]
-    brim = [
-        seen(n, levels[n % 10], 11 + n % 3, preemptions=float(n % 5), waiting=float(n % 4 == 0), request_seconds=9.0)
-        for n in range(40)
-    ]
-    assert set(stages(brim)) == {0}
-
-
-def test_half_objective_wait_is_third() -> None:
-    def queue(waiting: float) -> int:
-        return stages([seen(0, 0.95, 12), seen(1, 0.95, 12), seen(2, 0.95, 13), seen(3, 0.95, 13, waiting=waiting)])[-1]
-
-    # 32 requests finished in 20 s: each waiting one means 0.625 s.
-    assert queue(1.5) == 0
-    assert queue(1.7) == 3
-
-
-def test_whole_objective_wait_is_third() -> None:
-    def steady(waiting: float) -> list[int]:
-        return stages([seen(n, 0.95, 13, waiting=waiting) for n in range(4)])
-
-    # 8 requests in 5 s: 3 waiting ones mean 1.9 s, 4 mean 2.5 s.
-    assert steady(3.0) == [0, 0, 0, 0]
-    assert steady(4.0) == [3, 3, 3, 3]
-
-
-def test_low_level_queue_is_else() -> None:
-    assert set(stages([seen(n, 0.84, 13, waiting=20.0 + n, slow_first_tokens=8.0) for n in range(6)])) == {0}
-
-
-def test_pressed_queue_is_felt() -> None:
-    """Evictions free blocks: the recorded level of a cascade swings between 0.82 and 1."""
-    assert stages([seen(n, 0.86, 13, waiting=20.0) for n in range(2)]) == [3, 3]
-    assert stages([seen(n, 0.86, 13, waiting=20.0, slow_first_tokens=8.0) for n in range(2)]) == [4, 4]
-
-
-def test_late_tokens_need_cache_pressure() -> None:
-    waiting = followed([seen(n, 0.95, 13, waiting=4.0) for n in range(2)])[-1]
-    late = {"slow_first_tokens": 1.0, "waiting": 4.0}
-    assert stages([seen(2, 0.95, 13, **late)], waiting) == [4]
-    # Who finished has just freed blocks: a level below the pressure at this scrape is still the same wait.
-    assert stages([seen(2, 0.5, 13, **late)], waiting) == [4]
-    assert stages([seen(2, 0.5, 13, **late), seen(3, 0.5, 13), seen(4, 0.5, 13), seen(5, 0.5, 13, **late)]) == [0] * 4
-    # A burst that waits at once is felt at the first scrape that sees it, and certain at the next.
-    at_once = followed([seen(0, 0.3), *(seen(n, 0.97, 14, **late) for n in (1, 2))])
-    assert [(s.stage, s.confirmed) for s in at_once] == [(0, False), (4, False), (4, True)]
-    few = {"slow_first_tokens": 1.0, "first_tokens": 200.0, "waiting": 4.0}
-    assert stages([seen(2, 0.95, 13, **few)], waiting) == [3]
-
-
-def test_calm_ends_it() -> None:
-    pressed = followed([seen(n, 0.95, 13, waiting=4.0) for n in range(2)])[-1]
-    assert stages([seen(n, 0.3, 5) for n in range(2, 6)], pressed) == [3, 3, 0, 0]
-
-
-def test_full_cache_calms_slower() -> None:
-    pressed = followed([seen(n, 0.95, 13, waiting=4.0) for n in range(2)])[-1]
-    brim = [seen(n, 0.88, 12, preemptions=1.0) for n in range(2, 16)]
-    assert stages(brim, pressed).index(0) == 11
-    waiting = [seen(n, 0.88, 12, waiting=2.0) for n in range(2, 30)]
-    assert set(stages(waiting, pressed)) == {3}
-
-
-def test_calm_must_be_in_one_piece() -> None:
-    pressed = followed([seen(n, 0.95, 13, waiting=4.0) for n in range(2)])[-1]
-    broken = [seen(2, 0.3), seen(3, 0.3), seen(4, 0.95, 13, waiting=4.0), seen(5, 0.3), seen(6, 0.3)]
-    assert set(stages(broken, pressed)) == {3}
 
 
 def test_gap_keeps_stage_restarts_slopes() -> None:

@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from making import verdict
 from report_samples import (
-    DAY,
     HOUR,
     POOLED,
     START,
@@ -27,6 +27,7 @@ from rules.plan.schema import TierPlan
 from rules.resize.production_summary import ProductionSummary, SloStatus
 from rules.resize.proposal import ProposalKind, Resize, propose_size
 from rules.telemetry.signals import Missing
+from rules.telemetry.windows import Window
 from rules.verdicts.verdict import RuleResult
 
 PLANNED = tier_view()
@@ -50,27 +51,17 @@ def test_peak_needs_three_stretches() -> None:
 
 
 def test_short_burst_is_no_peak() -> None:
+    """Twice the peak for ten minutes of an hour: two stretches of five minutes, not three."""
+    noon = START + 12 * HOUR
+    whole = hour(12, 60.0)
+    counters = {name: value / 12 for name, value in whole.counters.items()}
+    seconds = {"expected_seconds": 3000.0, "covered_seconds": 3000.0}
     burst = [
-        hour(12 + at / 12, 60.0, start=START + 12 * HOUR + at * 300, end=START + 12 * HOUR + (at + 1) * 300)
-        for at in (0, 1)
+        replace(whole, start=at, end=at + 300, counters=counters, histograms={}, **seconds) for at in (noon, noon + 300)
     ]
-    short = [
-        type(one)(
-            **{
-                **{f: getattr(one, f) for f in one.__slots__},
-                "expected_seconds": 3000.0,
-                "covered_seconds": 3000.0,
-                "counters": {name: value / 12 for name, value in one.counters.items()},
-                "histograms": {},
-            }
-        )
-        for one in burst
-    ]
-    now = propose_size(
-        seen_of(PLANNED, [*[one for one in hours() if one.start != START + 12 * HOUR], *short]), NOTHING
-    ).workload
-    assert now.highest_rps == pytest.approx(60.0)
-    assert now.peak_rps == pytest.approx(30.0)
+    others = [one for one in hours() if one.start != noon]
+    now = propose_size(seen_of(PLANNED, [*others, *burst]), NOTHING).workload
+    assert (now.highest_rps, now.peak_rps) == (pytest.approx(60.0), pytest.approx(30.0))
 
 
 def test_lengths_have_bucket_bounds_and_plan() -> None:
@@ -150,14 +141,6 @@ def test_kept_load_stands_without_benchmark() -> None:
     assert (found.usable.rps, found.usable.high) == (pytest.approx(2.0), None)
 
 
-def test_lower_bound_sizes_no_fleet() -> None:
-    """It is the load that the present fleet gives a replica: more replicas lower it, and would ask for more again."""
-    found = week(tier_view(curve=None))
-    assert found.usable.is_lower_bound
-    assert (found.sized, found.proposal.kind, found.proposal.replicas) == (None, ProposalKind.NONE, None)
-    assert "what a replica can take is not known" in found.proposal.sentence
-
-
 def test_step_11_by_hand() -> None:
     found = week().sized
     # 30 x 1.2 / 7.333 = 4.9 and 30 / 7.333 / 0.9 = 4.5, so 5; with one lost 5 are needed, so 6. At 3 rps a replica 12.
@@ -166,19 +149,9 @@ def test_step_11_by_hand() -> None:
     assert (found.safety_factor, found.margin.target_utilization, found.minimum) == (1.2, 0.9, 2)
 
 
-def test_the_minimum_warm_count_is_never_undercut() -> None:
-    assert week(tier_view(fleet={"instances": 10, "safety_factor": 1.2, "minimum_warm": 8})).proposal.replicas == 8
-
-
 def test_margin_counts_without_safety_factor() -> None:
     found = week(tier_view(fleet={"instances": 10})).sized
     assert (found.safety_factor, found.replicas) == (1.0, 6)
-
-
-def test_safety_factor_is_said_beside_margin() -> None:
-    found = week(tier_view(fleet={"instances": 10, "safety_factor": 1.8}))
-    assert (found.sized.without_safety, found.sized.replicas) == (6, 8)
-    assert "the plan's safety factor makes it ceil(30 x 1.8 / 7.33) = 8 replicas" in found.proposal.evidence
 
 
 def test_step_12_by_hand() -> None:
@@ -207,36 +180,85 @@ def test_scaled_fleet_proposes_the_same() -> None:
     assert found.proposed.replicas == pytest.approx(3.0)
 
 
-def test_idle_week_proposes_fewer() -> None:
-    proposal = week().proposal
-    assert (proposal.kind, proposal.now, proposal.replicas) == (ProposalKind.SHRINK, 10, 6)
-    assert proposal.certainty is Certainty.LIKELY
-    assert proposal.sentence == "Shrink from 10 to 6 replicas"
-    assert any("rests on the benchmark" in text for text in proposal.against)
-    needs = "the peak needs 6 replicas (30 rps at 7.33 rps a replica at up to 0.9 of it, one may be lost: 6)"
-    assert needs in proposal.evidence
-    assert "KV cache in use (hourly mean) would be 60.0% of at most 90.0% with one of 6 lost" in proposal.evidence
+def planned(instances: int, safety: float | None = 1.2, warm: int | None = None, **more: Any) -> TierContext:
+    fleet = {"instances": instances, "safety_factor": safety, "minimum_warm": warm}
+    return tier_view(fleet={name: value for name, value in fleet.items() if value is not None}, **more)
 
 
-def test_higher_peak_proposes_more() -> None:
-    seen = seen_of(PLANNED, hours(24, rps=lambda number: 72.0), until=START + DAY)
-    proposal = propose_size(seen, NOTHING).proposal
+def at_rate(rps: float) -> dict[str, Any]:
+    return {"rps": lambda number: rps}
+
+
+CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
+NONE, KEEP, GROW, SHRINK = ProposalKind.NONE, ProposalKind.KEEP, ProposalKind.GROW, ProposalKind.SHRINK
+APART = "prefill and decode apart"
+SHORT = "84 hours were seen; 152 are needed to propose fewer replicas"
+NEEDS = "the peak needs 6 replicas (30 rps at 7.33 rps a replica at up to 0.9 of it, one may be lost: 6)"
+CACHE = "KV cache in use (hourly mean) would be"
+# 20 rps on average and 30 at the peak, 7.33 a replica.
+USE = "6 replicas would be used to 45.5% on average and to 68.2% at the peak"
+
+ROWS = [
+    (PLANNED, hours(), NOTHING, SHRINK, LIKELY, 6, "Shrink from 10 to 6 replicas"),
+    (PLANNED, hours(), NOTHING, SHRINK, LIKELY, 6, "rests on the benchmark"),
+    (PLANNED, hours(), NOTHING, SHRINK, LIKELY, 6, NEEDS),
+    (PLANNED, hours(), NOTHING, SHRINK, LIKELY, 6, f"{CACHE} 60.0% of at most 90.0% with one of 6 lost"),
+    # The minimum warm count is never undercut.
+    (planned(10, warm=8), hours(), NOTHING, SHRINK, LIKELY, 8, ""),
+    (
+        planned(10, 1.8),
+        hours(),
+        NOTHING,
+        SHRINK,
+        LIKELY,
+        8,
+        "safety factor makes it ceil(30 x 1.8 / 7.33) = 8 replicas",
+    ),
+    (planned(6), hours(), NOTHING, KEEP, LIKELY, 6, ""),
+    (planned(6, None), hours(replicas=6), NOTHING, KEEP, LIKELY, 6, USE),
     # 72 x 1.2 / 7.333 = 11.8.
-    assert (proposal.kind, proposal.replicas, proposal.certainty) == (ProposalKind.GROW, 12, Certainty.CERTAIN)
+    (PLANNED, hours(24, **at_rate(72.0)), NOTHING, GROW, CERTAIN, 12, ""),
+    (PLANNED, hours(21, **at_rate(90.0)), NOTHING, NONE, LIKELY, None, ""),
+    (PLANNED, hours(22, **at_rate(90.0)), NOTHING, GROW, CERTAIN, 12, ""),
+    (PLANNED, hours(84), NOTHING, NONE, LIKELY, None, SHORT),
+    (PLANNED, hours(kv=0.76), NOTHING, KEEP, LIKELY, 10, "memory sets the size"),
+    # 13 at 60 % are 7.8 full caches: eight hold them at 97.5 %, nine at 86.7 %, and one more may be lost.
+    (
+        planned(13),
+        hours(replicas=13, kv=0.6),
+        NOTHING,
+        SHRINK,
+        LIKELY,
+        10,
+        f"9 replicas would be too few: {CACHE} 97.5% of at most 90.0% with one of 9 lost",
+    ),
+    (PLANNED, hours(kv=0.74), NOTHING, KEEP, LIKELY, 10, f"with fewer, {CACHE} 92.5% of at most 90.0% with one of 9"),
+    (PLANNED, hours(), fires("KvEviction"), KEEP, LIKELY, 10, ""),
+    (tier_view(pools=["prefill", "decode"]), hours(), NOTHING, NONE, LIKELY, None, APART),
+    (build_tier_context("t", None), hours(), NOTHING, NONE, LIKELY, None, "the tier has no plan"),
+    # It is the load that the present fleet gives a replica: more replicas lower it, and would ask for more again.
+    (tier_view(curve=None), hours(), NOTHING, NONE, LIKELY, None, "what a replica can take is not known"),
+]
 
 
-def test_enough_replicas_are_kept_with_use() -> None:
-    proposal = week(tier_view(fleet={"instances": 6, "safety_factor": 1.2})).proposal
-    assert (proposal.kind, proposal.replicas) == (ProposalKind.KEEP, 6)
-    # 20 rps on average and 30 at the peak, 7.33 a replica.
-    proposal = week(tier_view(fleet={"instances": 6}), replicas=6).proposal
-    assert proposal.evidence[-1] == "6 replicas would be used to 45.5% on average and to 68.2% at the peak"
+@pytest.mark.parametrize(("context", "several", "results", "kind", "certainty", "replicas", "text"), ROWS)
+def test_proposal_of_replicas(
+    context: TierContext,
+    several: list[Window],
+    results: list[RuleResult],
+    kind: ProposalKind,
+    certainty: Certainty,
+    replicas: int | None,
+    text: str,
+) -> None:
+    found = propose_size(seen_of(context, several, until=several[-1].end), results).proposal
+    assert (found.kind, found.certainty, found.replicas) == (kind, certainty, replicas)
+    assert text in "; ".join((found.sentence, *found.evidence, *found.against, *found.needed))
 
 
-def test_half_week_proposes_no_fewer() -> None:
-    proposal = propose_size(seen_of(PLANNED, hours(84, first=84)), NOTHING).proposal
-    assert (proposal.kind, proposal.replicas) == (ProposalKind.NONE, None)
-    assert proposal.needed == ("84 hours were seen; 152 are needed to propose fewer replicas",)
+def test_lower_bound_sizes_no_fleet() -> None:
+    found = week(tier_view(curve=None))
+    assert (found.usable.is_lower_bound, found.sized) == (True, None)
 
 
 def test_nothing_seen_proposes_nothing() -> None:
@@ -246,55 +268,6 @@ def test_nothing_seen_proposes_nothing() -> None:
     assert proposal.needed[:2] == (
         "nothing was seen, 22 hours are needed to propose more replicas and 152 to propose fewer",
         "0 requests were seen, 300 are needed",
-    )
-
-
-def test_three_hours_are_too_few_for_anything() -> None:
-    assert (
-        propose_size(seen_of(PLANNED, hours(21, first=147, rps=lambda number: 90.0)), NOTHING).proposal.kind
-        is ProposalKind.NONE
-    )
-    assert (
-        propose_size(seen_of(PLANNED, hours(22, first=146, rps=lambda number: 90.0)), NOTHING).proposal.kind
-        is ProposalKind.GROW
-    )
-
-
-def test_a_full_kv_cache_keeps_the_replicas() -> None:
-    kept = week(kv=0.76).proposal
-    assert (kept.kind, kept.replicas) == (ProposalKind.KEEP, 10)
-    assert "memory sets the size" in kept.sentence
-
-
-def test_fewer_replicas_must_hold_cache() -> None:
-    # 13 at 60 % are 7.8 full caches: eight hold them at 97.5 %, nine at 86.7 %, and one more may be lost.
-    found = week(tier_view(fleet={"instances": 13, "safety_factor": 1.2}), replicas=13, kv=0.6).proposal
-    assert (found.kind, found.now, found.replicas) == (ProposalKind.SHRINK, 13, 10)
-    assert (
-        "9 replicas would be too few: KV cache in use (hourly mean) would be 97.5% of at most 90.0% with one of 9 lost"
-        in found.evidence
-    )
-    kept = week(kv=0.74).proposal
-    assert (kept.kind, kept.replicas) == (ProposalKind.KEEP, 10)
-    assert (
-        kept.sentence
-        == "Keep 10 replicas: with fewer, KV cache in use (hourly mean) would be 92.5% of at most 90.0% with one of 9 lost"
-    )
-
-
-def test_evictions_keep_replicas() -> None:
-    kept = propose_size(seen_of(PLANNED, hours()), fires("KvEviction")).proposal
-    assert (kept.kind, kept.replicas) == (ProposalKind.KEEP, 10)
-
-
-def test_pools_or_planless_get_no_proposal() -> None:
-    apart = tier_view(pools=["prefill", "decode"])
-    proposal = propose_size(seen_of(apart, hours()), NOTHING).proposal
-    assert proposal.kind is ProposalKind.NONE
-    assert "prefill and decode apart" in proposal.sentence
-    assert (
-        "the tier has no plan"
-        in propose_size(seen_of(build_tier_context("t", None), hours()), NOTHING).proposal.sentence
     )
 
 

@@ -55,12 +55,6 @@ def test_episode_spans_warning_to_ok() -> None:
     )
 
 
-def test_an_episode_that_lasts_has_no_end() -> None:
-    rule_state, ended = through([result(2, WARNING), result(3, WARNING)])
-    assert ended == []
-    assert (rule_state.finding.started_at, rule_state.finding.ended_at) == (2, None)
-
-
 def test_only_changes_are_transitions() -> None:
     rule_state, _ = through(
         [
@@ -120,16 +114,19 @@ def test_another_reason_is_another_span() -> None:
     ]
 
 
-def test_worst_has_an_order() -> None:
-    def worst(*results: Verdict) -> float:
-        rule_state, _ = through(results)
-        return rule_state.finding.worst.t
-
-    assert worst(result(1, CRITICAL, LIKELY), result(2, WARNING, CERTAIN)) == 1
-    assert worst(result(1, WARNING, CERTAIN), result(2, WARNING, LIKELY)) == 1
-    assert worst(result(1, CRITICAL, stage=4), result(2, CRITICAL, stage=3)) == 1
-    assert worst(result(1, WARNING, LIKELY), result(2, WARNING, CERTAIN), result(3, CRITICAL, LIKELY)) == 3
-    assert worst(result(1, WARNING), result(2, WARNING)) == 2
+@pytest.mark.parametrize(
+    ("results", "worst"),
+    [
+        ((result(1, CRITICAL, LIKELY), result(2, WARNING, CERTAIN)), 1),
+        ((result(1, WARNING, CERTAIN), result(2, WARNING, LIKELY)), 1),
+        ((result(1, CRITICAL, stage=4), result(2, CRITICAL, stage=3)), 1),
+        ((result(1, WARNING, LIKELY), result(2, WARNING, CERTAIN), result(3, CRITICAL, LIKELY)), 3),
+        ((result(1, WARNING), result(2, WARNING)), 2),
+    ],
+)
+def test_worst_has_an_order(results: tuple[Verdict, ...], worst: float) -> None:
+    rule_state, ended = through(results)
+    assert (rule_state.finding.worst.t, rule_state.finding.ended_at, ended) == (worst, None, [])
 
 
 def test_a_second_outbreak_is_a_second_episode() -> None:
