@@ -6,14 +6,13 @@ A new fault is a row of FAULTS.
 from __future__ import annotations
 
 import math
-import os
 import resource
 import signal
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from chaos_servers import ENGINE_ACTS, SLOW_SECONDS, STORE_ACTS, always, hang
+from chaos_servers import ENGINE_ACTS, SLOW_SECONDS, STORE_ACTS, Address, always, hang
 from chaos_servers import Act as ServerAct
 from chaos_world import FLEET_CYCLE_SECONDS, SPEED, World
 from common import Metrics, total
@@ -55,7 +54,7 @@ class Fault:
 
     name: str
     do: Act
-    undo: Act
+    undo: Act = World.behave
     shows: Shows
     metric: str
     on: tuple[str, ...] = BOTH
@@ -70,24 +69,25 @@ def grew(name: str, *texts: str) -> Shows:
     return lambda before, now: total(now, name, *texts) > total(before, name, *texts)
 
 
-def is_at(name: str, value: float, *texts: str) -> Shows:
-    def shows(before: Metrics, now: Metrics) -> bool:
-        series = [key for key in now if key.partition("{")[0] == name and all(text in key for text in texts)]
-        return any(now[key] == value for key in series)
-
-    return shows
+def is_at(name: str, value: float) -> Shows:
+    return lambda before, now: any(now[key] == value for key in now if key.partition("{")[0] == name)
 
 
 def cycles_go_on(before: Metrics, now: Metrics) -> bool:
     return total(now, CYCLES) > total(before, CYCLES) + 2
 
 
-# ---- engines ----
+def answer_by(find: Callable[[World], Iterable[Address]], act: ServerAct) -> Act:
+    """Return what lets these servers answer by an act."""
+
+    def do(world: World) -> None:
+        for address in find(world):
+            address.act = act
+
+    return do
 
 
-def engines_behave(world: World) -> None:
-    for engine in world.engines:
-        engine.behave()
+# ---- engines and Alertmanagers ----
 
 
 def engines_die(world: World) -> None:
@@ -96,15 +96,12 @@ def engines_die(world: World) -> None:
 
 
 def engine_fault(name: str, do: Act, deserves: frozenset[str] = DOWN) -> Fault:
-    shows = grew(SCRAPE_FAILURES, VICTIM)
-    return Fault(name=name, do=do, undo=engines_behave, shows=shows, metric=SCRAPE_FAILURES, deserves=deserves)
+    return Fault(name=name, do=do, shows=grew(SCRAPE_FAILURES, VICTIM), metric=SCRAPE_FAILURES, deserves=deserves)
 
 
-def engine_act(name: str) -> Fault:
-    def do(world: World) -> None:
-        world.engines[1].act = ENGINE_ACTS[name]
-
-    return engine_fault(name, do)
+def manager_fault(name: str, act: ServerAct) -> Fault:
+    do, shows = answer_by(lambda world: world.managers, act), is_at(MANAGER_UP, 0.0)
+    return Fault(name=name, do=do, shows=shows, metric=MANAGER_UP, on=POSTING, cycles=RESEND_CYCLES)
 
 
 # ---- the store ----
@@ -121,9 +118,8 @@ def fails_and_sees_nothing(before: Metrics, now: Metrics) -> bool:
 def waits(before: Metrics, now: Metrics) -> bool:
     """Every response came late, by the daemon's own clock, which is faster."""
     queries = total(now, QUERIES) - total(before, QUERIES)
-    return (
-        queries > 0 and total(now, QUERY_SECONDS) - total(before, QUERY_SECONDS) >= SLOW_SECONDS * SPEED * queries / 2
-    )
+    seconds = total(now, QUERY_SECONDS) - total(before, QUERY_SECONDS)
+    return queries > 0 and seconds >= SLOW_SECONDS * SPEED * queries / 2
 
 
 STORE_SHOWS: Mapping[str, tuple[Shows, str]] = {
@@ -134,21 +130,18 @@ STORE_SHOWS: Mapping[str, tuple[Shows, str]] = {
 }
 
 
-def store_fault(name: str, do: Act, undo: Act, shows: Shows = fails_and_sees_nothing, metric: str = IN_SIGHT) -> Fault:
-    return Fault(name=name, do=do, undo=undo, shows=shows, metric=metric, on=FLEET)
+def store_fault(name: str, do: Act, undo: Act = World.behave) -> Fault:
+    return Fault(name=name, do=do, undo=undo, shows=fails_and_sees_nothing, metric=IN_SIGHT, on=FLEET)
 
 
 def store_act(name: str) -> Fault:
-    def do(world: World) -> None:
-        world.door.act = STORE_ACTS[name]
-
     shows, metric = STORE_SHOWS.get(name, (fails_and_sees_nothing, IN_SIGHT))
-    fault = store_fault(f"store_{name}", do, lambda world: world.door.behave(), shows, metric)
+    fault = store_fault(f"store_{name}", answer_by(lambda world: [world.door], STORE_ACTS[name]))
     lasts = LONGER_THAN_GONE if shows is sees_nothing else fault.lasts
-    return replace(fault, stays=name != "flaps", lasts=lasts)
+    return replace(fault, shows=shows, metric=metric, stays=name != "flaps", lasts=lasts)
 
 
-# ---- files, processes, Alertmanagers, configuration ----
+# ---- files, processes, configuration ----
 
 LOCKS: list[sqlite3.Connection] = []
 
@@ -175,51 +168,30 @@ def unlock_history(world: World) -> None:
 def send_all(number: int) -> Act:
     def send(world: World) -> None:
         for daemon in world.daemons:
-            os.kill(daemon.pid, number)
+            daemon.send(number)
 
     return send
-
-
-def managers_do(act: ServerAct) -> Act:
-    def do(world: World) -> None:
-        for manager in world.managers:
-            manager.act = act
-
-    return do
-
-
-def managers_behave(world: World) -> None:
-    for manager in world.managers:
-        manager.behave()
 
 
 def spoil_configuration(world: World) -> None:
     for daemon in world.daemons:
         daemon.config.rename(daemon.config.with_suffix(".good"))
         daemon.config.write_bytes(b"plan: [\x00\xff")
-        os.kill(daemon.pid, signal.SIGHUP)
+        daemon.send(signal.SIGHUP)
 
 
 def mend_configuration(world: World) -> None:
     for daemon in world.daemons:
         daemon.config.with_suffix(".good").rename(daemon.config)
-        os.kill(daemon.pid, signal.SIGHUP)
+        daemon.send(signal.SIGHUP)
 
 
 def file_fault(name: str, do: Act, undo: Act) -> Fault:
-    shows = is_at(HISTORY_UP, 0.0)
-    return Fault(name=name, do=do, undo=undo, shows=shows, metric=HISTORY_UP, on=STANDALONE)
-
-
-def manager_fault(name: str, act: ServerAct) -> Fault:
-    return Fault(
-        name=name, do=managers_do(act), undo=managers_behave, shows=is_at(MANAGER_UP, 0.0),
-        metric=MANAGER_UP, on=POSTING, cycles=RESEND_CYCLES,
-    )  # fmt: skip
+    return Fault(name=name, do=do, undo=undo, shows=is_at(HISTORY_UP, 0.0), metric=HISTORY_UP, on=STANDALONE)
 
 
 FAULTS: tuple[Fault, ...] = (
-    *(engine_act(name) for name in ENGINE_ACTS),
+    *(engine_fault(name, answer_by(lambda world: [world.engines[1]], act)) for name, act in ENGINE_ACTS.items()),
     engine_fault("dies", lambda world: world.engines[1].die()),
     engine_fault("all_die", engines_die, TIER_DOWN),
     file_fault("file_may_not_grow", limit_files(4096), limit_files(resource.RLIM_INFINITY)),
@@ -235,7 +207,7 @@ FAULTS: tuple[Fault, ...] = (
         shows=is_at(RELOADED, 0.0), metric=RELOADED, on=EVERY,
     ),
     *(store_act(name) for name in STORE_ACTS),
-    store_fault("store_away", lambda world: world.door.die(), lambda world: world.door.behave()),
+    store_fault("store_away", lambda world: world.door.die()),
     store_fault("store_killed", lambda world: world.store.kill(), lambda world: world.store.start()),
     store_fault(
         "store_suspended", lambda world: world.store.send(signal.SIGSTOP), lambda world: world.store.send(signal.SIGCONT)

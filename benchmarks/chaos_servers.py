@@ -12,7 +12,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -178,6 +177,11 @@ OF_AN_ANSWER: Mapping[str, Callable[[Handler, bytes], None]] = {
 }
 
 
+def spoil_answers(find: Callable[[Handler], bytes]) -> dict[str, Act]:
+    """Return what is done with a right answer, by name."""
+    return {name: lambda handler, act=act: act(handler, find(handler)) for name, act in OF_AN_ANSWER.items()}  # type: ignore[misc]
+
+
 # ---- engines ----
 
 
@@ -225,13 +229,9 @@ def _with_new_series(handler: Handler) -> None:
     handler.give(engine.page() + b"".join(series))
 
 
-def _on_page(act: Callable[[Handler, bytes], None]) -> Act:
-    return lambda handler: act(handler, _engine(handler).page())
-
-
 ENGINE_ACTS: Mapping[str, Act] = {
     **OF_ANY_SERVER,
-    **{name: _on_page(act) for name, act in OF_AN_ANSWER.items()},
+    **spoil_answers(lambda handler: _engine(handler).page()),
     "another_page": always(b"# TYPE node_load1 gauge\nnode_load1 0.5\n"),
     "every_series_twice": _changed(lambda page: page * 2),
     "long_label": _changed(lambda page: page.replace(b'model_name="', b'model_name="' + b"m" * 70_000)),
@@ -297,23 +297,20 @@ def pass_through(handler: Handler) -> None:
     handler.give(body, status, Content_Type=JSON)
 
 
-def _edit(handler: Handler, edit: Callable[[dict[str, Any]], None]) -> None:
-    answer = json.loads(_answer(handler)[1])
-    edit(answer)
-    handler.give(json.dumps(answer).encode(), Content_Type=JSON)
+def _edited(edit: Callable[[dict[str, Any]], object]) -> Act:
+    """Return an act that answers what the store does, changed."""
 
+    def act(handler: Handler) -> None:
+        answer = json.loads(_answer(handler)[1])
+        edit(answer)
+        handler.give(json.dumps(answer).encode(), Content_Type=JSON)
 
-def _warn(answer: dict[str, Any]) -> None:
-    answer["warnings"] = ["a store of the fleet did not answer"]
+    return act
 
 
 def _take_half(answer: dict[str, Any]) -> None:
     answer["data"]["result"] = answer["data"]["result"][::2]
     answer["isPartial"] = True
-
-
-def _take_all(answer: dict[str, Any]) -> None:
-    answer["data"]["result"] = []
 
 
 def _answer_an_hour_old(handler: Handler) -> None:
@@ -336,20 +333,16 @@ def _fail(text: str) -> Act:
     return always(body, 422, Content_Type=JSON)
 
 
-def _on_answer(act: Callable[[Handler, bytes], None]) -> Act:
-    return lambda handler: act(handler, _answer(handler)[1])
-
-
 STORE_ACTS: Mapping[str, Act] = {
     **OF_ANY_SERVER,
-    **{name: _on_answer(act) for name, act in OF_AN_ANSWER.items()},
+    **spoil_answers(lambda handler: _answer(handler)[1]),
     "503": always(b"boom\n", 503),
     "401": always(b"boom\n", 401),
     "status_error": _fail("the query cannot be executed"),
     "too_many_samples": _fail("query processing would load too many samples into memory"),
-    "warns": partial(_edit, edit=_warn),
-    "partial": partial(_edit, edit=_take_half),
-    "nothing_found": partial(_edit, edit=_take_all),
+    "warns": _edited(lambda answer: answer.update(warnings=["a store of the fleet did not answer"])),
+    "partial": _edited(_take_half),
+    "nothing_found": _edited(lambda answer: answer["data"].update(result=[])),
     "an_hour_ago": _answer_an_hour_old,
     "slow": _answer_slowly,
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 import shutil
-import signal
 import threading
 import time
 import urllib.request
@@ -23,7 +22,7 @@ from urllib.parse import urlencode
 
 import common
 import yaml
-from chaos_servers import Clock, Engine, Manager, Store, StoreDoor
+from chaos_servers import Address, Clock, Engine, Manager, Store, StoreDoor
 from common import PLAN, TIER
 
 AGENTS_TIER = "cpu-agents"
@@ -145,6 +144,7 @@ class World:
         self._folder, self.clock = folder, Clock(SPEED, time.time() - BEFORE_NOW_SECONDS)
         self.engines = tuple(Engine(self.clock, begin) for begin in (0.0, 20.0, 40.0))
         self.managers = (Manager(), Manager())
+        self.addresses: tuple[Address, ...] = (*self.engines, *self.managers)
         self.standalone = self._daemon("standalone", self._config("standalone") | self._posts(self.managers[0]))
         self.node = self._daemon("node", self._config("node"))
         self.daemons: tuple[DaemonProcess, ...] = (self.standalone, self.node)
@@ -153,6 +153,7 @@ class World:
             self.store = Store(folder)
             self.store.start()
             self.door = StoreDoor(self.store)
+            self.addresses += (self.door,)
             self.collector = Collector(self.store, self.clock, self._sources())
             self.fleet = self._daemon("fleet", self._fleet_config() | self._posts(self.managers[1]))
             self.daemons += (self.fleet,)
@@ -220,15 +221,18 @@ class World:
             self.collector.start()
             self.fleet.start()
 
+    def behave(self) -> None:
+        """End whatever was done to servers."""
+        for address in self.addresses:
+            address.behave()
+
     def close(self) -> None:
         """End whatever still runs."""
         for daemon in self.daemons:
-            if daemon.is_alive:
-                daemon.stop(signal.SIGKILL)
+            daemon.kill()
         if self.fleet is not None:
             self.collector.stop()
             self.store.kill()
-            self.door.die()
-        for address in (*self.engines, *self.managers):
-            address.behave()
+        self.behave()
+        for address in self.addresses:
             address.die()

@@ -20,12 +20,18 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import common
 import requests
+from waiting import wait_for
+
+START_SECONDS, MOST_REQUESTS = 240.0, 200
+FINDING_KEYS = ("rule", "replica", "status", "certainty", "started_at", "ended_at", "sentence")
 
 
 @dataclass
@@ -67,39 +73,31 @@ class Clients:
 
     def open_loop(self, seconds: float, rps: float) -> None:
         """Short requests at random times."""
-        end, workers = time.time() + seconds, []
-        while time.time() < end:
-            time.sleep(random.expovariate(rps))
-            workers.append(threading.Thread(target=self.send, args=(random.randint(40, 120), random.randint(24, 64))))
-            workers[-1].start()
-        for worker in workers:
-            worker.join()
+        end = time.time() + seconds
+        with ThreadPoolExecutor(MOST_REQUESTS) as pool:
+            while time.time() < end:
+                time.sleep(random.expovariate(rps))
+                pool.submit(self.send, random.randint(40, 120), random.randint(24, 64))
 
     def ramp(self, seconds: float, low: int, high: int) -> None:
         """Long requests, ever more at once."""
-        begin, live = time.time(), []
-        while (passed := time.time() - begin) < seconds:
-            live = [worker for worker in live if worker.is_alive()]
-            while len(live) < low + (high - low) * passed / seconds:
-                live.append(
-                    threading.Thread(target=self.send, args=(random.randint(350, 600), random.randint(180, 300)))
-                )
-                live[-1].start()
-            time.sleep(0.1)
-        for worker in live:
-            worker.join()
+        begin = time.time()
+
+        def keep_sending(start: float) -> None:
+            time.sleep(max(0.0, start))
+            while time.time() < begin + seconds:
+                self.send(random.randint(350, 600), random.randint(180, 300))
+
+        with ThreadPoolExecutor(high) as pool:
+            for number in range(high):
+                pool.submit(keep_sending, (number - low) / (high - low) * seconds)
 
 
-def wait_for(url: str, seconds: float) -> float:
-    """Seconds until the address answers 200."""
-    begin = time.monotonic()
-    while time.monotonic() - begin < seconds:
-        try:
-            if requests.get(url, timeout=2).status_code == 200:
-                return time.monotonic() - begin
-        except requests.RequestException:
-            time.sleep(0.2)
-    raise SystemExit(f"{url} did not answer within {seconds:g} s")
+def is_healthy(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/health", timeout=2).status_code == 200
+    except requests.RequestException:
+        return False
 
 
 def main() -> None:
@@ -123,7 +121,10 @@ def main() -> None:
 
 
 def watch(folder: Path, server: subprocess.Popen[bytes], arguments: argparse.Namespace) -> None:
-    print(f"vLLM ready after {wait_for(f'{arguments.url}/health', 240):.1f} s", flush=True)
+    begin = time.monotonic()
+    if not wait_for(lambda: is_healthy(arguments.url), START_SECONDS, every=0.2):
+        raise SystemExit(f"{arguments.url} did not answer within {START_SECONDS:g} s")
+    print(f"vLLM ready after {time.monotonic() - begin:.1f} s", flush=True)
     keys = {
         "plan": str(arguments.plan),
         "data_dir": "data",
@@ -157,12 +158,9 @@ def watch(folder: Path, server: subprocess.Popen[bytes], arguments: argparse.Nam
         print(f"daemon ended with {agent.stop()}\n{agent.log.read_text()}")
 
 
-def phase(name: str, work: object) -> None:
+def phase(name: str, work: Callable[[], object]) -> None:
     print(f"{time.strftime('%H:%M:%S', time.gmtime())} UTC  {name}", flush=True)
-    work()  # type: ignore[operator]
-
-
-FINDING_KEYS = ("rule", "replica", "status", "certainty", "started_at", "ended_at", "sentence")
+    work()
 
 
 def print_findings(status: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ where `../shared` is there.
 import argparse
 import io
 import json
+import math
 import sys
 import tempfile
 import time
@@ -49,7 +50,7 @@ WIDTH = 110
 """Characters that stand in one line of a golden file at most."""
 
 TEXTS = frozenset(
-    {
+    (
         *(
             "sentence",
             "text",
@@ -65,7 +66,7 @@ TEXTS = frozenset(
         ),
         *("details", "evidence", "against", "note", "notes", "title", "label", "meaning", "question", "answer", "why"),
         *("reason_text", "version"),
-    }
+    )
 )
 """Keys of report.json whose values are words."""
 
@@ -119,7 +120,7 @@ def differences(golden: Golden) -> list[str] | None:
     if not golden.path.is_file():
         return [f"{golden.name}: there is no golden file; write it with --write"]
     before = json.loads(golden.path.read_text(encoding="utf-8"))
-    return [f"{golden.name} {line}" for line in _compare(before, _plain(document), "", golden.tolerance)]
+    return [f"{golden.name} {line}" for line in _compare(before, _plain(document), golden.tolerance)]
 
 
 def write(golden: Golden) -> bool:
@@ -304,17 +305,14 @@ def _forecast(trace: str) -> Document | None:
 
 def _plain(value: Document) -> Document:
     """The document as JSON gives it back: rounded numbers, sorted sets, lists."""
-    if isinstance(value, bool) or value is None or isinstance(value, str):
+    if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, float):
-        return str(value) if value in (float("inf"), float("-inf")) or value != value else float(f"{value:.{DIGITS}g}")
-    if isinstance(value, int):
-        return value
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(below) for key, below in sorted(value.items())}
-    if isinstance(value, (set, frozenset)):
-        return sorted(_plain(below) for below in value)
-    return [_plain(below) for below in value]
+    rows = [_plain(below) for below in value]
+    return sorted(rows) if isinstance(value, (set, frozenset)) else rows
 
 
 def _print(value: Document, indent: str = "") -> str:
@@ -331,27 +329,30 @@ def _print(value: Document, indent: str = "") -> str:
     return "[\n" + ",\n".join(f"{inner}{_print(below, inner)}" for below in value) + f"\n{indent}]"
 
 
-def _compare(before: Document, after: Document, place: str, tolerance: float) -> Iterator[str]:
+def _compare(before: Document, after: Document, tolerance: float) -> Iterator[str]:
     """One line a difference. Lists of rows are compared as sets, so that one more row is one difference."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in sorted(before.keys() | after.keys()):
-            below = f"{place}.{key}" if place else key
-            if key not in after:
-                yield f"{below}: gone, was {_short(before[key])}"
-            elif key not in before:
-                yield f"{below}: new, {_short(after[key])}"
-            else:
-                yield from _compare(before[key], after[key], below, tolerance)
-    elif isinstance(before, list) and isinstance(after, list) and all(isinstance(v, str) for v in (*before, *after)):
-        yield from (f"{place}: gone: {row}" for row in before if row not in after)
-        yield from (f"{place}: new: {row}" for row in after if row not in before)
-        if len(before) != len(after) and set(before) == set(after):
-            yield f"{place}: {len(before)} rows, now {len(after)}"
-    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        for number, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from _compare(old, new, f"{place}[{number}]", tolerance)
-    elif not _equal(before, after, tolerance):
-        yield f"{place}: {_short(before)}, now {_short(after)}"
+    old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
+    for place in sorted(old.keys() | new.keys()):
+        if place not in new:
+            yield f"{place}: gone, was {_short(old[place])}"
+        elif place not in old:
+            yield f"{place}: new, {_short(new[place])}"
+        elif not _equal(old[place], new[place], tolerance):
+            yield f"{place}: {_short(old[place])}, now {_short(new[place])}"
+
+
+def _leaves(value: Document, place: str) -> Iterator[tuple[str, Document]]:
+    """Each value by its place; a row of text is a place of its own, with how often it is there."""
+    if isinstance(value, dict) and value:
+        for key, below in value.items():
+            yield from _leaves(below, f"{place}.{key}" if place else key)
+    elif isinstance(value, list) and value and all(isinstance(below, str) for below in value):
+        yield from ((f"{place}: {row}", value.count(row)) for row in value)
+    elif isinstance(value, list) and value:
+        for number, below in enumerate(value):
+            yield from _leaves(below, f"{place}[{number}]")
+    else:
+        yield place, value
 
 
 def _equal(before: Document, after: Document, tolerance: float) -> bool:

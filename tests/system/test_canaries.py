@@ -90,63 +90,43 @@ def issued(nest: Nest, authority: trustme.CA, place: str) -> dict[str, str]:
 
 
 def standalone(nest: Nest, echo: Echo, port: int, authority: trustme.CA) -> dict[str, Any]:
-    tier = {"tier": "cpu-small", "scrape_timeout": "500ms"}
-    manager = {"url": echo.url, "timeout": "500ms"}
+    secure = echo.url.replace("http", "https")
+
+    def target(replica: str, path: str = "metrics", url: str = echo.url, **keys: Any) -> dict[str, Any]:
+        return {"url": f"{url}/{path}", "tier": "cpu-small", "scrape_timeout": "500ms", "replica": replica, **keys}
+
+    def manager(url: str, **keys: Any) -> dict[str, Any]:
+        return {"url": url, "timeout": "500ms", **keys}
+
+    down, odd = nest.file("targets token of one that is down"), nest.file("targets token no header takes", "{}\n\x01\n")
+    way_in = f"json://user:{{}}@{echo.url[7:]}/{{}}\n"
     return {
         "plan": str(PLAN),
         "scrape_interval": "500ms",
         "data_dir": str(nest.folder / "data"),
         "targets": [
-            {
-                "url": f"{echo.url}/metrics?key={nest.egg('targets query')}",
-                **tier,
-                "replica": "a",
-                "bearer_token_file": nest.file("targets token"),
-            },
-            {"url": f"{echo.url}/metrics?token={nest.egg('targets query alone')}", **tier, "replica": "q"},
-            {"url": f"{echo.url}/metrics", **tier, "replica": "b", **login(nest, "targets password")},
-            {
-                "url": f"{echo.url.replace('http', 'https')}/m",
-                **tier,
-                "replica": "c",
-                "tls": issued(nest, authority, "targets key"),
-            },
-            {
-                "url": "http://127.0.0.1:1/metrics",
-                **tier,
-                "replica": "d",
-                "bearer_token_file": nest.file("targets token of one that is down"),
-            },
-            {
-                "url": f"{echo.url}/metrics",
-                **tier,
-                "replica": "e",
-                "bearer_token_file": nest.file("targets token no header takes", "{}\n\x01\n"),
-            },
+            target("a", f"metrics?key={nest.egg('targets query')}", bearer_token_file=nest.file("targets token")),
+            target("q", f"metrics?token={nest.egg('targets query alone')}"),
+            target("b", **login(nest, "targets password")),
+            target("c", url=secure, tls=issued(nest, authority, "targets key")),
+            target("d", url="http://127.0.0.1:1", bearer_token_file=down),
+            target("e", bearer_token_file=odd),
         ],
         "gpus": {"source": "dcgm", "dcgm": {"url": f"{echo.url}/gpu", "bearer_token_file": nest.file("gpus token")}},
-        "web": {
-            "listen": f"127.0.0.1:{port}",
-            "bearer_token_file": nest.file("web token"),
-            "config_file": _users(nest),
-        },
+        "web": _web(nest, port, _users(nest)),
         "alerting": {
             "path": "posts",
             "alertmanagers": [
-                {**manager, "bearer_token_file": nest.file("alertmanagers token")},
-                {"url": f"{echo.url}/b", "timeout": "500ms", **login(nest, "alertmanagers password")},
-                {"url": f"{echo.url}/c?sig={nest.egg('alertmanagers query')}", "timeout": "500ms"},
-                {
-                    "url": echo.url.replace("http", "https"),
-                    "timeout": "500ms",
-                    "tls": issued(nest, authority, "alertmanagers key"),
-                },
+                manager(echo.url, bearer_token_file=nest.file("alertmanagers token")),
+                manager(f"{echo.url}/b", **login(nest, "alertmanagers password")),
+                manager(f"{echo.url}/c?sig={nest.egg('alertmanagers query')}"),
+                manager(secure, tls=issued(nest, authority, "alertmanagers key")),
             ],
             "receiver": {"bearer_token_file": nest.file("receiver token")},
         },
         "report": {
             "deliver": [
-                {"name": "file", "url_file": nest.file("report file", f"json://user:{{}}@{echo.url[7:]}/{{}}\n")},
+                {"name": "file", "url_file": nest.file("report file", way_in)},
                 {"name": "variable", "url_env": "CANARY_URL"},
                 {"name": "odd", "url_file": nest.file("report odd", "{} and more\n")},
                 {"name": "unknown", "url_file": nest.file("report unknown", "nobody://{}\n")},
@@ -154,6 +134,11 @@ def standalone(nest: Nest, echo: Echo, port: int, authority: trustme.CA) -> dict
         },
         "logging": {"level": "debug"},
     }
+
+
+def _web(nest: Nest, port: int, config_file: str = "") -> dict[str, str]:
+    keys = {"listen": f"127.0.0.1:{port}", "bearer_token_file": nest.file("web token")}
+    return keys | ({"config_file": config_file} if config_file else {})
 
 
 def _users(nest: Nest) -> str:
@@ -178,28 +163,20 @@ def fleet(nest: Nest, echo: Echo, port: int, authority: trustme.CA) -> dict[str,
             "bearer_token_file": nest.file("store token"),
             "header_files": {"X-Api-Key": nest.file("store header")},
         },
-        "web": {
-            "listen": f"127.0.0.1:{port}",
-            "config_file": str(web_file),
-            "bearer_token_file": nest.file("web token"),
-        },
+        "web": _web(nest, port, str(web_file)),
         "logging": {"level": "debug", "format": "json"},
     }
 
 
 def node(nest: Nest, echo: Echo, port: int, authority: trustme.CA) -> dict[str, Any]:
+    api = {"url": echo.url, "bearer_token_file": nest.file("kubernetes token")}
     return {
         "role": "node",
         "plan": str(PLAN),
         "gpus": {"source": "none"},
         "scrape_interval": "500ms",
-        "discovery": {
-            "kubernetes": {
-                "node": "gpu-1",
-                "api": {"url": echo.url, "bearer_token_file": nest.file("kubernetes token")},
-            }
-        },
-        "web": {"listen": f"127.0.0.1:{port}", "bearer_token_file": nest.file("web token")},
+        "discovery": {"kubernetes": {"node": "gpu-1", "api": api}},
+        "web": _web(nest, port),
         "logging": {"level": "debug"},
     }
 
@@ -234,7 +211,7 @@ def test_no_secret_leaves_its_files(role: str, tmp_path: Path, monkeypatch: pyte
         found |= _commands(nest, path, echo, role)
     found |= _written(tmp_path / "data")
     assert len(err) > 500, err
-    _flew(nest, echo, role)
+    assert _at_home(nest, echo, role) == set(), "a canary that never left its file would prove nothing"
     leaks = {name: nest.around(text) for name, text in found.items() if nest.found(text)}
     assert leaks == {}, "\n".join(f"{name}: {where}" for name, where in leaks.items())
 
@@ -297,14 +274,8 @@ def _misconfigured(nest: Nest, path: Path, data: dict[str, Any]) -> None:
     wrong["web"]["bearer_token"] = nest.egg("pasted into an unknown key")
     wrong["web"]["bearer_token_file"] = {"token": nest.egg("pasted into a mapping")}
     wrong["alerting"] = {"alertmanagers": [{"url": f"http://me:{nest.egg('pasted into an address')}@host/"}]}
-    wrong["report"] = {
-        "deliver": [
-            {
-                "name": f"slack://{nest.egg('pasted into a name')}",
-                "url_env": f"x://{nest.egg('pasted into a variable')}",
-            }
-        ]
-    }
+    name, variable = nest.egg("pasted into a name"), nest.egg("pasted into a variable")
+    wrong["report"] = {"deliver": [{"name": f"slack://{name}", "url_env": f"x://{variable}"}]}
     path.write_text(yaml.safe_dump(wrong) + f"broken: [{nest.egg('on a broken line')}\n" * (len(nest.eggs) % 2))
 
 
@@ -312,26 +283,17 @@ def _commands(nest: Nest, path: Path, echo: Echo, role: str) -> dict[str, bytes]
     out = str(path.parent / "out")
     several: list[list[str]] = [["doctor", "-c", str(path)], ["doctor", "-c", str(path), "--format", "json"]]
     if role == "standalone":
-        ways = ["--bearer-token-file", nest.file("option token")]
+        inspect = ["inspect", f"{echo.url}/metrics?key={nest.egg('option query')}"]
         login_ways = ["--username", "sizewatch", "--password-file", nest.file("option password")]
+        push = ["dashboards", "push", "--token-file", nest.file("grafana token"), "--url"]
         several += [
             ["check", "-c", str(path)],
             ["timeline", "-c", str(path)],
             ["report", "-c", str(path), "--out", out, "--deliver"],
-            *(
-                ["inspect", f"{echo.url}/metrics?key={nest.egg('option query')}", *way]
-                for way in (ways, login_ways)
-                for _ in range(4)
-            ),
-            *(["dashboards", "push", "--url", echo.url, "--token-file", nest.file("grafana token")] for _ in range(8)),
-            [
-                "dashboards",
-                "push",
-                "--url",
-                f"http://me:{nest.egg('grafana address')}@h",
-                "--token-file",
-                nest.file("grafana token"),
-            ],
+            *([*inspect, "--bearer-token-file", nest.file("option token")],) * 4,
+            *([*inspect, *login_ways],) * 4,
+            *([*push, echo.url],) * 8,
+            [*push, f"http://me:{nest.egg('grafana address')}@h"],
             ["run", "--help"],
         ]
     found = {}
@@ -348,25 +310,12 @@ def _written(folder: Path) -> dict[str, bytes]:
     return {f"file {one.relative_to(folder)}": one.read_bytes() for one in folder.rglob("*") if one.is_file()}
 
 
-def _flew(nest: Nest, echo: Echo, role: str) -> None:
-    """What is used was used: a canary that never left its file would prove nothing."""
-    assert _at_home(nest, echo, role) == set()
-
-
 def _at_home(nest: Nest, echo: Echo, role: str) -> set[str]:
     """What is used and was not heard yet."""
     heard = "\n".join(list(echo.seen))
+    targets = ("targets token", "targets password", "targets query", "targets query alone", "gpus token")
     expected = {
-        "standalone": (
-            "targets token",
-            "targets password",
-            "targets query",
-            "targets query alone",
-            "gpus token",
-            "grafana token",
-            "option token",
-            "report file",
-        ),
+        "standalone": (*targets, *FLOWN_LATER),
         "fleet": ("store token", "store header"),
         "node": ("kubernetes token",),
     }[role]
@@ -388,7 +337,8 @@ def test_what_a_search_would_find_is_found(tmp_path: Path) -> None:
 
 def test_every_secret_key_has_a_canary(tmp_path: Path) -> None:
     """By the schema: a new key of this kind fails here until it has a canary."""
-    named = set(_keys(Config.model_json_schema(mode="validation"))) - PUBLIC
+    schema = Config.model_json_schema(mode="validation")
+    named = {name for name in _used(schema) if MINED.search(name)} - PUBLIC
     nest, authority = Nest(tmp_path), trustme.CA()
     with echoing() as echo:
         used = {key for make in ROLES.values() for key in _used(make(nest, echo, 1, authority))}
@@ -397,24 +347,12 @@ def test_every_secret_key_has_a_canary(tmp_path: Path) -> None:
     assert Connection.model_fields.keys() >= {"bearer_token_file"} <= Alertmanager.model_fields.keys()
 
 
-def _keys(schema: Any) -> Iterator[str]:
-    if isinstance(schema, dict):
-        yield from (name for name in schema.get("properties", {}) if MINED.search(name))
-        for value in schema.values():
-            yield from _keys(value)
-    elif isinstance(schema, list):
-        for value in schema:
-            yield from _keys(value)
-
-
 def _used(data: Any) -> Iterator[str]:
+    """Every key of a document, and what stands below each."""
     if isinstance(data, dict):
-        for key, value in data.items():
-            yield key
-            yield from _used(value)
-    elif isinstance(data, list):
-        for value in data:
-            yield from _used(value)
+        yield from data
+    for value in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        yield from _used(value)
 
 
 @pytest.mark.parametrize("words", [["inspect"], ["inspect", "--format", "json"], ["plan", "init"]])

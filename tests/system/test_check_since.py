@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from report_samples import TIER, hour, plan
+from report_samples import TIER, book, hour, plan
 
 from agent.cli import main
 from agent.history.store import HistoryStore
-from rules.evaluator.observation import ClosedMinute
-from rules.plan.load_bins import bin_window, build_tier_context
-from rules.plan.schema import plan_version
-from rules.telemetry.windows import MINUTE_SECONDS, Window
+from rules.telemetry.windows import MINUTE_SECONDS
 
 NOW = 1_790_000_010.0
 """Half a minute into a minute: the last ten minutes cut that much off the first of them."""
@@ -26,35 +23,20 @@ def standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: NOW)
 
 
-def minute(start: float, rps: float) -> Window:
-    """A minute of one replica."""
-    found = hour(0, rps / 60, replicas=1 / 60)
-    return replace(found, start=start, end=start + MINUTE_SECONDS)
-
-
 def configured(folder: Path, minutes: int = 120, rps: float = 6.0, **parts: object) -> list[str]:
     """A history of the last minutes (two hours): 3 rps, and 6 in the last ten. The words of a check of it."""
-    (folder / "plan.yaml").write_text(
-        yaml.safe_dump({"schema": 1, "tiers": {"t": {**TIER, **parts}}}), encoding="utf-8"
-    )
+    document = {"schema": 1, "tiers": {"t": {**TIER, **parts}}}
+    (folder / "plan.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     path = folder / "sizewatch.yaml"
     path.write_text(yaml.safe_dump({"plan": "plan.yaml", "data_dir": str(folder)}), encoding="utf-8")
-    one = plan(**parts)
-    found = one.tiers["t"]
     end = NOW // MINUTE_SECONDS * MINUTE_SECONDS
+    several = []
+    for back in range(minutes, 0, -1):
+        found = hour(0, (rps if back <= 10 else 3) / 60, replicas=1 / 60)
+        start = end - back * MINUTE_SECONDS
+        several.append(replace(found, start=start, end=start + MINUTE_SECONDS))
     with HistoryStore(folder / "history.db") as store:
-        store.book(
-            ClosedMinute(
-                tier="t",
-                plan_version=plan_version(found),
-                slice=bin_window(
-                    minute(end - back * MINUTE_SECONDS, rps if back <= 10 else 3),
-                    build_tier_context("t", found).curve,
-                    "all",
-                ),
-            )
-            for back in range(minutes, 0, -1)
-        )
+        book(store, plan(**parts), several)
     return ["check", "-c", str(path)]
 
 

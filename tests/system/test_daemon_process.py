@@ -1,4 +1,4 @@
-"""`sizewatch run` as a process of its own: signals, kill -9, a second one, and commands beside it."""
+"""`sizewatch run` as a process of its own: signals, kill -9, and commands beside it."""
 
 import json
 import os
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from daemon_runs import PLAN, ask, configuration, process, results, running, write
 from engine_server import Engine, engines
 from waiting import CEILING_SECONDS, free_port, wait_for
@@ -52,7 +51,7 @@ def minutes(folder: Path) -> float:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_stops_and_books_open_minute(tmp_path: Path, number: signal.Signals) -> None:
     with engines() as served, daemon(tmp_path, served) as (started, url):
-        assert wait_for(lambda: len(served[0].asked) >= 3)
+        assert wait_for(lambda: len(served[0].asked) >= 4)
         started.send_signal(number)
         code, out, err = ended(started)
     assert (code, out) == (0, "")
@@ -122,14 +121,3 @@ def test_kill_9_leaves_a_whole_history(tmp_path: Path) -> None:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         with running(tmp_path / "sizewatch.yaml") as again:
             assert again.counts.cycle_errors == 0
-
-
-def test_second_daemon_on_history_exits_2(tmp_path: Path) -> None:
-    with engines() as served, running(write(tmp_path, configuration(served))) as first:
-        path = tmp_path / "second.yaml"
-        path.write_text(yaml.safe_dump(configuration(served, web={"listen": f"127.0.0.1:{free_port()}"})))
-        code, out, err = run("run", "-c", str(path))
-        assert (code, out) == (2, "")
-        assert "is in use by another sizewatch" in err
-        cycles = first.counts.cycles
-        assert wait_for(lambda: first.counts.cycles > cycles)

@@ -1,8 +1,9 @@
-"""Demand in the history: added to as minutes close, kept thirteen weeks, and read as series; files of the older format."""
+"""Demand in the history: added to as minutes close, kept thirteen weeks, and read as series; damage is told as damage."""
 
 import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ from numpy.testing import assert_array_equal
 
 from agent.forecasting.history_input import read_demand
 from agent.forecasting.messages import settled_time
+from agent.history.errors import HistoryError
+from agent.history.reader import Reader
 from agent.history.schema import DAY, DEMAND_COLUMNS, VERSION
 from agent.history.store import HistoryStore
 from rules.telemetry.arrivals import MinuteDemand
@@ -75,23 +78,30 @@ def test_the_columns_are_those_of_this_format() -> None:
     )
 
 
+@pytest.mark.parametrize(("column", "value", "read"), [
+    ("prompt_tokens", "'x'", Reader.demand),
+    ("requests", "x'00ff'", Reader.requests),
+])  # fmt: skip
+def test_a_value_of_another_type_is_damage(
+    path: Path, store: HistoryStore, column: str, value: str, read: Callable[..., object]
+) -> None:
+    store.book([booking(0)])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE demand SET {column} = {value}")
+    with HistoryStore.open_reader(path) as reader, pytest.raises(HistoryError, match="is damaged: demand holds"):
+        read(reader, "h100", START, START + 600)
+
+
 # ---- as series ----
 
 
-def minute(place: int, amount: float | None, tokens: float | None = None) -> MinuteDemand:
-    return MinuteDemand(
-        start=START + 60.0 * place,
-        requests=amount,
-        prompt_tokens=tokens,
-        generation_tokens=None,
-        waiting=None,
-        covered_seconds=60.0,
-        expected_seconds=60.0,
-    )
+def minute(place: int, amount: float | None) -> MinuteDemand:
+    spans = {"start": START + 60.0 * place, "covered_seconds": 60.0, "expected_seconds": 60.0}
+    return MinuteDemand(requests=amount, prompt_tokens=None, generation_tokens=None, waiting=None, **spans)
 
 
 def test_unknown_minutes_are_missing_in_series() -> None:
-    kept = [minute(0, None), minute(1, 5.0, 50.0), minute(3, None), minute(4, 7.0, 70.0)]
+    kept = [minute(0, None), minute(1, 5.0), minute(3, None), minute(4, 7.0)]
     reader: Any = SimpleNamespace(demand=lambda *_: kept)
     (found,) = read_demand(reader, "h100", START, START + 360.0, zone="Europe/Berlin")
     assert (found.start, found.bin_seconds, found.zone) == (START, 60.0, "Europe/Berlin")

@@ -5,8 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +13,11 @@ from packaging.utils import canonicalize_name
 from paths import ROOT
 from waiting import CEILING_SECONDS
 
+sys.path.append(str(ROOT / "deploy"))
+import audit
+import sbom
+
 COPYLEFT = re.compile(r"\b(A?GPL|GNU (Affero )?General Public)", re.IGNORECASE)
-
-
-@cache
-def script(name: str) -> Any:
-    spec = spec_from_file_location(name, ROOT / "deploy" / f"{name}.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def sbom() -> Any:
-    return script("sbom")
 
 
 def locked() -> dict[str, str]:
@@ -37,13 +27,13 @@ def locked() -> dict[str, str]:
 
 def test_running_parts_are_locked() -> None:
     pinned = locked()
-    running = {name: installed.version for name, (installed, _) in sbom().needed().items() if name != "sizewatch"}
+    running = {name: installed.version for name, (installed, _) in sbom.needed().items() if name != "sizewatch"}
     assert len(running) > 30
     assert {name: version for name, version in running.items() if pinned.get(name) != version} == {}
 
 
 def test_licences_are_known_and_not_copyleft() -> None:
-    licences = {name: sbom().licence(installed) for name, (installed, _) in sbom().needed().items()}
+    licences = {name: sbom.licence(installed) for name, (installed, _) in sbom.needed().items()}
     assert [name for name, text in licences.items() if not text] == []
     assert {name: text for name, text in licences.items() if COPYLEFT.search(text)} == {}
 
@@ -62,7 +52,7 @@ def test_sbom_is_complete_and_reproducible() -> None:
         "sizewatch",
     )
     listed = {one["name"]: one for one in bill["components"]}
-    assert listed.keys() == sbom().needed().keys() - {"sizewatch"}
+    assert listed.keys() == sbom.needed().keys() - {"sizewatch"}
     assert all(one["purl"] == f"pkg:pypi/{name}@{one['version']}" and one["licenses"] for name, one in listed.items())
     refs = {one["bom-ref"] for one in (*bill["components"], bill["metadata"]["component"])}
     assert {ref for edge in bill["dependencies"] for ref in (edge["ref"], *edge["dependsOn"])} <= refs
@@ -87,7 +77,7 @@ HOLED = {"name": "requests", "version": "2.32", "vulns": [HOLE]}
 def test_audit_fails_on_holes_and_reports_skips(
     parts: tuple[Any, ...], trouble: str, strict: int, lenient: int, said: str
 ) -> None:
-    told = script("audit").told
+    told = audit.told
     lines, code = told(parts, trouble, False)
     assert said in lines
     assert code == strict
@@ -95,7 +85,6 @@ def test_audit_fails_on_holes_and_reports_skips(
 
 
 def test_accepted_hole_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    audit = script("audit")
     monkeypatch.setattr(audit, "NO_DANGER", {"CVE-2026-1": "we send no such header"})
     assert audit.told((HOLED,), "", False) == (["1 of 1 parts audited, 0 known holes"], 0)
 
@@ -109,7 +98,7 @@ def test_audit_without_answer_says_why(program: str | None, said: str, tmp_path:
     if program is not None:
         path.write_text(f"#!/bin/sh\n{program}\n")
         path.chmod(0o755)
-    parts, trouble = script("audit").asked(str(path))
+    parts, trouble = audit.asked(str(path))
     assert parts == ()
     assert said in trouble
 

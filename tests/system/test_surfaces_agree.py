@@ -19,7 +19,7 @@ import pytest
 import yaml
 from building import build_once
 from paths import TESTS
-from report_samples import DAY, START, hour
+from report_samples import DAY, START, book, hour
 
 from agent.cli.main import main
 from agent.config.load import load
@@ -30,10 +30,8 @@ from exporters.grafana import promql
 from exporters.metrics import exposition
 from exporters.status.plan_comparison import compare_with_plan
 from exporters.status.records import AgentHealth, AgentStatus
-from rules.evaluator.observation import ClosedMinute
-from rules.plan.load_bins import bin_window, build_tier_context
 from rules.plan.replica_count import Margin, count_fleet, count_replicas
-from rules.plan.schema import Plan, parse_plan, plan_version
+from rules.plan.schema import Plan, parse_plan
 from rules.telemetry.windows import Window
 
 TIER, REPLICAS, DAYS = "h100-llama70b-fp8", 13, 15
@@ -116,13 +114,8 @@ def surfaces(folder: Path, made: Callable[[int], Window]) -> Surfaces:
     path.write_text(yaml.safe_dump({"plan": "plan.yaml", "targets": [target], "gpus": {"source": "none"}}))
     history = folder / "sizewatch-data" / "history.db"
     history.parent.mkdir(mode=0o700)
-    tier = plan.tiers[TIER]
-    curve, version = build_tier_context(TIER, tier).curve, plan_version(tier)
     with HistoryStore(history) as store:
-        windows = [made(number) for number in range(DAYS * 24)]
-        store.book(
-            ClosedMinute(tier=TIER, plan_version=version, slice=bin_window(one, curve, "all")) for one in windows
-        )
+        book(store, plan, [made(number) for number in range(DAYS * 24)], TIER)
 
     prewarm = json.loads(said("prewarm", "-c", str(path), "--tier", TIER, "--format", "json"))
     check = json.loads(said("check", "-c", str(path), "--format", "json"))

@@ -51,12 +51,6 @@ def everything() -> BacktestRun:
     return walk(week(DAYS), [NEXT, DAY], test_days=TESTED)
 
 
-def test_quantiles_are_ordered_and_positive(everything: BacktestRun) -> None:
-    for one in everything.forecasts:
-        assert (np.diff(one.quantiles, axis=0) >= 0).all()
-        assert (one.quantiles >= 0).all()
-
-
 def test_ours_equals_the_online_forecaster(everything: BacktestRun) -> None:
     series, test = everything.window.series, everything.window.test
     forecaster = Forecaster(select_bins(series, end=test), ahead_seconds=NEXT, since=test)

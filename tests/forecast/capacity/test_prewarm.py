@@ -37,19 +37,14 @@ def test_request_stays_for_the_hold(demands: list[tuple[float | None, float]], h
     ]
 
 
-@given(DEMANDS, st.floats(0, 50))
-def test_a_higher_quantile_never_asks_for_fewer(demands: list[tuple[float | None, float]], more: float) -> None:
+@given(DEMANDS, st.floats(0, 50), st.floats(0, 50))
+def test_more_demand_never_asks_for_fewer(
+    demands: list[tuple[float | None, float]], ahead: float, arriving: float
+) -> None:
     lower, higher = prewarmer(), prewarmer()
     for quantile, now in demands:
-        raised = None if quantile is None else quantile + more
-        assert higher.step(raised, now, PLAN).replicas >= lower.step(quantile, now, PLAN).replicas
-
-
-@given(DEMANDS, st.floats(0, 50))
-def test_more_that_arrives_never_asks_for_fewer(demands: list[tuple[float | None, float]], more: float) -> None:
-    lower, higher = prewarmer(), prewarmer()
-    for quantile, now in demands:
-        assert higher.step(quantile, now + more, PLAN).replicas >= lower.step(quantile, now, PLAN).replicas
+        raised = None if quantile is None else quantile + ahead
+        assert higher.step(raised, now + arriving, PLAN).replicas >= lower.step(quantile, now, PLAN).replicas
 
 
 @given(DEMANDS)

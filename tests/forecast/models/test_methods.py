@@ -1,7 +1,5 @@
 """The simple methods: what each says of the bins ahead, and that none reads what comes after an origin."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from forecast_traffic import past_of, wave
@@ -92,11 +90,3 @@ def test_silence_is_never_negative_or_unknown(name: str) -> None:
     found = forecast_all([EVERY[name]], Outlook(past_of(values)), np.arange(30, 145), np.arange(1, 25))
     assert np.isfinite(found).all()
     assert (found >= 0).all()
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_future_changes_no_method(name: str) -> None:
-    values = wave(12)
-    other = np.concatenate([values[:250], 9 * values[250:]])
-    say_all = partial(forecast_all, [EVERY[name]], origins=np.arange(200, 251), leads=np.arange(1, 25))
-    assert np.array_equal(say_all(outlook=Outlook(past_of(values))), say_all(outlook=Outlook(past_of(other))))

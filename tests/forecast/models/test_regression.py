@@ -1,4 +1,4 @@
-"""The regression of one lead: better than the last value where bins follow from bins, robust, and blind to the future."""
+"""The regression of one lead: better than the last value where bins follow from bins, and robust."""
 
 import numpy as np
 import pytest
@@ -25,13 +25,6 @@ def test_single_wild_bins_hardly_move_it() -> None:
     wild[np.arange(50, 140, 15)] *= 30
     usual, found = said(values, 300), said(wild, 300)
     assert np.abs(found - usual).mean() < 0.15 * usual.mean()
-
-
-@pytest.mark.parametrize("lead", [1, 3])
-def test_future_changes_no_regression(lead: int) -> None:
-    values = wave(12)
-    other = np.concatenate([values[:250], 9 * values[250:]])
-    assert np.array_equal(said(values, 200, lead)[:51], said(other, 200, lead)[:51])
 
 
 def test_stepwise_equals_batch() -> None:

@@ -8,7 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from forecast.series.binned import Array, Series, bin_events, last_bins, resample, truncate_at
+from forecast.series.binned import (
+    Array,
+    Series,
+    bin_events,
+    bin_minutes,
+    last_bins,
+    per_minute,
+    rates,
+    resample,
+    truncate_at,
+)
 
 NAN = math.nan
 
@@ -116,3 +126,31 @@ def test_the_last_seconds_are_whole_bins() -> None:
         (660.0, 2),
         (600.0, 3),
     ]
+
+
+def test_lines_join_the_middles() -> None:
+    assert per_minute(np.array([1.0, 2.0]), 4) == pytest.approx([1, 1, 1.125, 1.375, 1.625, 1.875, 2, 2])
+
+
+def test_minute_bins_stay_unchanged() -> None:
+    assert per_minute(np.array([3.0, 1.0]), 1).tolist() == [3.0, 1.0]
+
+
+def test_missing_bin_is_yesterday_or_between() -> None:
+    values = np.tile(np.arange(144.0), 2)
+    values[[5, 144 + 7]] = np.nan
+    found = rates(series(*values, bin_seconds=600.0)) * 600.0
+    assert found[5] == pytest.approx(5.0)
+    assert found[144 + 7] == pytest.approx(7.0)
+    values[7] = np.nan
+    assert rates(series(*values, bin_seconds=600.0))[144 + 7] * 600.0 == pytest.approx(7.0), (
+        "between what stands beside it"
+    )
+
+
+def test_what_has_no_minutes_is_refused() -> None:
+    for seconds in (90.0, 30.0, 7 * 60.0):
+        with pytest.raises(ValueError, match="whole minutes"):
+            bin_minutes(series(1.0, bin_seconds=seconds))
+    with pytest.raises(ValueError, match="no bin"):
+        rates(series(NAN, NAN, bin_seconds=600.0))
