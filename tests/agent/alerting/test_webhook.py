@@ -183,12 +183,6 @@ def post(port: int, data: bytes, token: str | None = TOKEN, path: str = WEBHOOK,
         return result.status, result.read().decode()
 
 
-def test_message_waits_for_next_cycle() -> None:
-    with serving() as (server, receiver):
-        assert post(server.port, body()) == (200, "ok\n")
-        assert [one.name for one in receiver.waiting()] == ["QueueBacklog"]
-
-
 def test_everything_else_is_refused_and_changes_nothing() -> None:
     with serving() as (server, receiver):
         port, sound = server.port, body()

@@ -11,7 +11,6 @@ from paths import ROOT
 
 from agent.config.load import load, parse_config
 from agent.config.peer import BasicAuth, TlsConfig
-from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
 
 TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "t"}
@@ -88,20 +87,6 @@ def test_alerting_mistakes_are_named() -> None:
     assert said.startswith("alerting.alertmanagers[0].basic_auth: is given beside bearer_token_file")
     (said,) = problems(path="posts", alertmanagers=[{**MANAGER, "tls": {"ca_file": "x"}}])
     assert said == "alerting.alertmanagers[0].tls: is given, but the url begins with http://; write https://"
-
-
-def test_weak_alerting_is_told() -> None:
-    unchecked = {"url": "https://am.example", "tls": {"insecure_skip_verify": True}}
-    data = {
-        "targets": [TARGET],
-        "web": {"listen": ":19095", "bearer_token_file": "readers"},
-        "alerting": {"path": "posts", "alertmanagers": [unchecked], "receiver": {"bearer_token_file": "token"}},
-    }
-    said = weaknesses(parse_config(data), None)
-    assert any(
-        text.startswith("alerting.alertmanagers[0].tls.insecure_skip_verify: anyone on the way") for text in said
-    )
-    assert any(text.startswith("web.listen: :19095 is open to other machines without TLS") for text in said)
 
 
 def test_alerting_is_loaded_on_demand(tmp_path: Path) -> None:

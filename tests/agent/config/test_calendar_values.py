@@ -1,7 +1,6 @@
 """The forecast's part of the configuration: what may stand in it, and what is said of all the rest."""
 
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -10,7 +9,7 @@ import pytest
 
 from agent.config.config import Config
 from agent.config.forecast import ForecastConfig
-from agent.config.load import config_schema, load, parse_config
+from agent.config.load import config_schema, parse_config
 from agent.errors import ConfigError
 from agent.forecasting.responses import sundays
 from forecast.series.binned import Series
@@ -188,22 +187,6 @@ def test_unknown_part_of_a_country_is_told() -> None:
         ConfigError, match=r"^forecast\.country: DE has no part 'XX' with holidays of its own; known: BB, BE"
     ):
         sundays("DE-XX", Series(start=0.0, bin_seconds=3600.0, values=np.zeros(1)), 1)
-
-
-def test_file_says_events_as_people_do(tmp_path: Path) -> None:
-    path = tmp_path / "sizewatch.yaml"
-    path.write_text(
-        "forecast:\n  zone: America/New_York\n  country: US\n  events:\n"
-        "    - {name: sale, start: 2026-11-27, duration: 1d, factor: 3}\n"
-        "    - {name: call, start: 2026-11-02 09:00:00, duration: 90m, factor: 1.5, recurrence: FREQ=WEEKLY;BYDAY=MO}\n"
-    )
-    first, second = load(path, environment={}).config.forecast.events
-    assert (first.start, first.factor) == (datetime(2026, 11, 27), 3.0)
-    assert (second.start, second.duration_seconds) == (datetime(2026, 11, 2, 9), 5400.0)
-    path.write_text("forecast:\n  events:\n    - {name: sale, start: 2026-11-27, duration: 1d}\n")
-    with pytest.raises(ConfigError) as caught:
-        load(path, environment={})
-    assert caught.value.problems == (f"{path}: forecast.events[0].factor: is missing",)
 
 
 def test_schema_takes_what_the_program_takes() -> None:

@@ -116,13 +116,6 @@ def test_pools_are_sorted_in_one_pass(tmp_path: Path, monkeypatch: pytest.Monkey
     assert build_tier_context("t0", None, True, None, {"127.0.0.1:1": "mixed"}) == build_tier_contexts(loaded)["t0"]
 
 
-def test_oversized_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "sizewatch.yaml"
-    path.write_text("# " + "x" * files.MAX_BYTES)
-    with pytest.raises(ConfigError, match=r"sizewatch.yaml: is larger than 1048576 bytes: is this the right file\?"):
-        load(path)
-
-
 def test_problems_are_capped_once() -> None:
     made: list[int] = []
 
@@ -135,13 +128,4 @@ def test_problems_are_capped_once() -> None:
     assert told == ("a: is wrong",) * MOST_PROBLEMS + (FURTHER,)
     assert len(made) <= MOST_PROBLEMS + 2
     assert cap_problems([f"file:1: {FURTHER}", *told]) == told
-    assert cap_problems(["a"]) == ("a",)
-
-
-def test_problems_at_the_limit_are_told(tmp_path: Path) -> None:
-    path = tmp_path / "sizewatch.json"
-    path.write_text(json.dumps({f"targetz{n}": n for n in range(MOST_PROBLEMS)}))
-    with pytest.raises(ConfigError) as refused:
-        load(path)
-    assert len(refused.value.problems) == MOST_PROBLEMS
-    assert FURTHER not in refused.value.problems
+    assert cap_problems(["a"] * MOST_PROBLEMS) == ("a",) * MOST_PROBLEMS

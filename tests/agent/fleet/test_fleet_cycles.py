@@ -17,7 +17,7 @@ from agent.fleet import agent_series, engine_series
 from agent.fleet.summed_reader import SummedReader
 from agent.fleet.sums import AgentSums, group_sums
 from agent.fleet.tier_readers import AdaptiveReader, ReplicaReader, TierReader
-from agent.prometheus.answers import InstantSample, MatrixSeries
+from agent.prometheus.answers import MatrixSeries
 from agent.prometheus.api import QueryCounters, StoreApi
 from agent.prometheus.errors import StoreError, StoreErrorKind
 from agent.sources.store import StoreSource
@@ -90,6 +90,11 @@ class Fleet:
     def result(self, rule: str, replica: str | None = None) -> Any:
         return self.loop.state.rules[rule, Subject(tier=TIER, replica=replica)].result
 
+    @property
+    def total(self) -> windows.Window:
+        """The sum of all closed minutes."""
+        return windows.sum_windows(closed.slice.window for closed in self.closed)
+
     def findings(self, rule: str) -> list[Finding]:
         opened = [s.finding for (name, _), s in self.loop.state.rules.items() if s.finding and name == rule]
         return [*opened, *(e for e in self.runtime.past if e.rule == rule)]
@@ -139,7 +144,7 @@ def test_restarted_agent_counters_continue() -> None:
     again, _ = told_by_agents([restarted(one) for one in samples])
     whole.go(6)
     again.go(6)
-    sums = [windows.sum_windows(c.slice.window for c in fleet.closed) for fleet in (whole, again)]
+    sums = [fleet.total for fleet in (whole, again)]
     assert sums[1].counters == pytest.approx(sums[0].counters)
     assert (
         readings.read_all(sums[1], VIEW.basis)["ttft_p99_seconds"]
@@ -165,7 +170,7 @@ def test_absent_store_is_unknown_then_caught_up() -> None:
     assert fleet.result("TargetDown", "cpu-small-0").status is Status.OK
     known, _ = told_by_agents(samples)
     known.go(4)
-    sums = [windows.sum_windows(c.slice.window for c in one.closed) for one in (fleet, known)]
+    sums = [fleet.total, known.total]
     assert sums[0].counters == sums[1].counters
     assert sums[0].covered_seconds == pytest.approx(sums[1].covered_seconds)
 
@@ -177,7 +182,7 @@ def test_missing_samples_are_a_gap() -> None:
     whole, _ = told_by_engines(samples)
     for one in (fleet, whole):
         one.go(4)
-    seen, all_seen = (windows.sum_windows(c.slice.window for c in one.closed) for one in (fleet, whole))
+    seen, all_seen = (fleet.total, whole.total)
     assert seen.counters["requests_finished"] == all_seen.counters["requests_finished"]
     missing = all_seen.gauges["kv_utilization_max"].seconds - seen.gauges["kv_utilization_max"].seconds
     assert 40 < missing < 60
@@ -227,18 +232,15 @@ def test_an_agent_that_two_see_counts_once() -> None:
     twice, _ = told_by_agents(doubled)
     for fleet in (once, twice):
         fleet.go(4)
-    sums = [windows.sum_windows(c.slice.window for c in fleet.closed) for fleet in (once, twice)]
+    sums = [once.total, twice.total]
     assert sums[0].counters == sums[1].counters
 
 
-class NewestOnly:
+class NewestOnly(StoreApi):
     """A store's series with their last sample only: what sums see."""
 
-    def __init__(self, api: StoreApi) -> None:
-        self._api = api
-
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
-        found = self._api.query_samples(selector, start, end)
+        found = super().query_samples(selector, start, end)
         return tuple(MatrixSeries(one.labels, one.times[-1:], one.values[-1:]) for one in found)
 
 
@@ -273,17 +275,19 @@ def test_sums_equal_their_replicas(tmp_path: Path) -> None:
         found = {}
         for way, most in (("each", 1000), ("sums", 0)):
             api = StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0))
-            newest = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), NewestOnly(api), 60.0)
+            newest = ReplicaReader(
+                TIER, agent_series.selector(TIER), agent_series.AgentPages(), NewestOnly(api.store), 60.0
+            )
             fleet = Fleet(api, adaptive(api, most, newest), BEGIN - 30)
             fleet.go(4)
             fleet.closed += fleet.loop.evaluator.flush(fleet.loop.state)
             assert fleet.source.errors == {}
             found[way] = fleet, api.counts.queries
-    whole = {way: windows.sum_windows(c.slice.window for c in fleet.closed) for way, (fleet, _) in found.items()}
+    whole = {way: fleet.total for way, (fleet, _) in found.items()}
     assert whole["sums"].counters == pytest.approx(whole["each"].counters)
     assert whole["sums"].covered_seconds == pytest.approx(whole["each"].covered_seconds)
     each, sums = (readings.read_all(whole[way], VIEW.basis) for way in ("each", "sums"))
-    assert _alike(sums, each)
+    assert _parts(sums) == pytest.approx(_parts(each))
     assert {c.replica for c in found["sums"][0].closed} == {"*"}
     assert len(found["sums"][0].closed) < len(found["each"][0].closed) / 4
     assert found["sums"][1] <= 4 * 5
@@ -291,14 +295,10 @@ def test_sums_equal_their_replicas(tmp_path: Path) -> None:
     assert cascades["sums"] == cascades["each"] != set()
 
 
-def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    for name, expected in other.items():
-        found = one[name]
-        for part in ("value", "low", "high", "n"):
-            if hasattr(expected, part):
-                assert getattr(found, part) == pytest.approx(getattr(expected, part)), name
-        assert getattr(found, "gap", None) == getattr(expected, "gap", None), name
-    return True
+def _parts(read: dict[str, Any]) -> dict[tuple[str, str], Any]:
+    """Each part of each reading."""
+    parts = ("value", "low", "high", "n", "gap")
+    return {(name, part): getattr(reading, part, None) for name, reading in read.items() for part in parts}
 
 
 def regridded(samples: list[Sample], replica: str) -> list[Sample]:
@@ -324,9 +324,9 @@ def test_differing_buckets_are_never_summed(tmp_path: Path) -> None:
         api = StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0))
         fleet = Fleet(api, adaptive(api, 0), BEGIN - 30)
         fleet.go(4)
-        parts = windows.sum_windows(c.slice.window for c in fleet.closed).histograms["ttft_seconds"]
+        parts = fleet.total.histograms["ttft_seconds"]
 
-    finished = windows.sum_windows(c.slice.window for c in fleet.closed).histograms["e2e_seconds"]
+    finished = fleet.total.histograms["e2e_seconds"]
     assert len(parts) == len(finished) == 1
     assert parts[0].n == pytest.approx(finished[0].n, rel=0.1)
 
@@ -348,18 +348,8 @@ def test_growing_tier_switches_to_sums(tmp_path: Path) -> None:
     assert fleet.result("TierDown").status is Status.OK
 
 
-class FewInstants:
+class FewInstants(StoreApi):
     """An API whose sums fail."""
-
-    def __init__(self, api: StoreApi) -> None:
-        self._api = api
-        self.place, self.counts = api.place, api.counts
-
-    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
-        return self._api.query(expr, t)
-
-    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
-        return self._api.query_samples(selector, start, end)
 
     def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]:
         raise StoreError(StoreErrorKind.TOO_MUCH, self.place, "too many samples")
@@ -368,7 +358,7 @@ class FewInstants:
 def test_refused_sums_are_a_gap(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as store:
         store.write(copies(4, ("steady",), BEGIN))
-        api = FewInstants(StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0)))
+        api = FewInstants(StoreConfig(url=store.url, timeout_seconds=60.0))
         fleet = Fleet(api, adaptive(api, 0), BEGIN - 30)
         fleet.go(3)
         assert "too many samples" in fleet.source.errors[TIER]
@@ -416,13 +406,13 @@ def test_gpus_across_nodes_are_joined() -> None:
         ]
     fleet, _ = told_by_agents([*samples, *gpus])
     fleet.go(4)
-    whole = windows.sum_windows(c.slice.window for c in fleet.closed)
+    whole = fleet.total
     assert whole.gauges["gpu_gr_engine_active"].maximum == 0.75
     assert readings.read_all(whole, VIEW.basis)["gpu_utilization"].value == pytest.approx(0.5, abs=0.02)  # type: ignore[union-attr]
     assert [one.gpu for one in fleet.runtime.replicas[TIER, "cpu-small-0"].gpus.readouts] == ["GPU-a", "GPU-b"]
     alone, _ = told_by_agents(samples)
     alone.go(4)
-    assert whole.counters == windows.sum_windows(c.slice.window for c in alone.closed).counters
+    assert whole.counters == alone.total.counters
 
 
 def test_foreign_series_are_ignored() -> None:

@@ -27,15 +27,6 @@ def test_each_fault_is_counted_once(watched, caplog):
     assert faults(watched.only()) == (4, {"xid-31": 1, "xid-79": 3})
 
 
-def test_fault_belongs_to_its_gpu(machine):
-    machine.standin.add_gpu()
-    machine.standin.add_gpu()
-    machine.turn()
-    machine.standin.set({"events": "1:1:63:-"})
-    first, second = machine.turn()
-    assert (faults(first), faults(second)) == ((0, {}), (1, {"xid-63": 1}))
-
-
 def test_storm_of_faults_loses_none(watched):
     watched.standin.set({"events": ",".join(f"{number}:0:13:-" for number in range(1, MOST_EVENTS + 51))})
     assert faults(watched.only())[0] == MOST_EVENTS

@@ -103,14 +103,6 @@ def test_two_instances_cost_known_calls(halves):
     assert sorted(halves.standin.calls()) == sorted([*one, *one, "nvmlEventSetWait_v2"])
 
 
-def test_gpus_with_and_without_mig_are_read(halves):
-    whole = halves.standin.add_gpu()
-    readouts = read(halves)
-    assert [gpu.gpu for gpu in readouts] == [halves.first, halves.second, whole]
-    assert readouts[2].index == 1
-    assert readouts[2].gauges["gpu_temperature_celsius"] == 61.0
-
-
 # ---- faults ----
 
 

@@ -61,15 +61,6 @@ def test_full_gpu_gives_every_value(machine):
     assert {*gpu.counters, *gpu.gauges} <= set(GPU_NAMES)
 
 
-def test_sample_is_counted_once(machine):
-    machine.standin.add_gpu(samples="1000000:50")
-    machine.only()
-    machine.standin.set({"0.samples": "1000000:50,2000000:100"})
-    assert machine.only().counters["gpu_busy_seconds"] == pytest.approx(1.0)
-    machine.standin.set({"0.samples": "1000000:50,2000000:100,3000000:100"})
-    assert machine.only().counters["gpu_busy_seconds"] == pytest.approx(2.0)
-
-
 def test_repeated_samples_are_not_counted_again(machine):
     machine.standin.add_gpu(samples="1000000:50", samples_again=1, util=0)
     machine.only()

@@ -130,14 +130,6 @@ def test_foreign_host_name_reads_nothing() -> None:
         assert ask(server, "/metrics", Host="monitor.example")[0] == 200
 
 
-def test_loopback_is_the_default() -> None:
-    assert Web().address == ("127.0.0.1", 19095)
-    for listen in ("127.0.0.1:0", ":0"):
-        with serving(listen=listen) as server:
-            assert ask(server, "/healthz")[0] == 200
-            assert server.url == f"http://127.0.0.1:{server.port}/"
-
-
 @pytest.mark.parametrize("key", ["listen", "probe_listen"])
 def test_address_in_use_names_its_key(plain: WebServer, key: str) -> None:
     keys = {"listen": f"127.0.0.1:{free_port()}", key: f"127.0.0.1:{plain.port}"}

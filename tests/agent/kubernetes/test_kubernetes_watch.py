@@ -45,6 +45,13 @@ def client(kube: Kube, token: Path | None, seconds: float = CEILING_SECONDS) -> 
     )
 
 
+@pytest.fixture
+def api(kube: Kube, token: Path) -> Iterator[KubernetesClient]:
+    made = client(kube, token)
+    yield made
+    made.close()
+
+
 @contextmanager
 def watching(
     kube: Kube,
@@ -82,9 +89,8 @@ def test_api_endpoint_comes_from_the_pod(tmp_path: Path) -> None:
         endpoint_from_pod({}, tmp_path)
 
 
-def test_renewed_token_is_used_at_once(kube: Kube, token: Path) -> None:
+def test_renewed_token_is_used_at_once(kube: Kube, api: KubernetesClient, token: Path) -> None:
     kube.node("gpu-1", a="b")
-    api = client(kube, token)
     assert api.get("/api/v1/nodes/gpu-1")["metadata"]["labels"] == {"a": "b"}
     kube.tokens = {"renewed"}
     with pytest.raises(KubernetesApiError, match="401") as refused:
@@ -97,7 +103,6 @@ def test_renewed_token_is_used_at_once(kube: Kube, token: Path) -> None:
         with pytest.raises(KubernetesApiError, match=why) as raised:
             api.get("/api/v1/nodes/gpu-1")
         assert "lines" not in str(raised.value)
-    api.close()
 
 
 def test_renewed_cluster_ca_is_taken(tmp_path: Path) -> None:
@@ -127,17 +132,15 @@ def test_broken_watch_is_repeated_with_pauses(kube: Kube, token: Path) -> None:
     assert sum("watch=1" in one for one in kube.asked) < 50
 
 
-def test_api_errors_are_reported_in_words(kube: Kube, token: Path, tmp_path: Path) -> None:
+def test_api_errors_are_reported_in_words(kube: Kube, api: KubernetesClient, tmp_path: Path) -> None:
     with pytest.raises(KubernetesApiError, match=r"(?i)no such file"):
         client(kube, tmp_path / "none").get("/api/v1/pods")
-    api = client(kube, token)
     with pytest.raises(KubernetesApiError) as missing:
         api.get("/api/v1/nodes/other")
     assert missing.value.status == 404
     kube.refuse = 403
     with pytest.raises(KubernetesApiError, match="kubernetes-discovery"):
         api.get("/api/v1/pods")
-    api.close()
 
 
 def test_large_or_endless_answer_is_abandoned(kube: Kube, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,14 +157,12 @@ def test_large_or_endless_answer_is_abandoned(kube: Kube, token: Path, monkeypat
     api.close()
 
 
-def test_label_named_like_heavy_key_stays(kube: Kube, token: Path) -> None:
+def test_label_named_like_heavy_key_stays(kube: Kube, api: KubernetesClient) -> None:
     kube.put(pod("a", labels={"env": "prod"}))
-    api = client(kube, token)
     (item,) = api.get("/api/v1/pods")["items"]
     assert item["metadata"]["labels"]["env"] == "prod"
     assert "managedFields" not in item["metadata"]
     assert "env" not in item["spec"]["containers"][0]
-    api.close()
 
 
 def test_node_pods_are_listed_and_followed(kube: Kube, token: Path) -> None:

@@ -98,19 +98,12 @@ def test_down_target_is_reported_with_reason() -> None:
         down = watched.result("TargetDown")
         assert down.status is Status.WARNING
         assert down.sentence.endswith(": HTTP 500")
+        assert isinstance(watched.result("TelemetryStale"), Unknown)
         assert watched.result("TargetDown", "r1").status is Status.OK
         served[0].act = None
         watched.go(3)
         assert watched.result("TargetDown").status is Status.OK
         assert watched.runtime.replicas["t", "r0"].error == ""
-
-
-def test_telemetry_without_page_is_unknown() -> None:
-    with watching() as (served, watched):
-        watched.go(2)
-        served[0].act = answers_500
-        watched.go(1)
-        assert isinstance(watched.result("TelemetryStale"), Unknown)
 
 
 def test_pages_are_shown_while_a_target_hangs() -> None:

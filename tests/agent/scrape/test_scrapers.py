@@ -94,14 +94,6 @@ def scraping(count: int, hanging: Collection[int]) -> Iterator[tuple[list[Engine
         scrapers.close()
 
 
-def test_hanging_target_costs_its_own_timeout() -> None:
-    with scraping(3, {1}) as (_, scrapers):
-        begin = time.time()
-        cycle = run_cycle(scrapers)
-        assert kinds(cycle) == ["page", "timeout", "page"]
-        assert time.time() - begin >= TIMEOUT
-
-
 def test_hanging_targets_are_awaited_together(three: tuple[list[Engine], Scrapers]) -> None:
     served, scrapers = three
     together = threading.Barrier(len(served))
