@@ -15,15 +15,11 @@ from zoneinfo import ZoneInfo
 
 from agent.config.load import LoadedConfig
 from agent.config.notifications import WEEKDAYS, Destination
-from agent.durations import retry_delay
 from agent.reporting import storage
 from agent.reporting.jobs import JobRunner
 from agent.reporting.storage import STATE_FILE, Delivery, ReportState
 from exporters.render.text import copy_fields
 from exporters.status.records import DeliveryHealth, ReportHealth
-
-FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 60.0, 3600.0
-"""Retry delays in seconds. The delay doubles with each further failure, up to the maximum."""
 
 SENT, FAILED, GIVEN_UP = "sent", "failed", "given_up"
 
@@ -65,7 +61,7 @@ class ReportService:
             self._generate(self._state, loaded, now)
             for destination in loaded.config.report.deliver:
                 delivery = self._state.deliveries.get(destination.name)
-                if delivery is not None and delivery.is_pending and _is_due(delivery, now):
+                if delivery is not None and delivery.is_pending and delivery.is_due(now):
                     self._deliver(self._state, delivery, destination, loaded, now)
             self._trouble = ""
         except OSError as error:
@@ -84,7 +80,7 @@ class ReportService:
             # A clock that was ahead left this state. The true state of the present week is unknown.
             state = self._state = ReportState(begun_at=now)
             storage.write_state(self._path, state)
-        if due <= max(state.begun_at, state.made_for) or not _is_due(state, now):
+        if due <= max(state.begun_at, state.made_for) or not state.is_due(now):
             return
         name = datetime.fromtimestamp(due, _zone(loaded)).date().isoformat()
         result = self._runner.generate(loaded, due, self._folder, name)
@@ -92,8 +88,9 @@ class ReportService:
         if result.trouble:
             state.attempts, state.tried_at, state.trouble = state.attempts + 1, now, result.trouble
             self._failures += 1
-            wait = _retry_at(state) - now
-            _log.warning('report failed name=%s error="%s" retry_seconds=%.0f', name, result.trouble, wait)
+            _log.warning(
+                'report failed name=%s error="%s" retry_seconds=%.0f', name, result.trouble, state.retry_at - now
+            )
         else:
             _log.info('report written name=%s folder=%s headline="%s"', name, self._folder / name, result.headline)
             for destination, delivery in state.deliveries.items():
@@ -119,13 +116,13 @@ class ReportService:
             delivery.is_pending, delivery.sent_at = False, now
             self._counts[name, SENT] += 1
             _log.info("report sent name=%s destination=%s", state.newest, name)
-        elif _retry_at(delivery) > (state.made_at or now) + loaded.config.report.retry_seconds:
+        elif delivery.retry_at > (state.made_at or now) + loaded.config.report.retry_seconds:
             self._give_up(state, name, delivery, delivery.trouble)
         else:
             self._counts[name, FAILED] += 1
             _log.warning(
                 'report delivery failed report=%s destination=%s error="%s" retry_seconds=%.0f',
-                *(state.newest, name, delivery.trouble, _retry_at(delivery) - now),
+                *(state.newest, name, delivery.trouble, delivery.retry_at - now),
             )
         storage.write_state(self._path, state)
 
@@ -152,7 +149,7 @@ class ReportService:
             destination=name,
             **{outcome: self._counts[name, outcome] for outcome in (SENT, FAILED, GIVEN_UP)},
             pending=int(delivery.is_pending),
-            next_at=_retry_at(delivery) if delivery.is_pending else None,
+            next_at=delivery.retry_at if delivery.is_pending else None,
             last_success_at=delivery.sent_at,
             trouble=delivery.trouble,
         )
@@ -165,14 +162,3 @@ def _zone(loaded: LoadedConfig) -> ZoneInfo:
 def _times(loaded: LoadedConfig, now: float) -> tuple[float, float]:
     keys = loaded.config.report
     return weekly_times(WEEKDAYS.index(keys.weekday), time.fromisoformat(keys.at), _zone(loaded), now)
-
-
-def _is_due(tried: ReportState | Delivery, now: float) -> bool:
-    """Return whether the next attempt is due. A clock that was set back waits for none."""
-    return now < tried.tried_at or now >= _retry_at(tried)
-
-
-def _retry_at(tried: ReportState | Delivery) -> float:
-    if not tried.attempts:
-        return tried.tried_at
-    return tried.tried_at + retry_delay(tried.attempts, FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)

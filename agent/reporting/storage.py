@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from agent.durations import retry_delay
 from agent.files import OWNER_AND_GROUP, OWNER_ONLY, open_new_file
 
 LATEST = "latest"
@@ -30,6 +31,9 @@ FILES: Mapping[str, str] = {
 
 STATE_FILE = "reports.json"
 """File in `data_dir`."""
+
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 60.0, 3600.0
+"""Retry delays in seconds. The delay doubles with each further failure, up to the maximum."""
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _UNFINISHED = ".new-"
@@ -85,27 +89,39 @@ def _remove(path: Path) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Delivery:
-    """Delivery of the newest report to one destination. Times are unix seconds.
+class Attempts:
+    """Failed attempts at a report or its delivery, the last at `tried_at` (unix seconds) with this `trouble`."""
 
-    `tried_at` is the time of the last of its `attempts`. `sent_at` is the last success, also of earlier reports.
-    `trouble` is the reason why the newest report did not arrive.
-    """
-
-    is_pending: bool = True
     attempts: int = 0
     tried_at: float = 0.0
-    sent_at: float | None = None
     trouble: str = ""
+
+    @property
+    def retry_at(self) -> float:
+        """Return the time of the next attempt, in unix seconds."""
+        if not self.attempts:
+            return self.tried_at
+        return self.tried_at + retry_delay(self.attempts, FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
+
+    def is_due(self, now: float) -> bool:
+        """Return whether the next attempt is due. A clock that was set back waits for none."""
+        return now < self.tried_at or now >= self.retry_at
 
 
 @dataclass(slots=True, kw_only=True)
-class ReportState:
-    """State of reports and deliveries; times are unix seconds.
+class Delivery(Attempts):
+    """Delivery of the newest report to one destination. `sent_at` is the last success, also of earlier reports."""
+
+    is_pending: bool = True
+    sent_at: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ReportState(Attempts):
+    """State of reports and deliveries; times are unix seconds. Its attempts are at a later report, which fails.
 
     `begun_at` is the first start: earlier due times are ignored. The report `newest` was written at `made_at` for the
-    due time `made_for`. `attempts`, `tried_at` and `trouble` describe a later report that fails. `deliveries` has the
-    name of each destination.
+    due time `made_for`. `deliveries` has the name of each destination.
     """
 
     begun_at: float
@@ -113,9 +129,6 @@ class ReportState:
     made_for: float = 0.0
     made_at: float | None = None
     headline: str = ""
-    attempts: int = 0
-    tried_at: float = 0.0
-    trouble: str = ""
     deliveries: dict[str, Delivery] = field(default_factory=dict)
 
 

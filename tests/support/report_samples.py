@@ -18,10 +18,11 @@ from length_samples import TOKEN_EDGES
 from agent.history.store import HistoryStore
 from exporters.report.build import report
 from exporters.report.inputs import ReportInputs, TierPast
-from exporters.report.records import Report
+from exporters.report.records import Report, TierReport
 from rules.confidence import Certainty
 from rules.evaluator import long_rules
 from rules.evaluator.benchmark_check import check_benchmark
+from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.evaluator.observation import ClosedMinute
 from rules.methods.evidence import OUTPUTS, PROMPTS
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, build_tier_context, with_capacity
@@ -31,9 +32,9 @@ from rules.resize.production_summary import ProductionSummary
 from rules.resize.proposal import propose_size
 from rules.telemetry import arrivals
 from rules.telemetry.arrivals import MinuteDemand
-from rules.telemetry.signals import Reading
+from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import Finding
+from rules.verdicts.finding import Finding, UnknownSpan
 from rules.verdicts.verdict import Status, Subject, Verdict
 
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 7 * 86_400.0
@@ -260,6 +261,36 @@ def past(one: Plan, *tiers: TierPast, zone: str = "UTC", **parts: Any) -> Report
 def reported(one: Plan, several: Iterable[Window], zone: str = "UTC", **parts: Any) -> tuple[Report, Plan | None]:
     """The report on one tier with these hours."""
     return report(past(one, tier_past(one, several, **parts), zone=zone))
+
+
+def reported_tier(several: Iterable[Window] | None = None, one: Plan | None = None, **parts: Any) -> TierReport:
+    """The tier in the report on these hours (else a whole week), with these fields of its past."""
+    return reported(one or plan(), hours() if several is None else several, **parts)[0].tiers[0]
+
+
+def row_of(tier: TierReport, key: str) -> Any:
+    """A row of the monitoring table."""
+    return next(row for row in tier.monitoring if row.key == key)
+
+
+def unknown(
+    rule: str, start: float, end: float | None, gap: Gap = Gap.SCRAPE_FAILED, text: str = "", replica: str | None = None
+) -> UnknownSpan:
+    """A time, hours after START, in which a rule was not judged."""
+    began, ended = START + start * HOUR, None if end is None else START + end * HOUR
+    subject = Subject(tier="t", replica=replica)
+    return UnknownSpan(rule=rule, subject=subject, reason=gap, text=text, started_at=began, ended_at=ended)
+
+
+def foreign_alert(name: str, cause: Finding | None, started_at: float, ended_at: float | None) -> ExternalAlert:
+    """An alert of another system, explained by a finding or by none."""
+    diagnosis = None
+    if cause is not None:
+        tied = {"rule": cause.rule, "subject": cause.subject, "began_at": cause.started_at}
+        diagnosis = Diagnosis(**tied, certain=True, sentence="why")
+    when = {"started_at": started_at, "ended_at": ended_at, "heard_at": started_at}
+    labels = (("n", f"{started_at}"),)
+    return ExternalAlert(name=name, labels=labels, summary="", **when, tier="t", diagnosis=diagnosis)
 
 
 def finding(rule: str, start: float, end: float | None, status: Status = Status.WARNING, **parts: Any) -> Finding:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from report_samples import hours, plan, reported, tier_past
+from report_samples import hours, plan, reported, reported_tier, row_of, tier_past
 
 from exporters.report.formats import curve_sentence, report_html, report_markdown
 from exporters.report.monitoring import monitoring_rows
 from exporters.report.records import TierReport
 from exporters.report.wording import FLEET_USE
 from rules.telemetry.signals import Reading
-from rules.telemetry.windows import Window
 
 WHOLE = reported(plan(), hours())[0]
+TIER = WHOLE.tiers[0]
 
 
-def tier(several: Sequence[Window] | None = None, **parts: Any) -> TierReport:
-    return reported(plan(**parts), hours() if several is None else list(several))[0].tiers[0]
+def fleet(**parts: float) -> TierReport:
+    return reported_tier(one=plan(fleet={"instances": 10, **parts}))
 
 
 def why(found: TierReport) -> str:
@@ -30,9 +28,9 @@ def why(found: TierReport) -> str:
     return next(line for line in text.splitlines() if line.startswith("needed: "))
 
 
-def test_every_other_count_stands_in_one_line_with_its_reason() -> None:
+def test_other_counts_stand_with_their_reason() -> None:
     """Ten are planned for 50 rps; 30 rps at 7.33 a replica need 6 with the margin, 7 with a safety factor of 1.6."""
-    found = tier(fleet={"instances": 10, "safety_factor": 1.6, "minimum_warm": 2})
+    found = fleet(safety_factor=1.6, minimum_warm=2)
     assert found.count is not None
     assert (found.count.replicas, found.count.without_safety, found.count.safety_factor) == (7, 6, 1.6)
     assert re.fullmatch(
@@ -42,82 +40,60 @@ def test_every_other_count_stands_in_one_line_with_its_reason() -> None:
     )
 
 
-def test_counts_that_are_the_same_are_not_called_others() -> None:
-    found = tier(fleet={"instances": 6, "minimum_warm": 2})
+def test_same_counts_are_no_others() -> None:
+    found = fleet(instances=6, minimum_warm=2)
     assert found.count is not None
     assert found.count.replicas == found.count.without_safety == found.proposal.now == 6
-    assert "the plan has" not in why(found)
-    assert "safety factor" not in why(found)
-    assert "is proposed" not in why(found)
+    assert not re.search("the plan has|safety factor|is proposed", why(found))
 
 
-def test_a_proposal_that_memory_holds_back_says_so_beside_the_count() -> None:
-    found = tier(hours(kv=0.8))
+def test_memory_bound_proposal_stands_beside_count() -> None:
+    found = reported_tier(hours(kv=0.8))
     assert found.count is not None
     assert found.count.replicas == 6
     assert "10 is proposed: keep 10 replicas: the hourly mean of the KV cache is 80% in its fullest hours" in why(found)
 
 
-@pytest.mark.parametrize(("warm", "minimum"), [(1, 1), (2, 2), (None, 1)])
-def test_the_minimum_warm_count_is_the_plans_else_one(warm: int | None, minimum: int) -> None:
-    fleet = {"instances": 10} if warm is None else {"instances": 10, "minimum_warm": warm}
-    found = tier(fleet=fleet)
-    assert found.count is not None
-    assert found.count.minimum == minimum
+@pytest.mark.parametrize(("parts", "minimum"), [({"minimum_warm": 1}, 1), ({"minimum_warm": 2}, 2), ({}, 1)])
+def test_minimum_warm_is_planned_else_one(parts: dict[str, float], minimum: int) -> None:
+    count = fleet(**parts).count
+    assert count is not None
+    assert count.minimum == minimum
 
 
-@pytest.fixture(scope="module", name="found")
-def week() -> TierReport:
-    return tier()
-
-
-def row(found: TierReport, key: str) -> Any:
-    return next(one for one in found.monitoring if one.key == key)
-
-
-def test_fleet_utilisation_is_one_number_wherever_it_is_the_average(found: TierReport) -> None:
-    measured = next(one for one in found.costs if one.name == "measured")
-    useful = next(one for one in found.questions if one.key == "useful")
-    asked = useful.numbers["fleet_utilization"].value
-    assert row(found, "fleet_utilization").observed.value == measured.utilization == asked
-    assert row(found, "fleet_utilization").title == "Fleet utilisation, on average"
+def test_average_utilisation_is_one_number() -> None:
+    measured = next(cost for cost in TIER.costs if cost.name == "measured")
+    useful, memory = (next(row for row in TIER.questions if row.key == key) for key in ("useful", "memory"))
+    row = row_of(TIER, "fleet_utilization")
+    assert row.observed.value == measured.utilization == useful.numbers["fleet_utilization"].value
+    assert row.title == "Fleet utilisation, on average"
     assert "fleet utilisation 27.3% on average" in useful.answer
+    assert re.search(r"KV cache \d+\.\d% on average; \d+\.\d% in the fullest hours", memory.answer)
+    # The peak has a utilisation of its own by the same capacity: 30 rps of ten replicas at 7.33.
+    assert "At the peak the planned replicas, none lost, are used to 41%: 59% headroom is left." in curve_sentence(TIER)
 
 
-def test_the_peak_has_a_utilisation_of_its_own_by_the_same_capacity(found: TierReport) -> None:
-    """30 rps of ten replicas at 7.33."""
-    said = curve_sentence(found)
-    assert "At the peak the planned replicas, none lost, are used to 41%: 59% headroom is left." in said
-
-
-def test_the_load_in_the_table_is_measured_by_the_capacity_now_and_not_by_the_plan(found: TierReport) -> None:
-    assert row(found, "completed_rps").target.text == "up to 73.3 rps, 10 replicas at 7.33 rps"
-    lower = tier(operating_point={"c_max": 8, "usable_rps": 5.0})
-    assert row(lower, "completed_rps").target.text == "up to 50 rps, 10 replicas at 5 rps"
-
-
-def test_where_production_refutes_the_benchmark_the_load_is_measured_by_what_production_takes() -> None:
-    found = tier(hours(ttft={0.08: 0.95, 0.9: 0.05}))
-    usable = found.curve.usable and found.curve.usable.rps
+def test_load_is_measured_by_present_capacity() -> None:
+    assert row_of(TIER, "completed_rps").target.text == "up to 73.3 rps, 10 replicas at 7.33 rps"
+    lower = reported_tier(one=plan(operating_point={"c_max": 8, "usable_rps": 5.0}))
+    assert row_of(lower, "completed_rps").target.text == "up to 50 rps, 10 replicas at 5 rps"
+    refuted = reported_tier(hours(ttft={0.08: 0.95, 0.9: 0.05}))
+    usable = refuted.curve.usable and refuted.curve.usable.rps
     assert usable is not None
     assert usable < 0.95 * 7.33
-    assert row(found, "completed_rps").target.text == f"up to {10 * usable:.3g} rps, 10 replicas at {usable:.3g} rps"
+    assert (
+        row_of(refuted, "completed_rps").target.text == f"up to {10 * usable:.3g} rps, 10 replicas at {usable:.3g} rps"
+    )
 
 
-def test_the_tables_fleet_utilisation_is_that_of_the_hours_under_the_present_plan() -> None:
+def test_utilisation_is_of_the_present_plan() -> None:
     """The re-sizing has it; the sum of all hours would be another number where the plan changed."""
     past = tier_past(plan(), hours())
     apart = replace(past, resize=replace(past.resize, utilization=Reading(value=0.123, low=0.1, high=0.2, n=9.0)))
-    assert next(one for one in monitoring_rows(apart) if one.key == "fleet_utilization").observed.value == 0.123
+    assert next(row for row in monitoring_rows(apart) if row.key == "fleet_utilization").observed.value == 0.123
 
 
-def test_a_column_of_shares_says_of_what_in_both_formats() -> None:
-    whole = reported(plan(), hours())[0]
-    assert f"| a million output tokens | {FLEET_USE} |" in report_markdown(whole)
-    assert f'<th scope="col">{FLEET_USE}</th>' in report_html(whole)
-    assert f'data-of="{FLEET_USE}"' in report_html(whole)
-
-
-def test_the_kv_caches_hourly_mean_is_not_called_how_full_it_gets(found: TierReport) -> None:
-    memory = next(one for one in found.questions if one.key == "memory")
-    assert re.search(r"KV cache \d+\.\d% on average; \d+\.\d% in the fullest hours", memory.answer)
+def test_columns_of_shares_say_of_what() -> None:
+    assert f"| a million output tokens | {FLEET_USE} |" in report_markdown(WHOLE)
+    assert f'<th scope="col">{FLEET_USE}</th>' in report_html(WHOLE)
+    assert f'data-of="{FLEET_USE}"' in report_html(WHOLE)
