@@ -114,9 +114,7 @@ def list_active_findings(findings: Iterable[Finding], results: Iterable[RuleResu
     """Return the open findings of a tier with its newest results, worst first."""
     newest = {(result.rule, result.subject): result for result in results}
     active = []
-    for finding in findings:
-        if finding.ended_at is not None:
-            continue
+    for finding in (candidate for candidate in findings if candidate.ended_at is None):
         verdict, silent = finding.worst, None
         result = newest.get((finding.rule, finding.subject))
         if isinstance(result, Unknown):
@@ -130,23 +128,16 @@ def list_active_findings(findings: Iterable[Finding], results: Iterable[RuleResu
 def list_active_incidents(
     findings: Iterable[ActiveFinding], incidents: Iterable[Incident]
 ) -> tuple[ActiveIncident, ...]:
-    """Return those of a tier's incidents with an active finding that is no note, the worst first.
-
-    What is likely is a symptom of such an incident.
-    """
-    by_key = {(active.verdict.rule, active.verdict.subject): active for active in findings if not active.is_reported}
+    """Return the incidents of a tier with an active finding that is no note, the worst first. A likely one is a symptom."""
+    # By identity: a rule may have ended in an incident and be open in a later one.
+    known = {id(active.finding): active for active in findings if not active.is_reported}
     lasting = []
     for incident in incidents:
-        members, root = [], ActiveFinding(finding=incident.root, verdict=incident.verdict)
-        for finding in incident.findings:
-            member = by_key.get((finding.rule, finding.subject))
-            # A rule may have ended in this incident and be open in a later one.
-            if member is not None and member.finding is finding:
-                members.append(member)
-                root = member if finding is incident.root else root
-        alerting = [member for member in members if not member.is_note]
-        if alerting:
+        ended_root = ActiveFinding(finding=incident.root, verdict=incident.verdict)
+        root = known.get(id(incident.root), ended_root)
+        members = [known[id(finding)] for finding in incident.findings if id(finding) in known]
+        worst = min(members, key=lambda member: (member.is_note, member.rank), default=root)
+        if members and not worst.is_note:
             symptoms = tuple(member for member in members if member is not root)
-            worst = min(alerting, key=lambda member: member.rank)
             lasting.append(ActiveIncident(incident=incident, root=root, symptoms=symptoms, worst=worst))
     return tuple(sorted(lasting, key=lambda active: active.worst.rank))
