@@ -31,149 +31,107 @@ def rules(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.slow
-def test_the_watchdog_always_fires(tmp_path: Path, rules: Path) -> None:
-    values = [("0s", firing("SizewatchWatchdog"), 1.0), ("1h", firing("SizewatchWatchdog"), 1.0)]
-    assert not differences(
-        tmp_path, rules, [Case(series={}, values=values), Case(series={BUILD: "1x300"}, values=values)]
-    )
+WATCHDOG = firing("SizewatchWatchdog")
+ABSENT = firing("AgentDown", reason="absent")
+DOWN = firing("AgentDown", reason="not_scraped", instance="a:1")
+MISSED = firing("AgentDown", reason="tier_not_judged", tier="t")
+STUCK = firing("AgentDown", reason="no_cycles")
+DEGRADED = firing("SizewatchDegraded")
+ERRORS = firing("SizewatchDegraded", reason="cycle_errors", job="s", instance="a:1")
 
+OTHER = {BUILD: "1x100", 'up{job="vllm",instance="v:8000"}': "0x100", UP: "1x100"}
+SEEN = {of_tier("target_up", "t", ',replica="r",pool="mixed"'): "1x20 stale", BUILD: "1x400"}
+VERDICT = {of_tier("verdict", "t", ',rule="R"'): "0x20 stale"}
+UNKNOWN = {of_tier("unknown", "t", ',rule="R",reason="no_traffic"'): "1x400"}
+CYCLES = 'sizewatch_last_cycle_timestamp_seconds{job="s",instance="a:1"}'
+CYCLE_ERRORS = 'sizewatch_cycle_errors_total{job="s",instance="a:1"}'
+SICK = {
+    'sizewatch_history_up{instance="a:1"}': "0x100",
+    'sizewatch_config_last_reload_successful{instance="a:1"}': "1x100",
+}
+HISTORY = firing("SizewatchDegraded", reason="history")
+CONFIGURATION = firing("SizewatchDegraded", reason="configuration")
 
-@pytest.mark.slow
-def test_absent_agents_alert_after_five_minutes(tmp_path: Path, rules: Path) -> None:
-    absent = firing("AgentDown", reason="absent")
-    assert not differences(
-        tmp_path,
-        rules,
-        [
-            Case(series={}, values=[("4m45s", absent, 0), ("5m", absent, 1)]),
-            Case(series={BUILD: "1x100"}, values=[("20m", firing("AgentDown"), 0)]),
-            Case(series={BUILD: "1x20 stale"}, values=[("10m", absent, 0), ("10m15s", absent, 1)]),
-        ],
-    )
-
-
-@pytest.mark.slow
-def test_unscraped_agent_is_named(tmp_path: Path, rules: Path) -> None:
-    down = firing("AgentDown", reason="not_scraped", instance="a:1")
-    other = {BUILD: "1x100", 'up{job="vllm",instance="v:8000"}': "0x100", UP: "1x100"}
-    assert not differences(
-        tmp_path,
-        rules,
-        [
-            Case(series={BUILD: "1x20 stale", UP: "1x20 0x100"}, values=[("10m", down, 0), ("10m15s", down, 1)]),
-            Case(series=other, values=[("20m", firing("AgentDown"), 0)]),
-        ],
-    )
-
-
-@pytest.mark.slow
-def test_lost_tier_is_missed_an_hour(tmp_path: Path, rules: Path) -> None:
-    missed = firing("AgentDown", reason="tier_not_judged", tier="t")
-    seen = {of_tier("target_up", "t", ',replica="r",pool="mixed"'): "1x20 stale", BUILD: "1x400"}
-    verdict = {of_tier("verdict", "t", ',rule="R"'): "0x20 stale"}
-    unknown = {of_tier("unknown", "t", ',rule="R",reason="no_traffic"'): "1x400"}
-    assert not differences(
-        tmp_path,
-        rules,
-        [
-            Case(series={**seen, **verdict}, values=[("10m", missed, 0), ("10m15s", missed, 1), ("75m", missed, 0)]),
-            Case(series={**seen, **unknown}, values=[("20m", missed, 0)]),
-        ],
-    )
-
-
-@pytest.mark.slow
-def test_stuck_or_broken_agent_alerts(tmp_path: Path, rules: Path) -> None:
-    stuck, degraded = firing("AgentDown", reason="no_cycles"), "SizewatchDegraded"
-    cycles = 'sizewatch_last_cycle_timestamp_seconds{job="s",instance="a:1"}'
-    sick = {
-        'sizewatch_history_up{instance="a:1"}': "0x100",
-        'sizewatch_config_last_reload_successful{instance="a:1"}': "1x100",
-    }
-    assert not differences(
-        tmp_path,
-        rules,
-        [
-            Case(series={cycles: "0+15x4 60x100"}, values=[("5m", stuck, 0), ("5m15s", stuck, 1)]),
-            Case(series={cycles: "0+15x100"}, values=[("20m", stuck, 0)]),
-            Case(
-                series=sick,
-                values=[
-                    ("9m45s", firing(degraded), 0),
-                    ("10m", firing(degraded, reason="history"), 1),
-                    ("20m", firing(degraded, reason="configuration"), 0),
-                ],
-            ),
-        ],
-    )
-
-
-@pytest.mark.slow
-def test_only_fresh_cycle_errors_alert(tmp_path: Path, rules: Path) -> None:
-    errors = 'sizewatch_cycle_errors_total{job="s",instance="a:1"}'
-    told, degraded = firing("SizewatchDegraded", reason="cycle_errors", job="s", instance="a:1"), "SizewatchDegraded"
-    assert not differences(
-        tmp_path,
-        rules,
-        [
-            # An error at every cycle from the first on, then none any more.
-            Case(series={errors: "0+1x40 40x120"}, values=[("5m", told, 0), ("5m15s", told, 1), ("30m", told, 0)]),
-            # One error, which was an accident, is told while it is in the ten minutes, and ends.
-            Case(series={errors: "0x20 1x150"}, values=[("9m", told, 0), ("12m", told, 1), ("25m", told, 0)]),
-            Case(series={errors: "7x100"}, values=[("20m", firing(degraded), 0)]),
-        ],
-    )
-
-
-@pytest.mark.slow
-def test_failed_report_alerts_after_two_hours(tmp_path: Path, rules: Path) -> None:
-    degraded = "SizewatchDegraded"
-    delivery = 'sizewatch_report_delivery_up{instance="a:1",destination="%s"}'
-    series = {
-        'sizewatch_report_up{instance="a:1"}': "0x600",
-        delivery % "mail": "0x600",
-        delivery % "chat": "0x200 1x400",
-    }
-    values = [
-        ("119m", firing(degraded), 0),
-        ("2h", firing(degraded, reason="report"), 1),
-        ("2h", firing(degraded, reason="report_delivery", destination="mail"), 1),
-        ("2h", firing(degraded, reason="report_delivery", destination="chat"), 0),
-    ]
-    assert not differences(tmp_path, rules, [Case(series=series, values=values)])
-
-
-@pytest.mark.slow
-def test_lasting_blindness_is_one_alert(tmp_path: Path, rules: Path) -> None:
-    blind = {of_tier("unknown", "t", f',rule="R{n}",reason="scrape_failed"'): "1x200" for n in range(3)}
-    idle = {of_tier("unknown", "t", f',rule="{gap}",reason="{gap}"'): "1x200" for gap in Gap if gap not in NOT_SEEING}
-    told = firing("UnknownTooLong", tier="t", reason="scrape_failed")
-    annotations = {
+BLIND = firing("UnknownTooLong", tier="t", reason="scrape_failed")
+BLINDNESS = {
+    "exp_labels": {"tier": "t", "reason": "scrape_failed", "job": "s", "severity": "warning", "source": "sizewatch"},
+    "exp_annotations": {
         "summary": "t cannot be judged: scrape_failed",
         "description": "3 judgements of this tier could not be made for half an hour. Unknown is not healthy.\n"
         "Next: the status page names them and says why; `sizewatch doctor` says what to do.",
         "runbook_url": "docs/alerting.md#unknowntoolong",
-    }
-    labels = {
-        "tier": "t",
-        "reason": "scrape_failed",
-        "job": "s",
-        "severity": "warning",
-        "source": "sizewatch",
-    }
-    assert not differences(
-        tmp_path,
-        rules,
-        [
-            Case(
-                series=blind,
-                values=[("29m45s", told, 0), ("30m", told, 1)],
-                alerts=[("30m", "UnknownTooLong", [{"exp_labels": labels, "exp_annotations": annotations}])],
-            ),
-            Case(series=idle, values=[("45m", firing("UnknownTooLong"), 0)]),
+    },
+}
+
+CASES = (
+    Case(name="watchdog alone", series={}, values=[("0s", WATCHDOG, 1), ("1h", WATCHDOG, 1)]),
+    Case(name="watchdog beside an agent", series={BUILD: "1x300"}, values=[("0s", WATCHDOG, 1), ("1h", WATCHDOG, 1)]),
+    Case(name="no agent", series={}, values=[("4m45s", ABSENT, 0), ("5m", ABSENT, 1)]),
+    Case(name="an agent", series={BUILD: "1x100"}, values=[("20m", firing("AgentDown"), 0)]),
+    Case(name="agent gone", series={BUILD: "1x20 stale"}, values=[("10m", ABSENT, 0), ("10m15s", ABSENT, 1)]),
+    Case(
+        name="not scraped",
+        series={BUILD: "1x20 stale", UP: "1x20 0x100"},
+        values=[("10m", DOWN, 0), ("10m15s", DOWN, 1)],
+    ),
+    Case(name="another job is down", series=OTHER, values=[("20m", firing("AgentDown"), 0)]),
+    Case(
+        name="lost tier, for an hour",
+        series={**SEEN, **VERDICT},
+        values=[("10m", MISSED, 0), ("10m15s", MISSED, 1), ("75m", MISSED, 0)],
+    ),
+    Case(name="tier without verdict", series={**SEEN, **UNKNOWN}, values=[("20m", MISSED, 0)]),
+    Case(name="stuck", series={CYCLES: "0+15x4 60x100"}, values=[("5m", STUCK, 0), ("5m15s", STUCK, 1)]),
+    Case(name="not stuck", series={CYCLES: "0+15x100"}, values=[("20m", STUCK, 0)]),
+    Case(
+        name="history fails",
+        series=SICK,
+        values=[("9m45s", DEGRADED, 0), ("10m", HISTORY, 1), ("20m", CONFIGURATION, 0)],
+    ),
+    Case(
+        name="an error at every cycle, then none",
+        series={CYCLE_ERRORS: "0+1x40 40x120"},
+        values=[("5m", ERRORS, 0), ("5m15s", ERRORS, 1), ("30m", ERRORS, 0)],
+    ),
+    Case(
+        name="one error lasts ten minutes",
+        series={CYCLE_ERRORS: "0x20 1x150"},
+        values=[("9m", ERRORS, 0), ("12m", ERRORS, 1), ("25m", ERRORS, 0)],
+    ),
+    Case(
+        name="report and a delivery fail for two hours",
+        series={
+            'sizewatch_report_up{instance="a:1"}': "0x600",
+            'sizewatch_report_delivery_up{instance="a:1",destination="mail"}': "0x600",
+            'sizewatch_report_delivery_up{instance="a:1",destination="chat"}': "0x200 1x400",
+        },
+        values=[
+            ("119m", DEGRADED, 0),
+            ("2h", firing("SizewatchDegraded", reason="report"), 1),
+            ("2h", firing("SizewatchDegraded", reason="report_delivery", destination="mail"), 1),
+            ("2h", firing("SizewatchDegraded", reason="report_delivery", destination="chat"), 0),
         ],
-    )
+    ),
+    Case(
+        name="three rules are blind",
+        series={of_tier("unknown", "t", f',rule="R{n}",reason="scrape_failed"'): "1x200" for n in range(3)},
+        values=[("29m45s", BLIND, 0), ("30m", BLIND, 1)],
+        alerts=[("30m", "UnknownTooLong", [BLINDNESS])],
+    ),
+    Case(
+        name="other gaps are no blindness",
+        series={
+            of_tier("unknown", "t", f',rule="{gap}",reason="{gap}"'): "1x200" for gap in Gap if gap not in NOT_SEEING
+        },
+        values=[("45m", firing("UnknownTooLong"), 0)],
+    ),
+    Case(name="old errors", series={CYCLE_ERRORS: "7x100"}, values=[("20m", DEGRADED, 0)]),
+)
+
+
+@pytest.mark.slow
+def test_each_alert_fires_for_its_cause_only(tmp_path: Path, rules: Path) -> None:
+    assert not differences(tmp_path, rules, CASES)
 
 
 def test_row_yields_only_if_marked() -> None:
