@@ -153,36 +153,24 @@ def decode_table(path: Any, text: str) -> list[tuple[str, Mapping[str, Any]]]:
 def select_configuration(runs: Sequence[BenchmarkRun], wanted: str) -> list[BenchmarkRun]:
     """Return the measured runs, and those predicted for the one configuration whose parts begin as `wanted`.
 
-    Raise BenchmarkError that lists the configurations where several fit or none, in what they differ.
+    Of the rows of one load, which differ in the prompt tokens that a step may take, that with the most requests per second
+    is taken. Raise BenchmarkError that lists the configurations where several fit or none, in what they differ.
     """
     names = {run.configuration: run.source for run in runs if run.configuration}
-    if not names:
-        if wanted:
-            raise ConfigError(("--configuration: no file has configurations to choose from",))
-        return list(runs)
-    beginnings = wanted.split(",")
-    fitting = [name for name in names if _has_parts(name, beginnings)]
-    if len(fitting) == 1:
-        return _keep_best([run for run in runs if run.configuration in ("", fitting[0])])
-    common = set.intersection(*(set(name.split(", ")) for name in names))
-    listed = [", ".join(part for part in name.split(", ") if part not in common) for name in fitting or names]
-    held = f"{len(fitting)} configurations fit" if fitting else "no configuration fits"
-    text = f"{held}, and a curve is of one: choose with --configuration PARTS: {'; '.join(listed)}"
-    raise BenchmarkError(next(iter(names.values())), text)
-
-
-def _keep_best(runs: Sequence[BenchmarkRun]) -> list[BenchmarkRun]:
-    """Return one row of each predicted load, the one with the most requests per second, and all measured runs.
-
-    Rows of one load differ in the prompt tokens that a step may take.
-    """
+    if not names and wanted:
+        raise ConfigError(("--configuration: no file has configurations to choose from",))
+    parts = {name: name.split(", ") for name in names}
+    fitting = list(names)
+    for beginning in wanted.split(","):
+        fitting = [name for name in fitting if any(part.startswith(beginning.strip()) for part in parts[name])]
+    if names and len(fitting) != 1:
+        common = set.intersection(*map(set, parts.values()))
+        listed = [", ".join(part for part in parts[name] if part not in common) for name in fitting or names]
+        held = f"{len(fitting)} configurations fit" if fitting else "no configuration fits"
+        text = f"{held}, and a curve is of one: choose with --configuration PARTS: {'; '.join(listed)}"
+        raise BenchmarkError(next(iter(names.values())), text)
     best: dict[float | None, BenchmarkRun] = {}
     for run in runs:
-        if run.configuration and run.completed_rps > best.setdefault(run.clients, run).completed_rps:
+        if run.configuration in fitting and run.completed_rps > best.setdefault(run.clients, run).completed_rps:
             best[run.clients] = run
-    return [run for run in runs if not run.configuration or run is best[run.clients]]
-
-
-def _has_parts(name: str, beginnings: Sequence[str]) -> bool:
-    parts = name.split(", ")
-    return all(any(part.startswith(beginning.strip()) for part in parts) for beginning in beginnings)
+    return [run for run in runs if not run.configuration or run is best.get(run.clients)]

@@ -99,27 +99,19 @@ def curve_of(measured: Sequence[BenchmarkRun], *, gpu_utilization_kind: str | No
 
 def _select(measured: Sequence[BenchmarkRun]) -> tuple[list[BenchmarkRun], list[ImportRemark]]:
     """Return the loads of a curve, and a remark for each other one."""
-    kept: list[BenchmarkRun] = []
-    remarks: list[ImportRemark] = []
-    has_place = {id(run): run.point.requested_rps or run.point.concurrency for run in measured}
+    kept: dict[str, BenchmarkRun] = {}
+    remarks = []
+    has_places = any(run.point.requested_rps or run.point.concurrency for run in measured)
     for run in measured:
-        same = next(
-            (
-                benchmark_run
-                for benchmark_run in kept
-                if (benchmark_run.point, benchmark_run.loop) == (run.point, run.loop)
-            ),
-            None,
-        )
-        if same is not None:
-            text = f"holds the same measurement as {same.location}; it is taken once"
-            remarks.append(ImportRemark(run.location, text))
-        elif any(has_place.values()) and not has_place[id(run)]:
+        if has_places and not (run.point.requested_rps or run.point.concurrency):
             text = "tells neither rate nor concurrency, so it has no place among the other loads; left out"
             remarks.append(ImportRemark(run.location, text))
-        else:
-            kept.append(run)
-    return kept, remarks
+            continue
+        same = kept.setdefault(f"{run.loop} {run.point}", run)
+        if same is not run:
+            text = f"holds the same measurement as {same.location}; it is taken once"
+            remarks.append(ImportRemark(run.location, text))
+    return list(kept.values()), remarks
 
 
 def _only(measured: Sequence[BenchmarkRun], name: str) -> Any:
@@ -237,20 +229,23 @@ def differences(imported: ImportedCurve, tier: TierPlan) -> list[tuple[str, str,
 
     They refuse the import: another setup has another capacity.
     """
-    places: dict[tuple[str, str], str] = {}
-    key = "tensor_parallel" if tier.gpu.tensor_parallel else "per_replica"
+    gpu, places = tier.gpu, dict[tuple[str, str], str]()
+    key = "tensor_parallel" if gpu.tensor_parallel else "per_replica"
     for run in (run for load in imported.loads for run in load.runs):
-        if run.model and not same_model(run.model, tier.model):
-            places.setdefault((f"the model {run.model}", f"model is {tier.model}"), run.location)
-        if run.engine and run.engine != tier.engine:
-            places.setdefault((f"the engine {run.engine}", f"engine is {tier.engine}"), run.location)
-        if run.gpu.partition("_")[0] not in tier.gpu.product.casefold():
-            places.setdefault((f"the GPU {run.gpu}", f"gpu.product is {tier.gpu.product}"), run.location)
-        if run.gpus not in (0, tier.gpu.per_replica):
-            planned = f"gpu.per_replica is {tier.gpu.per_replica}"
-            places.setdefault((f"{run.gpus} GPUs a replica", planned), run.location)
         degree = run.setup.tensor_parallel
-        if degree is not None and degree != tier.gpu.tensor_degree:
-            planned = f"gpu.{key} is {getattr(tier.gpu, key)}"
-            places.setdefault((f"a tensor parallel degree of {degree}", planned), run.location)
+        is_of_product = run.gpu.partition("_")[0] in gpu.product.casefold()
+        rows = (
+            (not run.model or same_model(run.model, tier.model), f"the model {run.model}", f"model is {tier.model}"),
+            (run.engine in ("", tier.engine), f"the engine {run.engine}", f"engine is {tier.engine}"),
+            (is_of_product, f"the GPU {run.gpu}", f"gpu.product is {gpu.product}"),
+            (run.gpus in (0, gpu.per_replica), f"{run.gpus} GPUs a replica", f"gpu.per_replica is {gpu.per_replica}"),
+            (
+                degree in (None, gpu.tensor_degree),
+                f"a tensor parallel degree of {degree}",
+                f"gpu.{key} is {getattr(gpu, key)}",
+            ),
+        )
+        for is_same, measured, planned in rows:
+            if not is_same:
+                places.setdefault((measured, planned), run.location)
     return [(place, *difference) for difference, place in places.items()]

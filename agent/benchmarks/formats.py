@@ -15,10 +15,8 @@ from agent.benchmarks.aiconfigurator import PredictedRun, decode_table, is_table
 from agent.benchmarks.aiperf import ProfileRun
 from agent.benchmarks.guidellm import EntryRun
 from agent.benchmarks.inference_perf import StageRun
-from agent.benchmarks.points import set_point
-from agent.benchmarks.run_model import CONTRADICTION, BenchmarkRun
-from agent.benchmarks.sglang_bench import SglangRun
-from agent.benchmarks.vllm_bench import VllmRun
+from agent.benchmarks.run_model import CONTRADICTION, BenchmarkRun, set_point
+from agent.benchmarks.vllm_bench import SglangRun, VllmRun
 from agent.errors import BenchmarkError, NotAResultError
 
 FORMATS: tuple[type[BenchmarkRun], ...] = (VllmRun, SglangRun, StageRun, EntryRun, ProfileRun, PredictedRun)

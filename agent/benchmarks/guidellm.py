@@ -18,7 +18,7 @@ from agent.errors import NotAResultError
 
 
 class EntryRun(BenchmarkRun):
-    """One entry of `benchmarks`. Requests in flight at the end are `incomplete`; too many are refused in `points`."""
+    """One entry of `benchmarks`. Requests in flight at the end are `incomplete`; `set_point` refuses too many."""
 
     model_config = file_places(
         completed_rps="metrics/requests_per_second/successful/mean",

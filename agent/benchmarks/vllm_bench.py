@@ -1,4 +1,4 @@
-"""Reader of `vllm bench serve --save-result` and `--append-result` (vllm/benchmarks/serve.py, vLLM 0.6 to 0.32).
+"""Readers of `vllm bench serve` (vllm/benchmarks/serve.py, vLLM 0.6 to 0.32) and of SGLang's script derived from it.
 
 Keys ending in `_ms` are milliseconds; `duration` and the arrays are seconds.
 """
@@ -137,3 +137,38 @@ def setup_of(data: Mapping[str, Any]) -> dict[str, str | int]:
         elif field != "engine_version" and re.fullmatch(r"[1-9][0-9]{0,4}", text):
             setup[field] = int(text)
     return setup
+
+
+class SglangRun(VllmRun):
+    """Run of `python -m sglang.bench_serving --output-file` (SGLang 0.3 to 0.5), by vLLM's keys: the script is derived.
+
+    A rate of "trace" repeats the times of a trace, which is no steady rate.
+    """
+
+    tool: ClassVar[str] = "sglang-bench"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_vllm(cls, data: Any) -> Any:
+        server, errors = data.get("server_info"), data.get("errors")
+        if not isinstance(server, dict):
+            server = {}
+        names = (server.get("served_model_name"), server.get("model_path"))
+        values = {
+            # Written where the server is SGLang. vLLM's reader takes them from metadata.
+            **{key: server[key] for keys in SETUP.values() for key in keys if key in server},
+            **{key.replace("e2e_latency", "e2el"): value for key, value in data.items()},
+            "model_id": next((name for name in names if isinstance(name, str)), ""),
+            "mean_concurrency": data.get("concurrency"),
+        }
+        if values.get("request_rate") == "trace":
+            values["request_rate"] = None
+        if "failed" not in values and isinstance(errors, list):
+            values["failed"] = sum(bool(error) for error in errors)
+        return values
+
+    @classmethod
+    def recognises(cls, data: Mapping[str, Any]) -> bool:
+        """Return whether the flat keys are SGLang's: the latency of a request has another key than vLLM's."""
+        marks = ("request_throughput", "completed", "mean_e2e_latency_ms")
+        return all(key in data for key in marks) and "model_id" not in data
