@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import pytest
 import yaml
 from length_samples import TOKEN_EDGES
-from report_samples import hours, past, plan, tier_past
+from report_samples import hours, plan, reported
 
-from exporters.report.build import report
 from exporters.report.formats import report_html, report_markdown
 from exporters.report.next_plan import next_plan_text
 from exporters.report.records import Report
@@ -20,16 +21,17 @@ LAST = TOKEN_EDGES[-2]
 BEYOND = hours(168, outputs=LAST + 1.0)
 
 
-def planned(p50: float | None = None, p95: float | None = None, p99: float | None = None) -> Plan:
+RATES = {"average": 30, "peak": 50}
+
+
+def planned(p50: float | None = None, p95: float | None = None, p99: float | None = None, **parts: Any) -> Plan:
     tokens = {key: value for key, value in (("p50", p50), ("p95", p95), ("p99", p99)) if value is not None}
-    workload = {"requests_per_second": {"average": 30, "peak": 50}, "generation_tokens": tokens}
-    return plan(workload=workload)
+    return plan(workload={"requests_per_second": RATES, "generation_tokens": tokens}, **parts)
 
 
 def asked(one: Plan, several: list = BEYOND) -> tuple[Report, TokenQuantiles | None, str]:
     """The report, the outputs of the proposed plan, and its text."""
-    whole = past(one, tier_past(one, several))
-    found, proposed = report(whole)
+    found, proposed = reported(one, several)
     assert proposed is not None
     text = next_plan_text(found, proposed)
     assert parse_plan(yaml.safe_load(text)) == proposed
@@ -37,12 +39,12 @@ def asked(one: Plan, several: list = BEYOND) -> tuple[Report, TokenQuantiles | N
     return found, workload.generation_tokens if workload else None, text
 
 
-def test_a_length_of_which_only_a_bound_is_known_stays_and_says_why() -> None:
+def test_bounded_length_stays_and_says_why() -> None:
     found, outputs, text = asked(planned(90, 190, 199))
     assert outputs == TokenQuantiles(mean=5001, p50=90, p95=190, p99=199), "production's mean is exact"
     assert f"# outputs P99 in production: at least {LAST:,.0f} tokens" in text
     left = found.tiers[0].left
-    assert [one.partition(":")[0] for one in left] == ["outputs P50", "outputs P95", "outputs P99"]
+    assert [line.partition(":")[0] for line in left] == ["outputs P50", "outputs P95", "outputs P99"]
     assert left[2] == (
         f"outputs P99: production tells only that it is above {LAST:,.0f} tokens, where the engine's buckets end; the planned "
         "199 stays, too low as it is: take it from the requests that a gateway logs, and write it into the plan by hand"
@@ -51,18 +53,17 @@ def test_a_length_of_which_only_a_bound_is_known_stays_and_says_why() -> None:
     said = "not taken over, only bounds: outputs P50, outputs P95, outputs P99"
     assert said in report_markdown(found)
     assert said in report_html(found)
-    assert [change for change in found.plan_changes if "generation" in change] == [
-        "t: generation tokens mean: 5,001, not given before"
-    ]
+    changes = [change for change in found.plan_changes if "generation" in change]
+    assert changes == ["t: generation tokens mean: 5,001, not given before"]
 
 
-def test_a_plan_without_that_length_gets_the_mean_alone() -> None:
+def test_unplanned_length_gets_the_mean_alone() -> None:
     found, outputs, _ = asked(planned())
     assert outputs == TokenQuantiles(mean=5001)
-    assert all("the plan gets none" in one for one in found.tiers[0].left)
+    assert all("the plan gets none" in line for line in found.tiers[0].left)
 
 
-def test_an_old_value_below_the_quantile_before_it_cannot_stay() -> None:
+def test_falling_quantile_cannot_stay() -> None:
     # Nine of ten are 950 tokens long, one lies in the last bucket: P95 and P99 are open, P50 is not.
     one = hours(168, outputs=950.0)
     longer = hours(168, outputs=LAST + 1.0)
@@ -85,47 +86,37 @@ def test_an_old_value_below_the_quantile_before_it_cannot_stay() -> None:
     assert "t: generation tokens p95: 190 before, not given any more" in found.plan_changes
 
 
-def test_a_length_that_was_measured_says_between_what_it_lies() -> None:
+def test_measured_length_has_its_bucket() -> None:
     _, outputs, text = asked(planned(900, 1900, 1990), hours())
     assert outputs is not None
     assert f"# - generation tokens p50: 900 -> {outputs.p50:g} (-" in text
     assert re.search(r"# outputs P50 in production: \d+ tokens \(50 to 100 tokens\)$", text, re.MULTILINE)
 
 
-def test_a_mean_of_production_takes_the_place_of_the_planned_one_and_the_curve_keeps_its_own() -> None:
-    def workload(mean: float) -> dict[str, object]:
-        rates = {"average": 30, "peak": 50}
-        return {"requests_per_second": rates, "prompt_tokens": {"mean": mean}, "generation_tokens": {"mean": 80}}
-
-    one = plan(workload=workload(400))
-    whole = past(one, tier_past(one, hours(168, prompts=1234.5678)))
-    found, proposed = report(whole)
+@pytest.mark.parametrize(("mean", "expected", "lines"), [(400, 1235, 1), (1200, 1200, 0)])
+def test_new_mean_leaves_the_curve_its_own(mean: float, expected: float, lines: int) -> None:
+    tokens = {"prompt_tokens": {"mean": mean}, "generation_tokens": {"mean": 80}}
+    one = plan(workload={"requests_per_second": RATES, **tokens})
+    found, proposed = reported(one, hours(168, prompts=1234.5678))
     assert proposed is not None
-    assert proposed.tiers["t"].workload is not None
-    assert proposed.tiers["t"].workload.prompt_tokens is not None
-    assert proposed.tiers["t"].workload.prompt_tokens.mean == 1235
-    assert "# - prompt tokens mean: 400 -> 1,235 (+209%)" in next_plan_text(found, proposed)
-    assert "t: prompt tokens mean: 400 -> 1,235 (+209%)" in found.plan_changes
-    curve = proposed.tiers["t"].curve
-    assert curve is not None
-    assert {point.prompt_tokens_mean for point in curve.points} == {400}
-    near = plan(workload=workload(1200))
-    _, same = report(past(near, tier_past(near, hours(168, prompts=1234.5678))))
-    assert same is not None
-    assert same.tiers["t"].curve == near.tiers["t"].curve
-    assert not any("prompts" in line and "mean" in line for line in found.plan_changes[1:])
+    tier = proposed.tiers["t"]
+    assert tier.value_at("workload.prompt_tokens.mean") == expected
+    assert tier.curve is not None
+    if not lines:
+        assert tier.curve == one.tiers["t"].curve
+    else:
+        assert {point.prompt_tokens_mean for point in tier.curve.points} == {mean}
+    change = "prompt tokens mean: 400 -> 1,235 (+209%)"
+    assert found.plan_changes.count(f"t: {change}") == next_plan_text(found, proposed).count(f"# - {change}") == lines
 
 
-def test_a_mean_that_the_quantiles_that_stay_and_the_guardrail_forbid_is_left_out() -> None:
-    short = plan(
-        workload={"requests_per_second": {"average": 30, "peak": 50}, "generation_tokens": {"p50": 90, "p99": 199}},
-        guardrails={"max_generation_tokens": 2000},
-    )
-    _, outputs, _ = asked(short)
+def test_forbidden_mean_is_left_out() -> None:
+    """By the quantiles that stay and the guardrail."""
+    _, outputs, _ = asked(planned(p50=90, p99=199, guardrails={"max_generation_tokens": 2000}))
     assert outputs == TokenQuantiles(p50=90, p99=199)
 
 
-def test_a_tier_without_a_recommendation_says_nothing_of_lengths() -> None:
+def test_unrecommended_tier_keeps_its_lengths() -> None:
     found, outputs, text = asked(planned(90, 190, 199), hours(84, outputs=LAST + 1.0))
     assert outputs == TokenQuantiles(p50=90, p95=190, p99=199)
     assert found.tiers[0].left == ()

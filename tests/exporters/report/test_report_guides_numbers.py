@@ -3,86 +3,67 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from report_samples import TIER, USABLE, hours, plan, reported
+from report_samples import TIER, USABLE, hours, plan, reported, reported_tier
 
 from exporters.report.formats import report_markdown
 from exporters.report.monitoring import ROWS, TargetRange
 from exporters.report.records import TierReport
-from rules.plan.guardrails import Guardrail
 from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import Plan
-from rules.resize.fleet_cost import FleetCost
 from rules.telemetry.signals import Gap, Missing, Reading
 
 
 def tier_at(utilization: float, of: Plan | None = None) -> TierReport:
     """A week in which the ten replicas are used to this share, evenly."""
-    rps = utilization * 10 * USABLE
-    return reported(of or plan(), hours(rps=lambda n: rps))[0].tiers[0]
+    return reported_tier(hours(rps=lambda n: utilization * 10 * USABLE), of)
 
 
-def cost(tier: TierReport, name: str) -> FleetCost:
-    return next(one for one in tier.costs if one.name == name)
+def cost(tier: TierReport, name: str = "measured") -> Any:
+    return next(row for row in tier.costs if row.name == name)
 
 
-def price(tier: TierReport, name: str = "measured") -> float:
-    found = cost(tier, name).per_million_tokens
-    assert found is not None
-    return found
-
-
-def fit(tier: TierReport, key: str) -> Guardrail:
-    return next(one for one in tier.guardrails if one.key == key)
-
-
-def test_a_fleet_at_40_percent_costs_twice_as_much_a_token_as_one_at_80() -> None:
+def test_half_use_doubles_cost_a_token() -> None:
     low, high = tier_at(0.4), tier_at(0.8)
-    assert (cost(low, "measured").utilization, cost(high, "measured").utilization) == (
-        pytest.approx(0.4),
-        pytest.approx(0.8),
-    )
-    assert cost(low, "measured").money_a_day == cost(high, "measured").money_a_day == 1200.0
-    assert price(low) == pytest.approx(2 * price(high))
+    assert (cost(low).utilization, cost(high).utilization) == (pytest.approx(0.4), pytest.approx(0.8))
+    assert cost(low).money_a_day == cost(high).money_a_day == 1200.0
+    assert cost(low).per_million_tokens == pytest.approx(2 * cost(high).per_million_tokens)
+    assert cost(tier_at(0.7)).per_million_tokens / cost(low).per_million_tokens == pytest.approx(4 / 7)
+    # Half the replicas for the same traffic.
+    proposed = cost(low, "proposed")
+    assert low.proposal.replicas == 5
+    assert proposed.utilization == pytest.approx(0.8)
+    assert proposed.per_million_tokens == pytest.approx(cost(low).per_million_tokens / 2)
 
 
-def test_a_plan_for_40_percent_costs_twice_as_much_a_token_as_one_for_80() -> None:
-    priced = {share: plan(cost={**TIER["cost"], "planned_utilization": share}) for share in (0.4, 0.8, 1.0)}
-    planned = {share: price(tier_at(0.5, one), "planned") for share, one in priced.items()}
+def test_plan_for_less_use_costs_more() -> None:
+    planned = {}
+    for share in (0.4, 0.8, 1.0):
+        priced = plan(cost={**TIER["cost"], "planned_utilization": share})
+        planned[share] = cost(tier_at(0.5, priced), "planned").per_million_tokens
     assert planned[0.4] == pytest.approx(2 * planned[0.8])
     # 9.2: 2.5 times the cost of a fleet that is used wholly.
     assert planned[0.4] == pytest.approx(2.5 * planned[1.0])
 
 
-def test_from_40_to_70_percent_nearly_halves_the_cost_a_token() -> None:
-    assert price(tier_at(0.7)) / price(tier_at(0.4)) == pytest.approx(4 / 7)
+def test_guardrails_fit_objective_and_seen_lengths() -> None:
+    found, _ = reported(plan(), hours(rps=lambda n: 50.0))
+    (tier,) = found.tiers
+    rows = {row.key: row for row in tier.guardrails}
+    breaker, prompts = rows["queue_breaker"], rows["max_prompt_tokens"]
+    assert (breaker.low, breaker.high, breaker.state) == (80, 90, "not_in_plan")
+    sentence = "no queue breaker; 80 to 90 fit: 80% to 90% of 2 s x 50 rps, the planned peak (`queue_breaker`)"
+    assert sentence in report_markdown(found)
+    lengths = {(row.what, row.quantile): row.observed for row in tier.workload.lengths}
+    p95 = lengths["prompts", "p95"]
+    assert isinstance(p95, Reading)
+    assert p95.value is not None
+    assert (prompts.low, prompts.high) == (round(2 * p95.value), round(3 * p95.value))
 
 
-def test_half_the_replicas_for_the_same_traffic_halve_the_cost_and_double_the_use() -> None:
-    tier = tier_at(0.4)
-    proposed = cost(tier, "proposed")
-    assert tier.proposal.replicas == 5
-    assert proposed.utilization == pytest.approx(0.8)
-    assert proposed.per_million_tokens == pytest.approx(price(tier) / 2)
-
-
-def test_the_breaker_for_2_s_and_50_rps_is_80_to_90_requests() -> None:
-    found = fit(reported(plan(), hours(rps=lambda n: 50.0))[0].tiers[0], "queue_breaker")
-    assert (found.low, found.high, found.state) == (80, 90, "not_in_plan")
-    text = report_markdown(reported(plan(), hours(rps=lambda n: 50.0))[0])
-    assert "no queue breaker; 80 to 90 fit: 80% to 90% of 2 s x 50 rps, the planned peak (`queue_breaker`)" in text
-
-
-def test_the_prompt_limit_is_2_to_3_times_the_p95_that_was_seen() -> None:
-    tier = tier_at(0.5)
-    p95 = next(one for one in tier.workload.lengths if (one.what, one.quantile) == ("prompts", "p95")).observed.value
-    assert p95 is not None
-    found = fit(tier, "max_prompt_tokens")
-    assert (found.low, found.high) == (round(2 * p95), round(3 * p95))
-
-
-def test_the_targets_are_those_of_the_guide_unless_the_tier_has_its_own() -> None:
+def test_targets_are_the_guides_unless_overridden() -> None:
     lora = {"lora": {"max_adapters": 8}}
     context = build_tier_context("t", plan(**lora).tiers["t"])
     own = {
@@ -109,7 +90,7 @@ def test_the_targets_are_those_of_the_guide_unless_the_tier_has_its_own() -> Non
 
 
 @pytest.mark.parametrize(("value", "met"), [(0.495, False), (0.6, True), (0.8504, True), (0.86, False), (None, None)])
-def test_a_value_outside_its_target_is_not_as_it_should_be(value: float | None, met: bool | None) -> None:
+def test_value_outside_its_target_misses_it(value: float | None, met: bool | None) -> None:
     observed = Missing(gap=Gap.NO_TRAFFIC) if value is None else Reading(value=value, low=value, high=value, n=1)
     assert TargetRange("60-85 %", 0.6, 0.85).is_met(observed) is met
     assert TargetRange("as planned").is_met(observed) is None
