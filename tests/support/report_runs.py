@@ -94,6 +94,14 @@ def remembered(place: Path, *waiting: str, **parts: Any) -> None:
     storage.write_state(place / "data" / STATE_FILE, ReportState(**whole))
 
 
+def waiting(place: Path, deliver: Mapping[str, str] | None = None, **keys: Any) -> LoadedConfig:
+    """A configuration with a report that stands there and that no destination has yet."""
+    loaded = configured(place, deliver, **keys)
+    written(place)
+    remembered(place, *(destination.name for destination in loaded.config.report.deliver))
+    return loaded
+
+
 def state_of(place: Path) -> ReportState:
     found = storage.read_state(place / "data" / STATE_FILE)
     assert found is not None

@@ -10,28 +10,20 @@ from agent.reporting import storage
 ONE = {"report.html": b"<html>", "report.json": b"{}"}
 
 
-def test_a_report_appears_whole(tmp_path: Path) -> None:
+def test_report_appears_whole(tmp_path: Path) -> None:
     root = tmp_path / "not" / "there"
+    (root / ".new-2026-11-09").mkdir(parents=True)
+    (root / ".new-2026-11-09" / "report.html").write_bytes(b"half")
+    assert storage.names(root) == storage.names(tmp_path / "nowhere") == ()
     storage.publish(root, "2026-11-23", ONE, keep=26)
     storage.publish(root, "2026-11-16", {"report.html": b"late"}, keep=26)
     assert storage.names(root) == ("2026-11-23", "2026-11-16")
     assert sorted(path.name for path in root.iterdir()) == ["2026-11-16", "2026-11-23"]
     assert storage.files(root, "2026-11-16") == ("report.html",)
-
-
-def test_same_date_replaces_report(tmp_path: Path) -> None:
-    storage.publish(tmp_path, "2026-11-23", ONE, keep=26)
-    storage.publish(tmp_path, "2026-11-23", {"report.md": b"again"}, keep=26)
-    assert storage.files(tmp_path, "2026-11-23") == ("report.md",)
-    assert storage.read_report_file(tmp_path, "2026-11-23", "report.html") is None
-
-
-def test_interrupted_report_is_removed(tmp_path: Path) -> None:
-    (tmp_path / ".new-2026-11-23").mkdir()
-    (tmp_path / ".new-2026-11-23" / "report.html").write_bytes(b"half")
-    assert storage.names(tmp_path) == ()
-    storage.publish(tmp_path, "2026-11-16", ONE, keep=5)
-    assert [path.name for path in tmp_path.iterdir()] == ["2026-11-16"]
+    # Of the same date, the later report replaces the earlier.
+    storage.publish(root, "2026-11-23", {"report.md": b"again"}, keep=26)
+    assert storage.files(root, "2026-11-23") == ("report.md",)
+    assert storage.read_report_file(root, "2026-11-23", "report.html") is None
 
 
 def test_only_old_own_reports_go(tmp_path: Path) -> None:

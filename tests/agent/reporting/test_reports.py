@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from report_runs import (
     configured,
     remembered,
     state_of,
+    waiting,
     with_history,
     written,
 )
@@ -39,13 +41,21 @@ def looked_after(place: Path, now: float, *, reports: ReportService | None = Non
     return one
 
 
+def service(place: Path, runner: JobRunner) -> ReportService:
+    return ReportService(place / "data", place / "data" / "reports", runner)
+
+
 def making_here(place: Path) -> ReportService:
     """Reports that are made in this process."""
-    return ReportService(place / "data", place / "data" / "reports", InThisProcess())
+    return service(place, InThisProcess())
 
 
 def names(place: Path) -> tuple[str, ...]:
     return storage.names(place / "data" / "reports")
+
+
+def begun(place: Path, at: float = DUE - WEEK, made_for: float = 0.0) -> None:
+    storage.write_state(place / "data" / STATE_FILE, ReportState(begun_at=at, made_for=made_for))
 
 
 def test_report_is_made_and_sent_once(tmp_path: Path) -> None:
@@ -75,16 +85,17 @@ def test_report_is_made_and_sent_once(tmp_path: Path) -> None:
 def test_missed_report_is_made_at_start(tmp_path: Path) -> None:
     with_history(tmp_path)
     configured(tmp_path)
-    storage.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - 3 * WEEK, made_for=DUE - 2 * WEEK))
+    begun(tmp_path, DUE - 3 * WEEK, DUE - 2 * WEEK)
     late = DUE + 2 * DAY
     reports = looked_after(tmp_path, late, reports=making_here(tmp_path))
     # Those of two weeks were missed: only the newest is of any use.
     assert names(tmp_path) == (NAME,)
-    assert json.loads((tmp_path / "data" / "reports" / NAME / "report.json").read_text())["until"] == DUE
-    before = (tmp_path / "data" / "reports" / NAME / "report.json").stat().st_mtime_ns
-    looked_after(tmp_path, late + HOUR, reports=reports)
-    looked_after(tmp_path, late + HOUR, reports=making_here(tmp_path))
-    assert (tmp_path / "data" / "reports" / NAME / "report.json").stat().st_mtime_ns == before
+    path = tmp_path / "data" / "reports" / NAME / "report.json"
+    assert json.loads(path.read_text())["until"] == DUE
+    before = path.stat().st_mtime_ns
+    for service_later in (reports, making_here(tmp_path)):
+        looked_after(tmp_path, late + HOUR, reports=service_later)
+    assert path.stat().st_mtime_ns == before
 
 
 def test_nothing_is_due_before_first_start(tmp_path: Path) -> None:
@@ -97,17 +108,12 @@ def test_nothing_is_due_before_first_start(tmp_path: Path) -> None:
 
 def test_failed_report_is_retried_less_often(tmp_path: Path) -> None:
     loaded = configured(tmp_path)
-    storage.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
+    begun(tmp_path)
     reports = looked_after(tmp_path, DUE, reports=making_here(tmp_path))
-    health = reports.health(loaded, DUE)
-    assert "history" in health.trouble
-    assert health.failures == 1
-    looked_after(tmp_path, DUE + 59, reports=reports)
-    assert reports.health(loaded, DUE).failures == 1
-    looked_after(tmp_path, DUE + 60, reports=reports)
-    assert reports.health(loaded, DUE).failures == 2
-    looked_after(tmp_path, DUE + 60 + 119, reports=reports)
-    assert reports.health(loaded, DUE).failures == 2
+    assert "history" in reports.health(loaded, DUE).trouble
+    for seconds, failures in ((0, 1), (59, 1), (60, 2), (60 + 119, 2)):
+        looked_after(tmp_path, DUE + seconds, reports=reports)
+        assert reports.health(loaded, DUE).failures == failures
     with_history(tmp_path)
     looked_after(tmp_path, DUE + HOUR, reports=reports)
     assert reports.health(loaded, DUE).trouble == ""
@@ -117,16 +123,12 @@ def test_failed_report_is_retried_less_often(tmp_path: Path) -> None:
 def test_hanging_or_fat_report_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_history(tmp_path)
     loaded = configured(tmp_path)
-    storage.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
-    reports = looked_after(
-        tmp_path, DUE, reports=ReportService(tmp_path / "data", tmp_path / "data" / "reports", JobRunner(0.05))
-    )
+    begun(tmp_path)
+    reports = looked_after(tmp_path, DUE, reports=service(tmp_path, JobRunner(0.05)))
     assert reports.health(loaded, DUE).trouble == "its process took longer than 0.05 s and was ended"
     monkeypatch.setattr(jobs, "REPORT_MEMORY_BYTES", 30 * 1024 * 1024)
-    reports = looked_after(tmp_path, DUE + 120)
-    assert reports.health(loaded, DUE).failures == 1
-    assert reports.health(loaded, DUE).trouble
-    assert names(tmp_path) == ()
+    health = looked_after(tmp_path, DUE + 120).health(loaded, DUE)
+    assert (health.failures, bool(health.trouble), names(tmp_path)) == (1, True, ())
 
 
 def test_clock_jump_repeats_no_report(tmp_path: Path) -> None:
@@ -148,7 +150,7 @@ def test_each_destination_stands_for_itself(tmp_path: Path, caplog: pytest.LogCa
     caplog.set_level(logging.DEBUG)
     with webhook() as good, webhook() as bad, mail_server() as box:
         bad.results = [500, 401]
-        loaded = configured(
+        loaded = waiting(
             tmp_path,
             {
                 "gone": f"json://u:{CANARY}@127.0.0.1:1/{CANARY}",
@@ -158,8 +160,6 @@ def test_each_destination_stands_for_itself(tmp_path: Path, caplog: pytest.LogCa
                 "typo": f"jsno://{CANARY}",
             },
         )
-        written(tmp_path)
-        remembered(tmp_path, "gone", "ill", "chat", "mail", "typo")
         reports = looked_after(tmp_path, DUE)
         assert (len(good.taken), len(box.mails), bad.asked) == (1, 1, 1)
         told = {one.destination: one for one in reports.health(loaded, DUE).deliveries}
@@ -173,20 +173,16 @@ def test_each_destination_stands_for_itself(tmp_path: Path, caplog: pytest.LogCa
         assert [(one.sent, one.failed, one.pending) for one in told.values()] == [
             (0, 1, 1), (0, 1, 1), (1, 0, 0), (1, 0, 0), (0, 1, 1),
         ]  # fmt: skip
-        looked_after(tmp_path, DUE + 61, reports=reports)
-        assert reports.health(loaded, DUE).deliveries[1].trouble == "it answered 401"
-        looked_after(tmp_path, DUE + 61 + 121, reports=reports)
-        assert reports.health(loaded, DUE).deliveries[1].trouble == ""
+        for seconds, trouble in ((61, "it answered 401"), (61 + 121, "")):
+            looked_after(tmp_path, DUE + seconds, reports=reports)
+            assert reports.health(loaded, DUE).deliveries[1].trouble == trouble
         assert (len(bad.taken), len(good.taken), len(box.mails)) == (1, 1, 1)
-    assert CANARY not in caplog.text
-    assert CANARY not in repr(reports.health(loaded, DUE))
-    assert CANARY not in (tmp_path / "data" / STATE_FILE).read_text()
+    for text in (caplog.text, repr(reports.health(loaded, DUE)), (tmp_path / "data" / STATE_FILE).read_text()):
+        assert CANARY not in text
 
 
 def test_silent_destination_is_given_up(tmp_path: Path) -> None:
-    loaded = configured(tmp_path, {"gone": "json://127.0.0.1:1/"}, report={"retry_for": "10m"})
-    written(tmp_path)
-    remembered(tmp_path, "gone")
+    loaded = waiting(tmp_path, {"gone": "json://127.0.0.1:1/"}, report={"retry_for": "10m"})
     reports = looked_after(tmp_path, DUE)
     for minute in range(1, 20):
         looked_after(tmp_path, DUE + 60 * minute, reports=reports)
@@ -202,12 +198,8 @@ def test_hanging_delivery_is_ended(tmp_path: Path) -> None:
     over = threading.Event()
     with webhook() as slow:
         slow.before = lambda: over.wait() and None
-        loaded = configured(tmp_path, {"slow": f"json://{slow.place}/?rto=50"})
-        written(tmp_path)
-        remembered(tmp_path, "slow")
-        reports = looked_after(
-            tmp_path, DUE, reports=ReportService(tmp_path / "data", tmp_path / "data" / "reports", JobRunner(1.0))
-        )
+        loaded = waiting(tmp_path, {"slow": f"json://{slow.place}/?rto=50"})
+        reports = looked_after(tmp_path, DUE, reports=service(tmp_path, JobRunner(1.0)))
         over.set()
     assert reports.health(loaded, DUE).deliveries[0].trouble == "its process took longer than 1 s and was ended"
 
@@ -216,54 +208,40 @@ def test_variable_address_reaches_its_destination(tmp_path: Path, monkeypatch: p
     with webhook() as hook:
         monkeypatch.setenv("CHAT_URL", f"json://{hook.place}/mine")
         deliver = [{"name": "chat", "url_env": "CHAT_URL", "with": []}, {"name": "unset", "url_env": "NO_SUCH_URL"}]
-        loaded = configured(tmp_path, report={"deliver": deliver})
-        written(tmp_path)
-        remembered(tmp_path, "chat", "unset")
+        loaded = waiting(tmp_path, report={"deliver": deliver})
         reports = looked_after(tmp_path, DUE)
         (found,) = hook.taken
     assert (found["path"], found["attachments"]) == ("/mine", [])
-    assert (
-        reports.health(loaded, DUE).deliveries[1].trouble
-        == "the environment variable NO_SUCH_URL is not set, or holds more than one address"
-    )
+    trouble = reports.health(loaded, DUE).deliveries[1].trouble
+    assert trouble == "the environment variable NO_SUCH_URL is not set, or holds more than one address"
 
 
 def test_stop_leaves_delivery_for_next_start(tmp_path: Path) -> None:
     with webhook() as hook:
-        begun = threading.Event()
-        over = threading.Event()
-        hook.before = lambda: (begun.set(), over.wait())[0]
-        configured(tmp_path, {"chat": f"json://{hook.place}/"})
-        written(tmp_path)
-        remembered(tmp_path, "chat")
-        reports = ReportService(tmp_path / "data", tmp_path / "data" / "reports")
+        asked, over = threading.Event(), threading.Event()
+        hook.before = lambda: (asked.set(), over.wait())[0]
+        waiting(tmp_path, {"chat": f"json://{hook.place}/"})
+        reports = service(tmp_path, JobRunner())
         thread = threading.Thread(target=looked_after, args=(tmp_path, DUE), kwargs={"reports": reports})
         thread.start()
-        assert begun.wait(CEILING_SECONDS)
+        assert asked.wait(CEILING_SECONDS)
         reports.close()
         thread.join(CEILING_SECONDS)
         assert not thread.is_alive()
         over.set()
-        (waiting,) = state_of(tmp_path).deliveries.values()
-        assert (waiting.is_pending, waiting.attempts) == (True, 1)
+        (delivery,) = state_of(tmp_path).deliveries.values()
+        assert (delivery.is_pending, delivery.attempts) == (True, 1)
 
 
-def test_unwritable_state_sends_nothing(tmp_path: Path) -> None:
+def test_bad_state_sends_nothing(tmp_path: Path) -> None:
     with webhook() as hook:
-        loaded = configured(tmp_path, {"chat": f"json://{hook.place}/"})
-        written(tmp_path)
-        remembered(tmp_path, "chat")
+        loaded = waiting(tmp_path, {"chat": f"json://{hook.place}/"})
         # Whoever runs the tests may write everywhere: a folder in the place of the file nobody can write.
-        (tmp_path / "data" / f".{STATE_FILE}.new").mkdir()
+        blocked = tmp_path / "data" / f".{STATE_FILE}.new"
+        blocked.mkdir()
         reports = looked_after(tmp_path, DUE)
-        assert hook.taken == []
-    assert "cannot be read or written" in reports.health(loaded, DUE).trouble
-
-
-def test_damaged_state_sends_nothing_twice(tmp_path: Path) -> None:
-    with webhook() as hook:
-        configured(tmp_path, {"chat": f"json://{hook.place}/"})
-        written(tmp_path)
+        assert "cannot be read or written" in reports.health(loaded, DUE).trouble
+        blocked.rmdir()
         (tmp_path / "data" / STATE_FILE).write_text('{"begun_at": ')
         looked_after(tmp_path, DUE + HOUR)
         assert hook.taken == []
@@ -273,9 +251,7 @@ def test_damaged_state_sends_nothing_twice(tmp_path: Path) -> None:
 def test_newer_report_replaces_waiting_one(tmp_path: Path) -> None:
     with_history(tmp_path)
     with webhook() as hook:
-        loaded = configured(tmp_path, {"chat": f"json://{hook.place}/"}, report={"retry_for": "7d"})
-        written(tmp_path)
-        remembered(tmp_path, "chat")
+        loaded = waiting(tmp_path, {"chat": f"json://{hook.place}/"}, report={"retry_for": "7d"})
         hook.results = [503]
         reports = looked_after(tmp_path, DUE)
         looked_after(tmp_path, DUE + WEEK, reports=reports)
@@ -309,21 +285,14 @@ def test_process_shows_no_secret(tmp_path: Path) -> None:
     with webhook() as hook:
 
         def look() -> None:
-            for one in Path("/proc").glob("[0-9]*/cmdline"):
-                try:
-                    words = one.read_bytes()
-                    if (
-                        b"multiprocessing.spawn" in words
-                        and str(os.getpid()).encode() in one.with_name("stat").read_bytes().split()
-                    ):
-                        seen.append((words + one.with_name("environ").read_bytes()).decode())
-                except OSError:
-                    continue
+            for process in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):
+                    words, stat = ((process / file).read_bytes() for file in ("cmdline", "stat"))
+                    if b"multiprocessing.spawn" in words and str(os.getpid()).encode() in stat.split():
+                        seen.append((words + (process / "environ").read_bytes()).decode())
 
         hook.before = look
-        configured(tmp_path, {"chat": f"json://u:{CANARY}@{hook.place}/"})
-        written(tmp_path)
-        remembered(tmp_path, "chat")
+        waiting(tmp_path, {"chat": f"json://u:{CANARY}@{hook.place}/"})
         looked_after(tmp_path, DUE)
         assert len(hook.taken) == 1
     assert seen
