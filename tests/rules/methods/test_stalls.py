@@ -6,6 +6,7 @@ import pytest
 from evaluation_steps import EvaluationSteps
 from judging_samples import START, context
 from making import cumulative, read
+from rule_cases import FINE, GUESSED, PAGE_GUESSED, PAGED, WARNED, Wanted, outcome
 
 from rules.confidence import Certainty
 from rules.methods.availability import planned_prefill_seconds
@@ -15,7 +16,7 @@ from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.verdicts.verdict import RuleResult, Status, Subject, Verdict
 
-CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
+CERTAIN = Certainty.CERTAIN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +82,8 @@ def frozen(seconds: int, *ranks: Rank, begin: int = 40) -> list[Snapshot]:
     return [page(START + t, *ranks) for t in range(begin, begin + seconds + 1, 10)]
 
 
-def verdict(steps: EvaluationSteps) -> tuple[Status, Certainty]:
-    found = stalled(steps)
-    return found.status, found.certainty
+def verdict(steps: EvaluationSteps) -> Wanted:
+    return outcome(stalled(steps))
 
 
 def is_stale(steps: EvaluationSteps) -> bool:
@@ -91,38 +91,18 @@ def is_stale(steps: EvaluationSteps) -> bool:
     return isinstance(found, Verdict) and found.status is not Status.OK
 
 
-def gap(steps: EvaluationSteps) -> Gap:
-    found = stalled(steps)
-    return found.reason
-
-
 @pytest.mark.parametrize(
     "dead", [Rank(waiting=3), Rank(waiting=139), Rank(running=4, waiting=9, kv=0.8), Rank(running=1)]
 )
 def test_dead_core_becomes_certain(dead: Rank) -> None:
     steps = follow(*served(), *frozen(10, dead))
-    assert verdict(steps) == (Status.WARNING, LIKELY)
+    assert verdict(steps) == GUESSED
     follow(*frozen(20, dead, begin=60), steps=steps)
     follow(*frozen(1800, dead, begin=90), steps=steps)
-    assert verdict(steps) == (Status.CRITICAL, CERTAIN), "nobody else answers"
+    assert verdict(steps) == PAGED, "nobody else answers"
     found = stalled(steps)
     assert f"it holds {dead.running} running and {dead.waiting} waiting requests" in found.sentence
     assert not any("shed" in action for action in found.actions)
-
-
-def test_growing_dead_queue_is_same() -> None:
-    grown = [page(START + 40 + t, Rank(waiting=3 + t // 10)) for t in range(0, 200, 10)]
-    assert verdict(follow(*served(), *grown)) == (Status.CRITICAL, CERTAIN)
-
-
-def test_dead_core_severity_by_answer() -> None:
-    pages = *served(), *frozen(120, Rank(waiting=14))
-    assert verdict(follow(*pages, beside="b")) == (Status.WARNING, CERTAIN)
-    steps = EvaluationSteps({"t": context()})
-    for one in pages:
-        steps.apply_failed_scrape("t", "b", one.t)
-        follow(one, steps=steps)
-    assert verdict(steps) == (Status.CRITICAL, CERTAIN)
 
 
 @pytest.mark.parametrize("dead", [Rank(waiting=14), Rank(running=5, kv=0.4)])
@@ -131,50 +111,28 @@ def test_frozen_rank_is_named(dead: Rank) -> None:
         page(START + t, Rank(running=3, kv=0.2, steps=2000 + t), dead, answers=20 + t // 100) for t in range(0, 200, 10)
     ]
     steps = follow(*pages)
-    assert verdict(steps) == (Status.WARNING, CERTAIN)
+    assert verdict(steps) == WARNED
     found = stalled(steps)
     assert found.sentence.startswith("Rank 1 of 2 ranks has not stepped for 190 s")
     both = [page(START + 200 + t, Rank(running=3, steps=2190), dead, answers=21) for t in range(0, 100, 10)]
-    assert verdict(follow(*both, steps=steps)) == (Status.CRITICAL, CERTAIN)
-
-
-def test_a_rank_without_requests_may_be_idle() -> None:
-    pages = [page(START + t, Rank(running=3, steps=2000 + t), Rank(kv=0.1)) for t in range(0, 200, 10)]
-    assert verdict(follow(*pages)) == (Status.OK, CERTAIN)
+    assert verdict(follow(*both, steps=steps)) == PAGED
 
 
 def test_stepping_engine_ends_it() -> None:
     dead = Rank(running=2, waiting=3, kv=0.3)
     steps = follow(*served(), *frozen(40, dead, begin=40), page(START + 90, Rank(running=2, steps=2000)))
-    assert verdict(steps) == (Status.OK, CERTAIN)
+    assert verdict(steps) == FINE
     slow = replace(dead, steps=2000)
-    assert verdict(follow(*frozen(100, slow, begin=100), steps=steps)) == (Status.CRITICAL, LIKELY)
-    assert verdict(follow(*frozen(100, slow, begin=210), steps=steps)) == (Status.CRITICAL, LIKELY)
-    assert verdict(follow(*frozen(100, slow, begin=320), steps=steps)) == (Status.CRITICAL, CERTAIN)
+    assert verdict(follow(*frozen(100, slow, begin=100), steps=steps)) == PAGE_GUESSED
+    assert verdict(follow(*frozen(100, slow, begin=210), steps=steps)) == PAGE_GUESSED
+    assert verdict(follow(*frozen(100, slow, begin=320), steps=steps)) == PAGED
 
 
 def test_three_good_pages_are_needed() -> None:
     dead = Rank(waiting=14)
     steps = follow(*served(), page(START + 31, dead), page(START + 131, dead))
-    assert verdict(steps) == (Status.CRITICAL, LIKELY)
-    assert verdict(follow(page(START + 141, dead), steps=steps)) == (Status.CRITICAL, CERTAIN)
-
-
-def test_a_restart_begins_anew() -> None:
-    steps = follow(*served(), *frozen(120, Rank(waiting=14)))
-    new = [page(START + t, Rank(steps=t), started=START + 165) for t in (170, 180)]
-    assert verdict(follow(*new, steps=steps)) == (Status.OK, CERTAIN)
-
-
-def test_reduced_page_counts_tokens() -> None:
-    def reduced(one: Snapshot) -> Snapshot:
-        return replace(one, counters={name: n for name, n in one.counters.items() if name != "engine_steps"})
-
-    pages = [reduced(one) for one in (*served(), *frozen(600, Rank(running=3)))]
-    assert verdict(follow(*pages)) == (Status.CRITICAL, CERTAIN)
-    assert gap(follow(*(replace(one, engine="tgi") for one in pages))) is Gap.NOT_EXPOSED
-    works = [reduced(page(START + t, Rank(running=3, steps=1000 + t))) for t in range(40, 600, 10)]
-    assert verdict(follow(*pages[:4], *works)) == (Status.OK, CERTAIN)
+    assert verdict(steps) == PAGE_GUESSED
+    assert verdict(follow(page(START + 141, dead), steps=steps)) == PAGED
 
 
 def test_waiting_in_dead_rank_is_late() -> None:
@@ -185,21 +143,6 @@ def test_waiting_in_dead_rank_is_late() -> None:
     assert count_held(track, before) == (5.0, 4.0), "four may wait for KV, and are not lost"
 
 
-def test_an_idle_engine_is_quiet() -> None:
-    assert verdict(follow(*served(), *frozen(600, Rank(kv=0.2)))) == (Status.OK, CERTAIN)
-
-
-def test_sleeping_engine_is_quiet() -> None:
-    asleep = Rank(waiting=6, awake=0)
-    steps = follow(*served(), *frozen(600, asleep))
-    assert verdict(steps) == (Status.OK, CERTAIN)
-    assert not is_stale(steps), "it keeps its gauges until it wakes up"
-    paused = [
-        replace(one, gauges={**one.gauges, "requests_paused": 3.0}) for one in frozen(600, Rank(running=3, waiting=6))
-    ]
-    assert verdict(follow(*served(), *paused)) == (Status.OK, CERTAIN)
-
-
 @pytest.mark.parametrize("cold_start", [None, 400.0])
 def test_loading_engine_is_quiet(cold_start: float | None) -> None:
     view = context(cold_start_seconds=cold_start)
@@ -207,9 +150,9 @@ def test_loading_engine_is_quiet(cold_start: float | None) -> None:
     allowed = (cold_start or 300.0) - 40
     early = [one for one in new if one.t < START + allowed]
     steps = follow(*early, view=view)
-    assert gap(steps) is Gap.NO_TRAFFIC
+    assert verdict(steps) is Gap.NO_TRAFFIC
     assert not is_stale(steps)
-    assert verdict(follow(*new[len(early) :], steps=steps)) == (Status.CRITICAL, CERTAIN)
+    assert verdict(follow(*new[len(early) :], steps=steps)) == PAGED
     assert is_stale(steps)
 
 
@@ -219,26 +162,97 @@ def test_decode_waiting_for_kv_is_quiet() -> None:
     for quiet in (waits, Rank(kv=0.7)):
         steps = follow(*served(), *frozen(900, quiet), view=view)
         assert not is_stale(steps), "KV is preallocated for requests that come"
-    assert gap(follow(*served(), *frozen(900, waits), view=view)) is Gap.NO_TRAFFIC
+    assert verdict(follow(*served(), *frozen(900, waits), view=view)) is Gap.NO_TRAFFIC
     for dead in (Rank(waiting=20), Rank(running=3, waiting=20, deferred=20)):
         steps = follow(*served(), *frozen(900, dead), view=view)
-        assert verdict(steps) == (Status.CRITICAL, CERTAIN), "it waits for room, or runs"
+        assert verdict(steps) == PAGED, "it waits for room, or runs"
         assert is_stale(steps)
 
 
-def test_cancelled_gauges_are_never_certain() -> None:
-    """vLLM issue 29928: as many answers ended as requests were there."""
-    dead = Rank(running=4, kv=0.9)
-    ended = [page(START + t, dead, answers=504) for t in range(40, 600, 10)]
-    assert verdict(follow(*served(), *ended)) == (Status.CRITICAL, LIKELY)
-    before = page(START + 35, dead)
-    assert verdict(follow(*served(), before, *ended)) == (Status.CRITICAL, LIKELY)
-    some = [page(START + t, dead, answers=502) for t in range(40, 600, 10)]
-    assert verdict(follow(*served(), before, *some)) == (Status.CRITICAL, CERTAIN), "two of four still wait"
-    timeouts = [page(START + t, dead, answers=504 + t // 10) for t in range(600, 700, 10)]
-    assert verdict(follow(*served(), *ended, *timeouts)) == (Status.CRITICAL, CERTAIN), (
-        "new requests end without a step"
+def reduced(one: Snapshot) -> Snapshot:
+    """A page that does not count the steps."""
+    return replace(one, counters={name: n for name, n in one.counters.items() if name != "engine_steps"})
+
+
+def counting(one: Snapshot, **counters: float) -> Snapshot:
+    return replace(one, counters={**one.counters, **counters})
+
+
+def paused(one: Snapshot) -> Snapshot:
+    return replace(one, gauges={**one.gauges, "requests_paused": 3.0})
+
+
+def answering(dead: Rank, answers: float, begin: int = 40, end: int = 600) -> list[Snapshot]:
+    return [page(START + t, dead, answers=answers) for t in range(begin, end, 10)]
+
+
+def sglang(running: int, waiting: int) -> list[Snapshot]:
+    """SGLang before it counted its passes keeps "1 running" after its last request."""
+    text = (
+        f"sglang:num_running_reqs {running}\nsglang:num_queue_reqs {waiting}\nsglang:token_usage 0.1\n"
+        "sglang:generation_tokens_total 900\nsglang:num_requests_total 30\nsglang:prompt_tokens_total 5\n"
+        'sglang:inter_token_latency_seconds_bucket{le="+Inf"} 800\nsglang:inter_token_latency_seconds_count 800\n'
     )
+    return [read(text, START + t, "sglang") for t in range(0, 900, 10)]
+
+
+DEAD, QUEUE, HELD = Rank(running=3), Rank(waiting=14), Rank(running=4, kv=0.9)
+GROWING = [page(START + 40 + t, Rank(waiting=3 + t // 10)) for t in range(0, 200, 10)]
+IDLE_RANK = [page(START + t, Rank(running=3, steps=2000 + t), Rank(kv=0.1)) for t in range(0, 200, 10)]
+RESTARTED = [page(START + t, Rank(steps=t), started=START + 165) for t in (170, 180)]
+UNCOUNTED = [reduced(one) for one in (*served(), *frozen(600, DEAD))]
+WORKING = [reduced(page(START + t, Rank(running=3, steps=1000 + t))) for t in range(40, 600, 10)]
+ASLEEP = [*served(), *frozen(600, Rank(waiting=6, awake=0))]
+BEFORE = page(START + 35, HELD)
+TIMEOUTS = [page(START + t, HELD, answers=504 + t // 10) for t in range(600, 700, 10)]
+ANSWERED = {"requests_arrived": 80.0, "http_requests_ok": 79.0, "http_requests_refused": 1.0}
+ALL_ANSWERED = [counting(one, **ANSWERED) for one in frozen(600, Rank(running=1, kv=0.1))]
+
+ROWS = [
+    ([*served(), *GROWING], "", PAGED),
+    ([*served(), *frozen(120, QUEUE)], "b", WARNED),
+    # A rank without requests may be idle, as an engine may be, or sleep, or pause.
+    (IDLE_RANK, "", FINE),
+    ([*served(), *frozen(600, Rank(kv=0.2))], "", FINE),
+    (ASLEEP, "", FINE),
+    ([*served(), *map(paused, frozen(600, Rank(running=3, waiting=6)))], "", FINE),
+    # A restart begins anew.
+    ([*served(), *frozen(120, QUEUE), *RESTARTED], "", FINE),
+    # A page that does not count steps counts tokens.
+    (UNCOUNTED, "", PAGED),
+    ([replace(one, engine="tgi") for one in UNCOUNTED], "", Gap.NOT_EXPOSED),
+    ([*UNCOUNTED[:4], *WORKING], "", FINE),
+    # vLLM issue 29928: as many answers ended as requests were there.
+    ([*served(), *answering(HELD, 504)], "", PAGE_GUESSED),
+    ([*served(), BEFORE, *answering(HELD, 504)], "", PAGE_GUESSED),
+    # Two of four still wait.
+    ([*served(), BEFORE, *answering(HELD, 502)], "", PAGED),
+    # New requests end without a step.
+    ([*served(), *answering(HELD, 504), *TIMEOUTS], "", PAGED),
+    (sglang(1, 0), "", Gap.NOT_EXPOSED),
+    (sglang(1, 3), "", PAGED),
+    (sglang(0, 3), "", PAGED),
+    # SGLang refreshes its gauges every 30 s when it is idle.
+    (ALL_ANSWERED, "", FINE),
+    ([counting(one, http_requests_ok=70.0) for one in ALL_ANSWERED], "", PAGED),
+]
+
+
+@pytest.mark.parametrize(("pages", "beside", "wanted"), ROWS)
+def test_engine_that_holds_requests(pages: list[Snapshot], beside: str, wanted: Wanted) -> None:
+    assert verdict(follow(*pages, beside=beside)) == wanted
+
+
+def test_silent_neighbour_serves_nobody() -> None:
+    steps = EvaluationSteps({"t": context()})
+    for one in (*served(), *frozen(120, QUEUE)):
+        steps.apply_failed_scrape("t", "b", one.t)
+        follow(one, steps=steps)
+    assert verdict(steps) == PAGED
+
+
+def test_sleeping_engine_is_not_stale() -> None:
+    assert not is_stale(follow(*ASLEEP)), "it keeps its gauges until it wakes up"
 
 
 def test_planned_prefill_may_pass() -> None:
@@ -247,32 +261,8 @@ def test_planned_prefill_may_pass() -> None:
     view = context(alone, workload=long)
     assert planned_prefill_seconds(view.plan) == 150.0
     steps = follow(*served(), *frozen(100, Rank(running=1, waiting=2, kv=0.5)), view=view)
-    assert verdict(steps) == (Status.OK, CERTAIN)
+    assert verdict(steps) == FINE
     assert verdict(follow(*frozen(100, Rank(running=1, waiting=2, kv=0.5), begin=150), steps=steps))[1] is CERTAIN
-
-
-@pytest.mark.parametrize(("running", "waiting", "known"), [(1, 0, False), (1, 3, True), (0, 3, True)])
-def test_uncounted_steps_need_a_queue(running: int, waiting: int, known: bool) -> None:
-    """SGLang before it counted its passes keeps "1 running" after its last request."""
-    text = (
-        f"sglang:num_running_reqs {running}\nsglang:num_queue_reqs {waiting}\nsglang:token_usage 0.1\n"
-        "sglang:generation_tokens_total 900\nsglang:num_requests_total 30\nsglang:prompt_tokens_total 5\n"
-        'sglang:inter_token_latency_seconds_bucket{le="+Inf"} 800\nsglang:inter_token_latency_seconds_count 800\n'
-    )
-    steps = follow(*(read(text, START + t, "sglang") for t in range(0, 900, 10)))
-    if known:
-        assert verdict(steps) == (Status.CRITICAL, CERTAIN)
-    else:
-        assert gap(steps) is Gap.NOT_EXPOSED
-
-
-def test_answered_engine_is_idle() -> None:
-    """SGLang refreshes its gauges every 30 s when it is idle."""
-    counts = {"requests_arrived": 80.0, "http_requests_ok": 79.0, "http_requests_refused": 1.0}
-    pages = [replace(one, counters={**one.counters, **counts}) for one in frozen(600, Rank(running=1, kv=0.1))]
-    assert verdict(follow(*pages)) == (Status.OK, CERTAIN)
-    open_ones = [replace(one, counters={**one.counters, "http_requests_ok": 70.0}) for one in pages]
-    assert verdict(follow(*open_ones)) == (Status.CRITICAL, CERTAIN)
 
 
 def missed(steps: EvaluationSteps, rule: str) -> float | None:

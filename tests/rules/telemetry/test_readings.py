@@ -370,6 +370,28 @@ def short(of: Window, family: str, seconds: float = 60.0) -> Window:
     return replace(of, short_seconds={family: seconds})
 
 
+def queued(**more: tuple[Histogram, ...]) -> Window:
+    """100 requests: queued for less than 0.1 s but for four of 0.2 s, and whole in 0.7 s but for two of 3 s."""
+    queue, whole = histogram([0.05] * 96 + [0.2] * 4), histogram([0.7] * 98 + [3.0] * 2)
+    return window(START, histograms={"queue_seconds": (queue,), "e2e_seconds": (whole,), **more})
+
+
+HUNDRED = (histogram([0.2] * 100),)
+NOBODY = (Histogram(edges=EDGES, counts=(0.0,) * 5, total=0.0),)
+THREE_TOKENS = (histogram([3.0] * 100),)
+SUMMED = window(START, counters={"generation_seconds": 30.0, "generation_tokens": 600.0})
+ARRIVED = window(START, counters={"requests_arrived": 90.0, "requests_finished": 60.0, "in_system_change": 0.0})
+PRINTED = window(START, gauges={"prefix_hit_gauge": gauge(0.4, low=0.3, high=0.5)})
+# 0.8 + 0.8^2 + 0.8^3 = 1.952 accepted of three positions
+AVERAGES = window(START, gauges={"spec_accept_length": gauge(2.952), "spec_steps": gauge(3.0)})
+NO_DRAFTS = window(START, gauges={"spec_accept_length": gauge(0.0, low=0.0, high=0.0)})
+PER_ROUND = Missing(
+    gap=Gap.NOT_EXPOSED,
+    text="the engine prints tokens a round, not of how many drafted: acceptance per token does not follow",
+)
+UNDRAFTED = Missing(gap=Gap.NO_TRAFFIC, text="no token was drafted")
+
+
 CHANGED = [
     (
         "eviction_rate",
@@ -461,6 +483,48 @@ CHANGED = [
     ("requests_running", gauged(requests_running=gauge(6.0, 54.0)), lower(5.4, 4, 6.0)),
     ("prefix_hit_ratio", counted(prefix_queried_tokens=6600.0, prefix_hit_tokens=4200.0), exactly(7 / 11, 6600)),
     ("prefix_reuse_ratio", counted(prompt_tokens_computed=6100.0), exactly(0.0, 6000)),
+    # Times that the engine does not print as they are asked for lie between others.
+    ("ttft_p50_seconds", queued(), Reading(value=None, low=0.0, high=1.0, n=100)),
+    ("ttft_p99_seconds", queued(), Reading(value=None, low=0.1, high=5.0, n=100)),
+    ("ttft_p99_seconds", unsaid(queued(), "ttft_seconds", gap=Gap.RESTARTED), RESTARTED),
+    ("ttft_p99_seconds", replace(queued(), histograms={"queue_seconds": HUNDRED}), UNEXPOSED),
+    ("ttft_p99_seconds", replace(queued(), histograms={"e2e_seconds": HUNDRED}), UNEXPOSED),
+    ("itl_p99_seconds", queued(), UNEXPOSED),
+    (
+        "ttft_p50_seconds",
+        queued(ttft_seconds=(histogram([0.7] * 100),)),
+        Reading(value=0.5 + 0.5 * in_tail(100, 50), low=0.5, high=1.0, n=100),
+    ),
+    (
+        "tpot_p99_seconds",
+        window(START, histograms={"whole_per_token_seconds": HUNDRED}),
+        Reading(value=None, low=0.0, high=0.5, n=100),
+    ),
+    # (0.98 x 0.7 + 0.02 x 3 - 0.2) / (3 - 1)
+    (
+        "tpot_mean_seconds",
+        queued(ttft_seconds=HUNDRED, generation_tokens_per_request=THREE_TOKENS),
+        boundless(0.273, 100),
+    ),
+    (
+        "tpot_mean_seconds",
+        queued(ttft_seconds=NOBODY, generation_tokens_per_request=THREE_TOKENS),
+        Missing(gap=Gap.NO_TRAFFIC),
+    ),
+    ("tpot_mean_seconds", SUMMED, exactly(0.05, 600)),
+    ("arrival_rps", ARRIVED, exactly(1.5, 90)),
+    ("prefix_hit_ratio", PRINTED, Reading(value=0.4, low=0.3, high=0.5, n=4)),
+    (
+        "prefix_hit_ratio",
+        replace(PRINTED, counters={"prefix_hit_tokens": 10.0, "prefix_queried_tokens": 100.0}),
+        exactly(0.1, 100),
+    ),
+    ("speculative_acceptance", AVERAGES, boundless(0.8, 4)),
+    ("tokens_per_round", AVERAGES, exactly(2.952, 4)),
+    ("tokens_per_round", NO_DRAFTS, UNDRAFTED),
+    ("speculative_acceptance", NO_DRAFTS, UNDRAFTED),
+    ("speculative_acceptance", window(START, gauges={"spec_accept_length": gauge(2.952)}), PER_ROUND),
+    ("cold_start_seconds", window(START, gauges={"engine_startup_seconds": gauge(50.0)}), lower(50.0, 4)),
 ]
 
 
