@@ -1,14 +1,14 @@
-"""Precision, adapters, cold starts and experts: one table of cases a rule (fires, just within, over, not measured)."""
+"""Precision, adapters, cold starts, brief lives and experts: one table of cases a rule."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import recorded
-from judging_samples import START, context, each, gauge, minute
+from judging_samples import START, context, each, gauge, minute, minutes
 from rule_cases import (
     EARLY,
     FAIRLY,
@@ -21,6 +21,7 @@ from rule_cases import (
     Case,
     Wanted,
     check_case,
+    check_result,
     outcome,
     words,
 )
@@ -29,13 +30,14 @@ from agent.config.files import load_plan
 from agent.replay.replay import replay
 from agent.sources.recording import load
 from rules.catalogue.registry import BY_NAME
+from rules.evaluator import tier_rules
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import TierContext
 from rules.plan.load_bins import build_tier_context as bare
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import Status
+from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 PRECISION = "QuantizationMismatch"
 A100, H100, MI300 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"
@@ -289,3 +291,88 @@ def test_tier_that_was_never_seen(rule: str, tier: TierContext) -> None:
 def test_precision_needs_no_telemetry() -> None:
     result = evaluate_rule(BY_NAME[PRECISION], on_gpu(A100, "fp8"), (), now=0.0)
     assert (result.status, getattr(result.expected, "low", None)) == (Status.WARNING, 8.9)
+
+
+RULE = "ReplicaFlapping"
+PRICED = context(cost={"gpu_hour_price": 2.0, "currency": "USD"}, cold_start_seconds=240)
+MINUTES = 50
+
+
+def start(replica: str, at: float, took: float = 300.0, alive: float | None = None) -> ReplicaStart:
+    """A pod that was Ready `at` minutes after START, asked for `took` seconds before."""
+    t = START + 60 * at
+    return ReplicaStart(
+        replica=replica, seen_at=t, asked_at=t - took, pod_ready_at=t, silent_since=t - took, alive_at=alive
+    )
+
+
+def lived(begin: int, end: int) -> list[Window]:
+    return [minute(number) for number in range(begin, end)]
+
+
+def said(starts: Iterable[ReplicaStart], replicas: Mapping[str, list[Window]], tier: TierContext) -> RuleResult:
+    booked = replace(minutes(tier, {"steady": lived(0, MINUTES), **replicas}), starts=tuple(starts))
+    found = tier_rules.evaluate_tier_rules(booked, tier, START + 60 * MINUTES)
+    return next(one for one in found if one.rule == RULE)
+
+
+def short(count: int, ran: int = 3) -> tuple[list[ReplicaStart], dict[str, list[Window]]]:
+    """So many replicas that were started one after the other, each gone `ran` minutes after it was ready."""
+    begins = [5 + 8 * number for number in range(count)]
+    return [start(f"r{n}", at) for n, at in enumerate(begins)], {
+        f"r{n}": lived(at, at + ran) for n, at in enumerate(begins)
+    }
+
+
+BRIEF_STARTS, GONE = short(3)
+LONG_STARTS, LONG_LIVES = short(3, ran=6)
+ALIVE = [start(f"r{n}", 47) for n in range(3)], {f"r{n}": lived(47, MINUTES - n) for n in range(3)}
+UNSEEN_STARTS = [ReplicaStart(replica=one.replica, seen_at=one.seen_at) for one in BRIEF_STARTS]
+OLD = [start(one.replica, (one.t - START) / 60 - 120) for one in BRIEF_STARTS]
+AGAIN = [start("r", at, alive=START + 60 * (at - 8)) for at in (5.0, 15.0, 25.0, 35.0)]
+BRIEF = {"r": [*lived(5, 7), *lived(15, 17), *lived(25, 27), *lived(35, MINUTES)]}
+PARTIAL = [
+    ReplicaStart(replica=name, seen_at=at, started_at=at - 60, ready_at=at, silent_since=0.0)
+    for name, at in ((name, of[0].start) for name, of in GONE.items())
+]
+UNPRICED, QUICK = context(cold_start_seconds=240), context(cold_start_seconds=60)
+COST = (
+    "Replicas stopped within their own cold start 3 times in an hour; their starts took 0.25 GPU-hours, 0.50 USD; "
+    "r0, r1, r2; r0 ran 180 s after a start of 300 s"
+)
+
+
+@pytest.mark.parametrize(
+    ("starts", "replicas", "tier", "wanted", "text"),
+    [
+        (BRIEF_STARTS, GONE, PRICED, WARNED, COST),
+        (*short(2), PRICED, FINE, ""),
+        (LONG_STARTS, LONG_LIVES, PRICED, FINE, "No replica stopped within its own cold start"),
+        (*ALIVE, PRICED, FINE, ""),
+        (AGAIN, BRIEF, PRICED, WARNED, "3 times"),
+        (UNSEEN_STARTS, GONE, PRICED, FINE, ""),
+        (OLD, {}, PRICED, FINE, ""),
+        (PARTIAL, GONE, PRICED, WARNED, ""),
+        (PARTIAL, GONE, QUICK, FINE, ""),
+        (BRIEF_STARTS, GONE, UNPRICED, WARNED, "their starts took 0.25 GPU-hours"),
+    ],
+)
+def test_lives_shorter_than_their_starts(
+    starts: list[ReplicaStart], replicas: dict[str, list[Window]], tier: TierContext, wanted: Wanted, text: str
+) -> None:
+    check_result(said(starts, replicas, tier), wanted, text)
+
+
+def test_common_silence_is_no_stop() -> None:
+    starts = [start(f"r{n}", 5) for n in range(3)]
+    booked = replace(minutes(PRICED, {f"r{n}": lived(5, 8) for n in range(3)}), starts=tuple(starts))
+    found = tier_rules.evaluate_tier_rules(booked, PRICED, START + 60 * 20)
+    (result,) = (one for one in found if one.rule == RULE)
+    assert isinstance(result, Unknown) or result.status is Status.OK
+
+
+def test_tier_sums_tell_no_starts() -> None:
+    booked = minutes(PRICED, {"": lived(0, 50)})
+    found = tier_rules.evaluate_tier_rules(booked, PRICED, START + 60 * 50)
+    (result,) = (one for one in found if one.rule == RULE)
+    assert result.reason is Gap.NOT_EXPOSED

@@ -14,7 +14,7 @@ from evaluation_steps import EvaluationSteps
 from hypothesis import given
 from hypothesis import strategies as st
 from judging_samples import add_minute
-from making import START, snapshot
+from making import START, bare_page, snapshot
 from waiting import wait_for
 
 from agent.errors import ScrapeError
@@ -26,19 +26,22 @@ from rules.confidence import nearest_rank
 from rules.evaluator import tier_minutes, timeline
 from rules.evaluator.scrape_rules import cascade_limits
 from rules.evaluator.state import EvaluatorState
-from rules.evaluator.timeline import TimelineEvent, TimelineKind
+from rules.evaluator.timeline import TimelineEvent, TimelineKind, parse_start_event, start_event
 from rules.plan.load_bins import build_tier_context
 from rules.replicas import starts
 from rules.replicas.starts import (
     KEPT_SECONDS,
     MOST,
+    READY_SECONDS,
     ReplicaStart,
     Timing,
+    add_start,
     describe_start,
+    update_start,
 )
-from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
+from rules.replicas.state import ReplicaState, ScrapeTrack, apply_failed_scrape, apply_snapshot, detect_start
 from rules.telemetry.signals import Reading
-from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.snapshots import PodTimes, Snapshot
 
 VIEW = build_tier_context("t", None)
 
@@ -310,3 +313,46 @@ def test_old_process_is_booked_once(tmp_path: Path) -> None:
     assert known.lead_seconds == pytest.approx(40)
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as store:
         assert [event for event in store.events(0.0) if event.kind == TimelineKind.COLD_START] == []
+
+
+ASKED = 1000.0
+STARTING = PodTimes(asked_at=ASKED, container_at=1060.0)
+READY = replace(STARTING, ready_at=1312.0)
+
+
+def page(t: float, pod: PodTimes | None, ready_at: float | None = 1290.0, **counters: float) -> Snapshot:
+    return bare_page(t, started_at=1061.0 if ready_at else None, ready_at=ready_at, counters=counters, pod=pod)
+
+
+def test_start_spans_request_to_ready() -> None:
+    first = detect_start(ScrapeTrack(), page(1300.0, STARTING), "r")
+    assert first.unready, "it answers, and no traffic comes yet"
+    assert add_start((), first) == ()
+    last = update_start(first, page(1315.0, READY))
+    assert (last.unready, last.timing, last.lead_seconds) == (False, Timing.POD, 312.0)
+    assert describe_start(last) == "pod Ready 312 s after it was asked for"
+    assert update_start(last, page(1330.0, READY)) is last
+    assert parse_start_event(start_event("t", last)) == last
+    assert add_start((), last) == (last,)
+
+
+def test_pod_readiness_known_or_never() -> None:
+    start = detect_start(ScrapeTrack(), page(1313.0, READY), "r")
+    assert (start.unready, start.lead_seconds) == (False, 312.0)
+    start = detect_start(ScrapeTrack(), page(1300.0, STARTING), "r")
+    later = update_start(start, page(1300.0 + READY_SECONDS + 1, STARTING))
+    assert (later.unready, later.timing, later.lead_seconds) == (False, Timing.PROCESS, 229.0), "it is no whole start"
+
+
+def test_silent_page_uses_its_pod() -> None:
+    start = detect_start(ScrapeTrack(), page(1300.0, READY, ready_at=None), "r")
+    assert start.lead_seconds == 312.0
+    assert describe_start(start) == "pod Ready 312 s after it was asked for"
+
+
+def test_restarted_container_times_as_before() -> None:
+    again = PodTimes(container_at=1060.0)
+    start = detect_start(ScrapeTrack(), page(1300.0, again), "r")
+    plain = detect_start(ScrapeTrack(), page(1300.0, None), "r")
+    assert start.timing is plain.timing is Timing.PROCESS
+    assert start.seconds == plain.seconds

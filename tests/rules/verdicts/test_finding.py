@@ -1,10 +1,18 @@
+"""Findings through results and gaps, held windows and projections."""
+
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from judging_samples import context, each, minute, minutes
 
 from rules.confidence import Certainty
+from rules.plan.load_bins import BinnedWindow, sum_load_bins
+from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Missing
+from rules.telemetry.windows import gap_window, sum_families
+from rules.verdicts.context import ForecastPoint, Projection
 from rules.verdicts.finding import (
     MOST_TRANSITIONS,
     ClosedSpan,
@@ -15,6 +23,7 @@ from rules.verdicts.finding import (
     close_rule_state,
     step_rule_state,
 )
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
 SUBJECT = Subject(tier="t", replica="a")
@@ -151,3 +160,84 @@ def test_flapping_episode_keeps_its_ends() -> None:
     assert len(kept) == MOST_TRANSITIONS
     assert (kept[0], kept[-1]) == (0.0, 60.0 * 10_079)
     assert kept == sorted(set(kept))
+
+
+FAMILIES = ("requests_finished", "requests_running", "ttft_seconds")
+
+
+def held() -> HeldWindows:
+    made = {name: each(6, lambda number: minute(number, rps=1.0 + number)) for name in ("a", "b")}
+    return HeldWindows(minutes(context(), made).binned)
+
+
+def test_sums_are_those_of_the_windows() -> None:
+    one = held()
+    several = [binned.window for binned in one]
+    assert one.sum_families(FAMILIES) == sum_families(several, FAMILIES)
+    assert one.sum_parts("ttft_seconds") == histograms.sum_histograms(
+        part for window in several for part in window.histograms.get("ttft_seconds", ())
+    )
+    inside = [binned for binned in one if binned.bin in range(len(context().curve.points))]
+    assert one.by_load_bin(context().curve) == sum_load_bins(inside) != {}
+
+
+def test_minute_has_all_windows_in_order() -> None:
+    periods = held().periods(60.0)
+    assert list(periods) == sorted(periods)
+    assert [sorted(binned.replica or "" for binned in group) for group in periods.values()] == [["a", "b"]] * 6
+    assert held().on_curve == tuple(binned for binned in held() if binned.bin is not None)
+
+
+def test_answers_cache_by_argument() -> None:
+    asked: list[float] = []
+
+    def count(windows: HeldWindows, factor: float) -> float:
+        asked.append(factor)
+        return len(windows) * factor
+
+    one = held()
+    assert [one.once(count, 1.0), one.once(count, 2.0), one.once(count, 1.0)] == [12.0, 24.0, 12.0]
+    assert asked == [1.0, 2.0]
+    assert one.once(lambda windows, factor: len(windows) / factor, 2.0) == 6.0
+    assert one.sum_families(FAMILIES) is one.sum_families(reversed(FAMILIES))
+
+
+def test_held_windows_are_held_as_they_are() -> None:
+    one = held()
+    assert hold(one) is one
+    assert hold(tuple(one)) == one
+
+
+def test_inner_window_ends_nothing() -> None:
+    spans = [(0.0, 100.0), (10.0, 20.0), (90.0, 120.0)]
+    seen = [gap_window(begin, end, Gap.SCRAPE_FAILED) for begin, end in spans]
+    held = HeldWindows(
+        BinnedWindow(replica="a", window=replace(one, covered_seconds=one.span), rps=None, in_system=None)
+        for one in seen
+    )
+    assert held.watched_seconds == 120.0
+
+
+def at(t: float, q95: float = 2.0) -> ForecastPoint:
+    return ForecastPoint(t=t, q50=1.0, q95=q95, q99=max(3.0, q95))
+
+
+def projection(*points: ForecastPoint) -> Projection:
+    return Projection(tier="t", made_at=1000.0, horizon_seconds=200.0, points=points, method="m")
+
+
+def test_warmable_ends_behind_lead() -> None:
+    made = projection(*(at(1000.0 + 60.0 * n) for n in range(20)))
+    assert [point.t for point in made.points_until(1030.0)] == [1060.0, 1120.0, 1180.0, 1240.0]
+    exactly = projection(at(1100.0), at(1200.0), at(1300.0))
+    assert [point.t for point in exactly.points_until(1000.0)] == [1100.0, 1200.0]
+    assert [point.t for point in exactly.points_until(1100.0)] == [1100.0, 1200.0, 1300.0]
+
+
+def test_long_bins_tell_the_next() -> None:
+    assert [point.t for point in projection(at(1600.0), at(2200.0)).points_until(1000.0)] == [1600.0]
+
+
+def test_a_forecast_that_was_outlived_says_nothing() -> None:
+    assert projection(at(1100.0), at(1200.0)).points_until(1201.0) == ()
+    assert projection().points_until(1000.0) == ()

@@ -1,0 +1,386 @@
+"""Latencies, means and evictions against the benchmark: tables of cases (fires, just within, too early, over)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging_samples import FAST, SLOW, context, each, gauge, minute, seen, verdict
+from rule_cases import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Case, check_case
+
+from rules.confidence import Certainty
+from rules.plan.load_bins import TierContext, build_tier_context
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.windows import Window, gap_window
+from rules.verdicts.verdict import Status
+
+TTFT, TPOT, ITL = "TtftDivergence", "TpotDivergence", "ItlDivergence"
+TIER = context()
+WIDER = context(limits={TTFT: {"factor": 1.5}})
+THIN = context({"requests": 100})
+EVENTS = context({"itl_p99_seconds": 0.2})
+NO_TPOT = {"tpot_p99_seconds": None}
+
+Shape = Mapping[str, tuple[Histogram, ...]]
+
+
+def first_tokens(values: Mapping[float, float]) -> Shape:
+    return {"ttft_seconds": seen(values)}
+
+
+def shaped(shape: Shape, rps: float = 3.0, count: int = 5) -> list[Window]:
+    return each(count, lambda n: minute(n, rps=rps, histograms=shape))
+
+
+def slow(requests: float, count: int = 5, rps: float = 3.0) -> list[Window]:
+    return each(count, lambda n: minute(n, rps=rps, slow=requests))
+
+
+def slow_in(numbers: Collection[int], count: int, requests: float = 90) -> list[Window]:
+    return each(count, lambda n: minute(n, slow=requests if n in numbers else 0))
+
+
+def then(since: int, last: Window, count: int = 12) -> list[Window]:
+    """Slow minutes, and from the minute `since` on such ones."""
+    later = each(count, lambda n: replace(last, start=minute(n).start, end=minute(n).end))
+    return [*slow(40, since), *later[since:]]
+
+
+def by_load(slow_rps: float, requests: float) -> list[Window]:
+    """Minutes at 5 and 3 rps by turns, slow ones at one of these loads."""
+    loads = [5.0, 3.0] * 3
+    return each(6, lambda n: minute(n, rps=loads[n], slow=requests if loads[n] == slow_rps else 0))
+
+
+def one_of_four(requests: float) -> dict[str, list[Window]]:
+    return {"a": slow(0), "b": slow(requests), "c": slow(0), "d": slow(0)}
+
+
+def well_measured_in(*numbers: int) -> list[Window]:
+    """Twelve minutes: the given ones at the well measured load, the others at the thin point."""
+    return each(12, lambda n: minute(n, rps=5, histograms=SLOWER) if n in numbers else minute(n, slow=18))
+
+
+BETWEEN = first_tokens({0.2: 90, FAST: 90})
+"""All between 0.15 and 0.26 s: likely slower than 0.184 s, surely above 0.26 s none."""
+SLOWER = first_tokens({0.9: 30, FAST: 270})
+P99 = "P99 260 to 520 ms, benchmark 100 to 200 ms at equal load"
+EXCEED = "of requests exceed 1.3 x the benchmark's TTFT P99"
+MANY = "900 requests, at least 10.0% exceed 1.3 x the upper end; 1% is allowed"
+TPOT_SLOW = {"tpot_seconds": seen({SLOW: 18, FAST: 162})}
+LATE_EVENTS = {"itl_seconds": seen({SLOW: 180, FAST: 8820})}
+MORE_EVENTS = {"itl_seconds": seen({SLOW: 450, FAST: 8550})}
+QUIET, FEW = (minute(0, rps=8 / 60, histograms=first_tokens({FAST: count})) for count in (24, 8))
+
+TTFT_CASES = [
+    Case("many slow", TIER, slow(18), WARNED, f"10.0% {EXCEED}; {P99}; {MANY}"),
+    Case("as many as a P99 allows", TIER, slow(1.8), FINE, f"1.0% {EXCEED}; 1% is allowed"),
+    # 12 or more of 900 come up in one of five such holds whose true share is 1 %, 15 in one of twenty-five.
+    Case("12 of 900", TIER, slow(2.4), FINE, "; this may be chance"),
+    Case("15 of 900", TIER, slow(3), GUESSED),
+    # Against 1 % of 900: P(X >= 19) = 0.0023, P(X >= 20) = 0.0010, P(X >= 21) = 0.0004.
+    Case("19 of 900", TIER, slow(19 / 5), GUESSED),
+    Case("21 of 900", TIER, slow(21 / 5), WARNED),
+    Case("surely slow none", TIER, shaped(BETWEEN), GUESSED, "between the edges of the bucket"),
+    # 1.5 x 0.2 = 0.3 s lies within the bucket of 0.26 to 0.52 s, in which 0.4 s is counted.
+    Case("the limit within a bucket", WIDER, slow(60), GUESSED),
+    # 0.15 s is the edge below 0.184 s: nobody above it.
+    Case("within the factor", TIER, shaped(first_tokens({0.15: 180})), FINE),
+    Case("points of 299 requests", context(requests=299), slow(18), GUESSED),
+    Case("points of 300 requests", context(requests=300), slow(18), WARNED),
+    Case("the thinner of two points", THIN, slow(18), GUESSED),
+    # At 5 rps both points are well measured: 1.3 x 0.4 is above the slow 0.4 s, so slower ones.
+    Case("two good points", THIN, shaped(SLOWER, rps=5), WARNED),
+    # Of twelve minutes five well measured ones hold 1500 of 2760 requests, four 1200 of 2640.
+    Case("mostly well measured", THIN, well_measured_in(2, 5, 6, 9, 11), WARNED),
+    Case("mostly at the thin point", THIN, well_measured_in(2, 6, 9, 11), GUESSED),
+    Case("two minutes", TIER, slow_in((3, 4), 5), FINE, "; in fewer than 3 minutes"),
+    Case("three minutes", TIER, slow_in((2, 3, 4), 5), WARNED),
+    # Twelve minutes: the last quarter are three. One slow one in it is enough, none ends the finding.
+    Case("over", TIER, slow_in(range(9), 12, 40), FINE, "; no longer in the last quarter of the time"),
+    Case("not yet over", TIER, slow_in(range(10), 12, 40), WARNED),
+    # Surely slow for some minutes, then only slower than the interpolated point.
+    Case("milder at the end", TIER, then(6, minute(0, histograms=BETWEEN), 8), GUESSED),
+    Case("a quiet last quarter", TIER, then(9, QUIET), FINE),
+    Case("silence", TIER, then(9, FEW), EARLY, "24 requests in the last quarter of the time, 25 are needed"),
+    Case("99 requests", TIER, slow(24.75 / 2, 4, 24.75 / 60), EARLY, "99 requests, 100 are needed"),
+    Case("100 requests", TIER, slow(12.5, 4, 25 / 60), WARNED),
+    Case("too early", TIER, slow(18, 2), EARLY, "120 s seen, 180 s are needed"),
+    Case("long enough", TIER, slow(18, 3), WARNED),
+    # 0.4 s is slow at 3 rps and allowed at 5 rps (1.3 x 0.4 = 0.52 s): only the share of the low load counts.
+    Case("slow at the load that allows it", TIER, by_load(5.0, 300), FINE),
+    Case("slow at the load that does not", TIER, by_load(3.0, 90), WARNED),
+    # 1.3 x 0.1 = 0.13 s: 0.2 s is above the edge 0.15.
+    Case("below the first point", TIER, shaped(first_tokens({0.2: 6, FAST: 54}), rps=1.0), WARNED, "benchmark 100 ms"),
+    Case("one replica of four", TIER, one_of_four(20), WARNED, "3,600 requests"),
+    Case("a little of it", TIER, one_of_four(6), FINE),
+    Case("another family", TIER, shaped(TPOT_SLOW), FINE),
+    Case("no histogram", TIER, [replace(one, histograms={}) for one in slow(0)], HIDDEN, "ttft_seconds was not"),
+    Case("2 % allowed", context(limits={TTFT: {"allowed_share": 0.02}}), slow(6.3), GUESSED, "2% is allowed"),
+    Case("5 % allowed", context(limits={TTFT: {"allowed_share": 0.05}}), slow(6.3), FINE, "5% is allowed"),
+]
+TPOT_CASES = [
+    Case("slow", TIER, shaped(TPOT_SLOW), WARNED),
+    Case(
+        "not measured", context(NO_TPOT, NO_TPOT, NO_TPOT), slow(0), UNPLANNED, "the benchmark has no tpot_p99_seconds"
+    ),
+    Case("not at this load", context(NO_TPOT), slow(0), UNPLANNED, "no tpot_p99_seconds at this load"),
+    Case("measured at another", context(NO_TPOT), slow(0, rps=5.0), FINE),
+]
+ITL_CASES = [
+    # 450 requests with 100 events each; 2 % of the events are slow: as requests 9 of 450, too few to be certain.
+    Case("events of few requests", EVENTS, shaped(LATE_EVENTS, rps=1.5), GUESSED),
+    Case("enough events", EVENTS, shaped(MORE_EVENTS, rps=1.5), WARNED, "45,000 output events"),
+    Case("too few requests", EVENTS, shaped(LATE_EVENTS, rps=0.3), EARLY, "90 requests, 100 are needed"),
+    Case(
+        "another meaning",
+        build_tier_context("t", TIER.plan, itl_comparable=False),
+        slow(0),
+        HIDDEN,
+        "benchmark and engine do not mean the same by ITL",
+    ),
+]
+TAIL_CASES = [
+    *((TTFT, case) for case in TTFT_CASES),
+    *((TPOT, case) for case in TPOT_CASES),
+    *((ITL, case) for case in ITL_CASES),
+]
+
+
+@pytest.mark.parametrize(("rule", "case"), TAIL_CASES, ids=str)
+def test_latencies_against_the_benchmark(rule: str, case: Case) -> None:
+    check_case(rule, case)
+
+
+def test_expectation_weighs_by_requests() -> None:
+    """One minute at 2 rps (120 requests, 0.1 s), three at 4 rps (720 requests, 0.2 s at the upper end of their bin)."""
+    mean = pytest.approx((120 * 0.1 + 720 * 0.2) / 840)
+    expected = verdict(TTFT, TIER, each(4, lambda n: minute(n, rps=2.0 if n == 0 else 4.0))).expected
+    assert expected == Reading(value=mean, low=pytest.approx(0.1), high=mean, n=pytest.approx(600))
+    first_point = verdict(TTFT, TIER, shaped(first_tokens({0.2: 6, FAST: 54}), rps=1.0)).expected
+    assert (first_point.low, first_point.high) == (0.1, 0.1)
+
+
+GPU, HITS = "GpuUtilizationShortfall", "PrefixHitDivergence"
+BUSY = ({"gpu_utilization": 0.4}, {"gpu_utilization": 0.6}, {"gpu_utilization": 0.8})
+HIT = ({"prefix_hit_ratio": 0.6}, {"prefix_hit_ratio": 0.6}, {"prefix_hit_ratio": 0.6})
+ALLOWED = "20 points below are allowed"
+
+
+def gpu_view(kind: str | None = "nvml_gpu", gpus: int = 1, **parts: Any) -> TierContext:
+    curve = {"gpu_utilization_kind": kind} if kind else {}
+    return context(*BUSY, curve=curve, gpu={"product": "A", "per_replica": gpus}, **parts)
+
+
+def busy_minute(number: int, share: float, seconds: float = 60.0, rps: float = 3.0, **more: Any) -> Window:
+    """A minute whose GPUs were busy for a share of so many GPU-seconds, by the driver's sums."""
+    counters = {"gpu_busy_seconds": share * seconds, "gpu_busy_covered_seconds": seconds}
+    return minute(number, rps=rps, counters=counters, **more)
+
+
+def busy(share: float, **more: Any) -> list[Window]:
+    return each(5, lambda n: busy_minute(n, share, **more))
+
+
+def busy_in(first: int, last: int, count: int, share: float, other: float | None) -> list[Window]:
+    """Minutes of a share from the first to the last one; the others have another, or no GPU was seen."""
+    rest = minute if other is None else lambda n: busy_minute(n, other)
+    return each(count, lambda n: busy_minute(n, share) if first <= n <= last else rest(n))
+
+
+def levels(family: str) -> list[Window]:
+    return each(5, lambda n: minute(n, gauges={family: gauge(0.1)}))
+
+
+def hits_minute(number: int, share: float, rps: float = 3.0, tokens: float = 1000.0) -> Window:
+    queried = rps * 60 * tokens
+    return minute(number, rps=rps, counters={"prefix_queried_tokens": queried, "prefix_hit_tokens": queried * share})
+
+
+def hits(share: float, count: int = 5, **more: float) -> list[Window]:
+    return each(count, lambda n: hits_minute(n, share, **more))
+
+
+def repeated(factor: float) -> list[Window]:
+    """Prompts of which each token was looked up so many times."""
+    prompts = 180_000.0 / factor
+    return [replace(one, counters={**one.counters, "prompt_tokens": prompts}) for one in hits(0.1)]
+
+
+def points_below(what: str, points: str, seen: str, planned: str) -> str:
+    return f"{what} is {points} the plan; {seen} where {planned} is planned at this load; {ALLOWED}"
+
+
+VIEW, HITTING = gpu_view(), context(*HIT)
+POLLED = frozenset({"gpu_busy_seconds", "gpu_busy_covered_seconds"})
+USE, RATE = "GPU utilisation", "Prefix cache hit rate"
+
+GPU_CASES = [
+    # 3 rps lies half way between 0.4 and 0.6.
+    Case("19 points below", VIEW, busy(0.31), FINE, points_below(USE, "19 points below", "31.0%", "50.0%")),
+    Case("21 points below", VIEW, busy(0.29), GUESSED),
+    Case("19 below the lower point", VIEW, busy(0.21), GUESSED),
+    Case("21 below the lower point", VIEW, busy(0.19), WARNED),
+    Case("more than planned", VIEW, busy(0.9), FINE, points_below(USE, "not below", "90.0%", "50.0%")),
+    # The first point is 2 rps at 40 %; at 0.2 rps a GPU is busy a tenth of that, and nothing below is certain.
+    Case("idle", VIEW, busy(0.02, rps=0.2), FINE, points_below(USE, "2 points below", "2.0%", "4.0%")),
+    Case("just below the first point", VIEW, busy(0.1, rps=1.9), GUESSED),
+    Case("a plain poll", VIEW, levels("gpu_utilization_sampled"), GUESSED),
+    Case("sums of polls", VIEW, busy(0.1, sampled=POLLED), GUESSED),
+    Case("power that is polled", VIEW, busy(0.1, sampled=frozenset({"gpu_power_watts"})), WARNED),
+    Case("another kind", gpu_view("sm_active"), busy(0.1), HIDDEN, "no utilisation of the benchmark's kind, sm_active"),
+    Case("the same kind", gpu_view("sm_active"), levels("gpu_sm_active"), WARNED),
+    Case("no kind", gpu_view(None), busy(0.1), UNPLANNED, "does not say which kind of gpu_utilization it measured"),
+    Case("seen for nine tenths", VIEW, busy(0.1, seconds=55), WARNED),
+    Case("seen for less", VIEW, busy(0.1, seconds=50), GUESSED),
+    Case("hardly seen", VIEW, busy(0.1, seconds=29), Gap.SCRAPE_FAILED, "seen for less than half of the time"),
+    # Two GPUs: 120 GPU-seconds a minute. One of them alone is half.
+    Case("both GPUs", gpu_view(gpus=2), busy(0.1, seconds=120), WARNED),
+    Case("one of two GPUs", gpu_view(gpus=2), busy(0.1, seconds=60), GUESSED),
+    Case("one of four GPUs", gpu_view(gpus=4), busy(0.1, seconds=60), Gap.SCRAPE_FAILED),
+    Case("three minutes unseen", VIEW, busy_in(3, 7, 8, 0.1, None), GUESSED),
+    Case("mostly unseen", VIEW, busy_in(5, 7, 8, 0.1, None), Gap.SCRAPE_FAILED),
+    Case("two minutes", VIEW, busy_in(3, 4, 5, 0.0, 0.5), FINE),
+    Case("three minutes", VIEW, busy_in(2, 4, 5, 0.0, 0.5), GUESSED),
+    Case("over", VIEW, busy_in(0, 5, 8, 0.0, 0.5), FINE),
+    # By the lower point (0.2) for six minutes, in the last quarter only by the interpolated one (0.3).
+    Case("smaller at the end", VIEW, busy_in(0, 5, 8, 0.1, 0.25), GUESSED),
+    Case(
+        "unseen at the end",
+        VIEW,
+        busy_in(0, 8, 12, 0.1, None),
+        UNSEEN,
+        "nothing to compare was seen in the last quarter",
+    ),
+    Case("thin benchmark", gpu_view(requests=100), busy(0.1), GUESSED),
+    Case("not measured", context(), each(5, minute), UNPLANNED, "the benchmark has no gpu_utilization"),
+]
+HITS_CASES = [
+    Case("half lost", HITTING, hits(0.3), WARNED, points_below(RATE, "30 points below", "30.0%", "60.0%")),
+    Case("19 points lost", HITTING, hits(0.41), FINE),
+    # 36 % of 300 requests: the 99.9 % bound of the misses (64 %) is 55 %, below the 60 % that would be too many.
+    Case("few requests", HITTING, hits(0.36, rps=1.0), GUESSED),
+    Case("many requests", HITTING, hits(0.36, 12, rps=3.9), WARNED),
+    Case("too few requests", HITTING, hits(0.0, 4, rps=0.4), EARLY, "96 requests, 100 are needed"),
+    # Ten quiet minutes without a hit hold 60 requests, five busy ones with all the hits 900.
+    Case("by requests", HITTING, each(15, lambda n: hits_minute(n, *((0.0, 0.1) if n < 10 else (0.6, 3.0)))), FINE),
+    Case("planned hits", context(workload={"prefix_hit_ratio": 0.6}, requests=100), hits(0.3), WARNED),
+    Case("measured before planned", context(*HIT, workload={"prefix_hit_ratio": 0.2}), hits(0.3), WARNED),
+    Case(
+        "no lookups",
+        HITTING,
+        hits(0.0, tokens=0.0),
+        GUESSED,
+        f"{points_below(RATE, '60 points below', '0.0%', '60.0%')}; "
+        "no prompt was looked up in the prefix cache: is prefix caching on?",
+    ),
+    Case("more hits than lookups", HITTING, hits(11.7), Gap.CONTRADICTORY, "more prefix cache hits than lookups"),
+    Case("lookups again", HITTING, repeated(4.0), Gap.CONTRADICTORY, "more prefix cache lookups than prompt tokens"),
+    Case("a few lookups again", HITTING, repeated(1.02), WARNED),
+    Case("no cache", HITTING, each(5, minute), HIDDEN, "the engine shows no prefix cache lookups"),
+    Case("not measured", context(), each(5, minute), UNPLANNED, "the benchmark has no prefix_hit_ratio"),
+]
+MEAN_CASES = [*((GPU, case) for case in GPU_CASES), *((HITS, case) for case in HITS_CASES)]
+
+
+@pytest.mark.parametrize(("rule", "case"), MEAN_CASES, ids=str)
+def test_means_against_the_plan(rule: str, case: Case) -> None:
+    check_case(rule, case)
+
+
+def test_expectation_lies_between_two_points() -> None:
+    found = verdict(GPU, VIEW, busy(0.19))
+    assert found.expected == Reading(value=0.5, low=0.4, high=pytest.approx(0.6), n=300)
+
+
+KV, EXCESS = "KvEviction", "EvictionDivergence"
+BENCHMARKED = ({"eviction_rate": 0.0}, {"eviction_rate": 0.02}, {"eviction_rate": 0.04})
+PLANNED = context(*BENCHMARKED)
+PARTLY = context({}, {"eviction_rate": 0.0}, {"eviction_rate": 0.0})
+CRITICAL, LIKELY_CRITICAL = (Status.CRITICAL, Certainty.CERTAIN), (Status.CRITICAL, Certainty.LIKELY)
+
+
+def evicting(*preemptions: float, rps: float = 3.0) -> list[Window]:
+    return each(len(preemptions), lambda n: minute(n, rps=rps, counters={"preemptions": preemptions[n]}))
+
+
+def always(preemptions: float, rps: float = 3.0, count: int = 5) -> list[Window]:
+    return evicting(*[preemptions] * count, rps=rps)
+
+
+def unseen_at_the_end() -> list[Window]:
+    *first, last = always(60)
+    return [*first, gap_window(last.start, last.end, Gap.SCRAPE_FAILED)]
+
+
+SHARE = "of finished requests"
+HALF_ENDED = "240 preemptions for 900 finished requests"
+MORE_ALLOWED = "5 points more than the benchmark are allowed"
+
+KV_CASES: list[tuple[Any, ...]] = [
+    ("five per cent", TIER, always(9), FINE, f"5.0% {SHARE}; below 5% is healthy; 45 preemptions for 900"),
+    ("above five", TIER, always(20), WARNED),
+    ("just within twenty", TIER, always(36), WARNED),
+    ("above twenty", TIER, always(37), CRITICAL),
+    # 50 for 900: the 99.9 % lower bound of a Poisson mean is 31, 3.4 %; of 75 it is 51, 5.6 %.
+    ("few events", TIER, always(10), GUESSED),
+    ("enough events", TIER, always(15), WARNED),
+    ("one burst", TIER, evicting(0, 0, 0, 200, 200), LIKELY_CRITICAL),
+    ("three minutes", TIER, evicting(0, 0, 200, 200, 200), CRITICAL),
+    (
+        "over",
+        TIER,
+        evicting(60, 60, 60, 60, 0),
+        FINE,
+        f"26.7% {SHARE}; none in the last quarter of the time; {HALF_ENDED}",
+    ),
+    ("milder at the end", TIER, evicting(60, 60, 60, 60, 2), LIKELY_CRITICAL),
+    (
+        "unseen at the end",
+        TIER,
+        unseen_at_the_end(),
+        Gap.SCRAPE_FAILED,
+        "preemptions were not seen in the last quarter",
+    ),
+    ("19 requests", TIER, always(1, rps=3.8 / 60), EARLY, "19 requests, 20 are needed"),
+    ("19 requests, many events", TIER, always(6, rps=3.8 / 60), CRITICAL),
+    ("20 requests", TIER, always(1, rps=4 / 60), LIKELY_CRITICAL),
+    ("nothing finishes", TIER, always(6, rps=0.0), CRITICAL, "30 preemptions while no request finished; above 20%"),
+    ("idle", TIER, always(0, rps=0.0), UNSEEN, "no eviction_rate"),
+    ("no plan", build_tier_context("t", None), always(60), CRITICAL),
+    ("beyond the benchmark", TIER, always(200, rps=9.0), CRITICAL),
+]
+EXCESS_CASES: list[tuple[Any, ...]] = [
+    # 3 rps lies between 0 and 2 %: the upper point's is expected, 5 points more are allowed.
+    ("the benchmark's", PLANNED, always(12.6), FINE, f"7.0% {SHARE}; the benchmark has 2.0% at this load; 63 pre"),
+    ("just above", PLANNED, always(14), GUESSED, MORE_ALLOWED),
+    ("above", PLANNED, always(22), WARNED),
+    ("thin benchmark", context(*BENCHMARKED, requests=100), always(60), GUESSED),
+    (
+        "over",
+        PLANNED,
+        evicting(*[60] * 6, 0, 0),
+        FINE,
+        "2.0% at this load; none in the last quarter of the time; 360 pre",
+    ),
+    ("too few requests", PLANNED, always(9, rps=0.4, count=4), EARLY, "96 requests, 100 are needed"),
+    ("not measured", TIER, always(0), UNPLANNED, "the benchmark has no eviction_rate"),
+    ("not at this load", PARTLY, always(0), UNPLANNED, "the benchmark has no eviction_rate at this load"),
+    ("beyond the benchmark", PLANNED, always(200, rps=9.0), Gap.OUTSIDE_BENCHMARK),
+]
+EVICTION_CASES = [*((KV, Case(*row)) for row in KV_CASES), *((EXCESS, Case(*row)) for row in EXCESS_CASES)]
+
+
+@pytest.mark.parametrize(("rule", "case"), EVICTION_CASES, ids=str)
+def test_evictions_of_a_tier(rule: str, case: Case) -> None:
+    check_case(rule, case)
+
+
+def test_expected_evictions_follow_load() -> None:
+    """360 requests at 2 rps where none are expected, 900 at 5 rps where 4 % are: 36 of 1260."""
+    expected = verdict(EXCESS, PLANNED, each(6, lambda n: minute(n, rps=2.0 if n % 2 else 5.0))).expected
+    assert expected.value == pytest.approx(36 / 1260)
+    assert isinstance(verdict(KV, TIER, always(6, rps=0.0)).observed, Missing)
