@@ -14,9 +14,9 @@ from agent.config.files import named_files
 from agent.config.load import LoadedConfig
 from agent.config.web import find_web_file
 from agent.doctor.check_result import CheckResult, fail, ok, warn
-from agent.doctor.target_checks import NO_GPU
+from agent.doctor.targets import NO_GPU
 from agent.gpu.collector import GpuRead
-from agent.history.errors import HistoryError, HistoryFormatError
+from agent.history.schema import HistoryError, HistoryFormatError
 from agent.history.store import HistoryStore
 from rules.telemetry.snapshots import GpuReadout
 

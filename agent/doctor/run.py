@@ -13,16 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
-from agent.config.config import Config
 from agent.config.load import LoadedConfig
+from agent.doctor import configuration, endpoints, machine, targets
 from agent.doctor.check_result import CheckResult, fail, ok
-from agent.doctor.configuration import CORRECT, check_config, check_forecast, check_report, check_sizing_plan
-from agent.doctor.endpoints import check_alerting, check_store
-from agent.doctor.machine import check_data_dir, check_gpus, check_history, check_secrets
-from agent.doctor.pods import PodsProbe, check_pods, read_pods
-from agent.doctor.running_daemon import DaemonStatus, check_daemon, check_web, read_daemon
-from agent.doctor.target_checks import check_clock, check_page, check_plan_match, check_signals
-from agent.doctor.target_pages import NO_GPUS, TargetPage, read_targets
+from agent.doctor.targets import NO_GPUS, TargetPage
 from agent.errors import ConfigError
 from agent.gpu.collector import GpuRead
 from agent.gpu.owners import assign_gpus
@@ -41,34 +35,32 @@ class Installation:
 
     loaded: LoadedConfig
     now: float
-    pods: PodsProbe | None = None
+    pods: configuration.PodsProbe | None = None
     gpus: GpuRead = ((), ())
     targets: tuple[TargetPage, ...] = ()
-    daemon: DaemonStatus | None = None
+    daemon: endpoints.DaemonStatus | None = None
 
 
 def read_installation(loaded: LoadedConfig, clock: Callable[[], float]) -> Installation:
     """Read pods, GPUs, targets and the running daemon. `clock` returns unix seconds."""
-    pods, gpus = read_pods(loaded, clock), _read_gpus(loaded.config, clock)
-    targets = list_targets((pods.loaded if pods is not None else loaded).config)
-    assign = pods.source.assign_gpus if pods is not None and pods.source is not None else assign_gpus
-    owned = assign(targets, {readout.gpu: readout for readout in gpus[0]})
+    pods = configuration.read_pods(loaded, clock)
+    listed = list_targets((pods.loaded if pods is not None else loaded).config)
+    gpus: GpuRead = ((), ())
+    source = make_gpu_reader(loaded.config)
+    if source is not None:
+        with closing(source):
+            gpus = source.read(clock())
+    by_uuid = {readout.gpu: readout for readout in gpus[0]}
+    owned = assign_gpus(listed, by_uuid)
+    if pods is not None and pods.source is not None:
+        owned = pods.source.assign_gpus(listed, by_uuid)
     tiers = loaded.plan.tiers if loaded.plan is not None else {}
     pages = [
         replace(page, tier=tiers.get(page.target.tier), gpus=owned.get(page.target.key, NO_GPUS), readouts=gpus[0])
-        for page in read_targets(targets, clock)
+        for page in targets.read_targets(listed, clock)
     ]
-    daemon = read_daemon(loaded.config)
+    daemon = endpoints.read_daemon(loaded.config)
     return Installation(loaded=loaded, now=clock(), pods=pods, gpus=gpus, targets=tuple(pages), daemon=daemon)
-
-
-def _read_gpus(config: Config, clock: Callable[[], float]) -> GpuRead:
-    """Read every GPU of the configured source."""
-    source = make_gpu_reader(config)
-    if source is None:
-        return (), ()
-    with closing(source):
-        return source.read(clock())
 
 
 def for_each_target(check: Callable[[TargetPage], Results]) -> Callable[[Installation], Results]:
@@ -85,23 +77,23 @@ class Check(NamedTuple):
 
 CHECKS: tuple[Check, ...] = (
     Check("process", lambda _: (PROCESS,)),
-    Check("config", lambda seen: check_config(seen.loaded)),
-    Check("plan", lambda seen: check_sizing_plan(seen.loaded)),
-    Check("secrets", lambda seen: check_secrets(seen.loaded.config)),
-    Check("pods", lambda seen: check_pods(seen.pods, seen.loaded)),
-    Check("target", for_each_target(check_page)),
-    Check("engine", for_each_target(check_signals)),
-    Check("clock", for_each_target(check_clock)),
-    Check("plan", for_each_target(check_plan_match)),
-    Check("store", lambda seen: check_store(seen.loaded, seen.now)),
-    Check("gpus", lambda seen: check_gpus(seen.gpus, seen.loaded)),
-    Check("data_dir", lambda seen: check_data_dir(seen.loaded.config)),
-    Check("history", lambda seen: check_history(seen.loaded.config, seen.now)),
-    Check("web", lambda seen: check_web(seen.daemon, seen.loaded.config.web)),
-    Check("daemon", lambda seen: check_daemon(seen.daemon, seen.loaded)),
-    Check("forecast", lambda seen: check_forecast(seen.loaded)),
-    Check("report", lambda seen: check_report(seen.loaded)),
-    Check("alerting", lambda seen: check_alerting(seen.loaded.config.alerting)),
+    Check("config", lambda seen: configuration.check_config(seen.loaded)),
+    Check("plan", lambda seen: configuration.check_sizing_plan(seen.loaded)),
+    Check("secrets", lambda seen: machine.check_secrets(seen.loaded.config)),
+    Check("pods", lambda seen: configuration.check_pods(seen.pods, seen.loaded)),
+    Check("target", for_each_target(targets.check_page)),
+    Check("engine", for_each_target(targets.check_signals)),
+    Check("clock", for_each_target(targets.check_clock)),
+    Check("plan", for_each_target(targets.check_plan_match)),
+    Check("store", lambda seen: endpoints.check_store(seen.loaded, seen.now)),
+    Check("gpus", lambda seen: machine.check_gpus(seen.gpus, seen.loaded)),
+    Check("data_dir", lambda seen: machine.check_data_dir(seen.loaded.config)),
+    Check("history", lambda seen: machine.check_history(seen.loaded.config, seen.now)),
+    Check("web", lambda seen: endpoints.check_web(seen.daemon, seen.loaded.config.web)),
+    Check("daemon", lambda seen: endpoints.check_daemon(seen.daemon, seen.loaded)),
+    Check("forecast", lambda seen: configuration.check_forecast(seen.loaded)),
+    Check("report", lambda seen: configuration.check_report(seen.loaded)),
+    Check("alerting", lambda seen: endpoints.check_alerting(seen.loaded.config.alerting)),
 )
 
 
@@ -111,6 +103,6 @@ def run_checks(loaded: LoadedConfig | ConfigError, clock: Callable[[], float] = 
     Each MOST_THREADS targets take at most three times the slowest timeout.
     """
     if isinstance(loaded, ConfigError):
-        return (PROCESS, *(fail("config", problem, CORRECT) for problem in loaded.problems))
+        return (PROCESS, *(fail("config", problem, configuration.CORRECT) for problem in loaded.problems))
     seen = read_installation(loaded, clock)
     return tuple(chain.from_iterable(row.check(seen) for row in CHECKS))

@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from agent.history import codec, schema
-from agent.history.errors import (
-    MOST_QUOTED,
-    HistoryError,
-    HistoryFormatError,
-    HistoryOpenError,
-    translate_sqlite_errors,
-)
-from agent.history.schema import DEMAND_COLUMNS, HOURS, MINUTES, QUARTERS, VERSION, SumTable
+from agent.history.schema import DEMAND_COLUMNS, HOURS, MINUTES, QUARTERS, SumTable, translate_sqlite_errors
 from exporters.render.text import quote_external_text
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow
@@ -51,16 +44,18 @@ class Reader:
         """
         path = Path(path)
         if not os.path.exists(path) and (os.access(path.parent, os.X_OK) or not os.path.exists(path.parent)):
-            raise HistoryOpenError(path, "does not exist; `sizewatch run` makes it, or give the path that it uses")
+            text = "does not exist; `sizewatch run` makes it, or give the path that it uses"
+            raise schema.HistoryOpenError(path, text)
         if not os.access(path, os.R_OK):
-            raise HistoryOpenError(path, "may not be read by this user; run as the user that `sizewatch run` runs as")
+            text = "may not be read by this user; run as the user that `sizewatch run` runs as"
+            raise schema.HistoryOpenError(path, text)
         with schema.connect(path, "ro&immutable=1" if alone else "ro") as connection:
             version = schema.read_format(connection, path)
             if version == 0:
-                raise HistoryOpenError(path, "is empty; `sizewatch run` fills it")
-            if version != VERSION:
-                text = f"is of format {version}, this sizewatch reads {VERSION}; `sizewatch run` renames it and begins a new one"
-                raise HistoryFormatError(path, text)
+                raise schema.HistoryOpenError(path, "is empty; `sizewatch run` fills it")
+            if version != schema.VERSION:
+                text = f"is of format {version}, this sizewatch reads {schema.VERSION}"
+                raise schema.HistoryFormatError(path, f"{text}; `sizewatch run` renames it and begins a new one")
             return Reader(path, connection)
 
     def close(self) -> None:
@@ -210,5 +205,5 @@ class Reader:
         try:
             yield
         except (ValueError, TypeError, zlib.error) as error:
-            text = quote_external_text(str(error), MOST_QUOTED)
-            raise HistoryError(self._path, f"is damaged: {table} holds {text}") from error
+            text = quote_external_text(str(error), schema.MOST_QUOTED)
+            raise schema.HistoryError(self._path, f"is damaged: {table} holds {text}") from error

@@ -20,9 +20,8 @@ from itertools import chain
 
 from agent.history import daily_queries
 from agent.history.codec import Span
-from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.reader import Reader
-from agent.history.schema import DAY
+from agent.history.schema import DAY, HistoryError, HistoryOpenError
 from agent.history.store import HistoryStore
 from agent.pipeline.interfaces import Sink, Source
 from exporters.documents.check import headline

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from agent.history import codec, schema
 from agent.history.codec import SeriesKey, Span
-from agent.history.errors import translate_sqlite_errors
 from agent.history.reader import Reader
-from agent.history.schema import DEMAND_COLUMNS, HOURS, KEEP_SECONDS, SUMS, SumTable
+from agent.history.schema import DEMAND_COLUMNS, HOURS, KEEP_SECONDS, SUMS, SumTable, translate_sqlite_errors
 from rules.evaluator.observation import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow

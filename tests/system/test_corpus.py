@@ -45,8 +45,8 @@ from agent.fleet.sums import group_sums, sum_by_replica
 from agent.forecasting.csv_series import read_trace
 from agent.gpu.collector import samples
 from agent.history.codec import decode_window
-from agent.history.errors import HistoryError
 from agent.history.reader import Reader
+from agent.history.schema import HistoryError
 from agent.http_client.client import HttpClient
 from agent.http_client.page import PageFetcher
 from agent.http_server.credentials import Authenticator

@@ -16,9 +16,8 @@ from numpy.testing import assert_array_equal
 
 from agent.forecasting.history_input import read_demand
 from agent.forecasting.messages import settled_time
-from agent.history.errors import HistoryError
 from agent.history.reader import Reader
-from agent.history.schema import DAY, DEMAND_COLUMNS, VERSION
+from agent.history.schema import DAY, DEMAND_COLUMNS, VERSION, HistoryError
 from agent.history.store import HistoryStore
 from rules.telemetry.arrivals import MinuteDemand
 

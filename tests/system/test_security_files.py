@@ -14,7 +14,7 @@ from waiting import CEILING_SECONDS, wait_for
 
 from agent.errors import ConfigError
 from agent.files import LOCK_FILE, DataDir, open_new_file
-from agent.history.errors import HistoryError
+from agent.history.schema import HistoryError
 from agent.history.store import HistoryStore
 from agent.reporting import storage
 from agent.reporting.storage import STATE_FILE, ReportState, write_state

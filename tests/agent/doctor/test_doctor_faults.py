@@ -227,7 +227,7 @@ def test_fault_has_a_line_with_its_remedy(
     fault: Fault, check: str, level: CheckLevel, text: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.kubernetes.node_pods.LIST_SECONDS", 0.2)
-    monkeypatch.setattr("agent.doctor.running_daemon.WEB_SECONDS", 1.0)
+    monkeypatch.setattr("agent.doctor.endpoints.WEB_SECONDS", 1.0)
     with fault(tmp_path) as keys:
         before = content(tmp_path)
         found = findings(tmp_path, keys)

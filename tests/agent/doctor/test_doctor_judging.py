@@ -11,8 +11,7 @@ from agent.config.load import LoadedConfig, parse_config
 from agent.config.peer import Peer
 from agent.doctor.check_result import CheckLevel, CheckResult
 from agent.doctor.machine import check_gpus
-from agent.doctor.target_checks import check_page, check_plan_match, check_signals
-from agent.doctor.target_pages import TargetPage
+from agent.doctor.targets import TargetPage, check_page, check_plan_match, check_signals
 from agent.gpu.owners import GpuAssignment
 from agent.scrape.scrapers import PageReader, Target
 from rules.plan.schema import Plan, TierPlan, parse_plan

@@ -25,8 +25,7 @@ from agent.config.load import LoadedConfig, load, parse_config
 from agent.config.peer import Peer
 from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format_text
 from agent.doctor.run import run_checks
-from agent.doctor.target_checks import check_clock, check_page, check_plan_match, check_signals
-from agent.doctor.target_pages import read_targets
+from agent.doctor.targets import check_clock, check_page, check_plan_match, check_signals, read_targets
 from agent.errors import ConfigError
 from agent.history.store import HistoryStore
 from agent.scrape.scrapers import Target

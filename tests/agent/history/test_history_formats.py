@@ -19,8 +19,7 @@ from test_run import about, loaded
 
 from agent.doctor.check_result import CheckLevel, CheckResult
 from agent.doctor.run import run_checks
-from agent.history.errors import HistoryError, HistoryFormatError
-from agent.history.schema import VERSION
+from agent.history.schema import VERSION, HistoryError, HistoryFormatError
 from agent.history.store import HistoryStore
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from making import START, window
 
-from agent.history.errors import HistoryError
+from agent.history.schema import HistoryError
 from agent.history.service import HistoryService, HistorySink
 from agent.history.store import HistoryStore
 from rules.evaluator.observation import ClosedMinute, StepResult

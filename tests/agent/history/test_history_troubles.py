@@ -14,10 +14,9 @@ from history_samples import START, booking, finished
 from history_writer import REPLICAS
 from paths import ROOT, SUPPORT
 
-from agent.history import errors as troubles
+from agent.history import schema
 from agent.history.codec import encode_window
-from agent.history.errors import HistoryError, HistoryOpenError
-from agent.history.schema import DAY
+from agent.history.schema import DAY, HistoryError, HistoryOpenError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from rules.verdicts.finding import Finding
@@ -209,7 +208,7 @@ def test_history_closed_by_reload_is_no_defect(path):
 
 
 def test_error_in_our_sql_is_a_defect(store, path):
-    with pytest.raises(sqlite3.OperationalError, match="no such table"), troubles.translate_sqlite_errors(path):
+    with pytest.raises(sqlite3.OperationalError, match="no such table"), schema.translate_sqlite_errors(path):
         store._connection.execute("SELECT * FROM nowhere")
 
 

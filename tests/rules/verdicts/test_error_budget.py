@@ -13,7 +13,7 @@ from making import snapshot
 
 from agent.config.load import load
 from agent.daemon.factory import assemble
-from agent.history.errors import HistoryError
+from agent.history.schema import HistoryError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from rules.evaluator import tier_minutes
