@@ -17,7 +17,6 @@ from exporters.status.records import (
     AgentHealth,
     AgentStatus,
     ForecastStatus,
-    GpuStatus,
     ReplicaStatus,
     TierStatus,
 )
@@ -154,15 +153,10 @@ def _part(worker: DiscoveredPod, runtime: RuntimeState, now: float) -> ReplicaSt
     )
 
 
-def _gpu(readout: GpuReadout, entry: ReplicaRuntime, now: float) -> GpuStatus:
+def _gpu(readout: GpuReadout, entry: ReplicaRuntime, now: float) -> GpuReadout:
     """Return the status of a GPU. A GPU without recent readouts keeps its sums and drops its outdated gauges."""
     age = now - readout.t
     late = dict.fromkeys(readout.gauges, f"not read for {age:.0f} s") if age > UNREAD_SECONDS else {}
-    return GpuStatus(
-        gpu=readout.gpu,
-        product=readout.product,
-        counters=dict(entry.gpu_totals.get(readout.gpu, {})),
-        gauges={} if late else readout.gauges,
-        gaps={**readout.gaps, **late},
-        sampled=readout.sampled,
-    )
+    gauges = {} if late else readout.gauges
+    sums = dict(entry.gpu_totals.get(readout.gpu, {}))
+    return replace(readout, counters=sums, gauges=gauges, gaps={**readout.gaps, **late})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from exporters.status.records import AgentStatus, ExportScope, GpuStatus, ReplicaStatus, TierStatus
+from exporters.status.records import AgentStatus, ExportScope, ReplicaStatus, TierStatus
 from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
 from rules.evaluator.incident_alerts import TIER_DOWN, held_back
@@ -17,6 +17,7 @@ from rules.plan.replica_count import spare_rps as spare_of
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Missing, Reading
+from rules.telemetry.snapshots import GpuReadout
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import SEVERITY, Status, Subject, Unknown, Verdict
 
@@ -122,7 +123,7 @@ def engine_labels(replica: ReplicaStatus) -> Labels:
     return (*replica_labels(replica), replica.model)
 
 
-def gpu_labels(replica: ReplicaStatus, gpu: GpuStatus) -> Labels:
+def gpu_labels(replica: ReplicaStatus, gpu: GpuReadout) -> Labels:
     return (*replica_labels(replica), gpu.gpu)
 
 

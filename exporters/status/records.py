@@ -17,6 +17,7 @@ from rules.evaluator.incidents import Incident, group_incidents
 from rules.evaluator.timeline import TimelineEntry, TimelineEvent, list_entries
 from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import SignalValue
+from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
 from rules.verdicts.context import ForecastPoint
 from rules.verdicts.finding import Finding
@@ -36,23 +37,11 @@ MISSES_UNTIL_GONE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuStatus:
-    """GPU of a replica: running sums and present levels by family, the reasons of `gaps`, families of a plain poll."""
-
-    gpu: str
-    product: str
-    counters: Mapping[str, float] = field(default_factory=dict)
-    gauges: Mapping[str, float] = field(default_factory=dict)
-    gaps: Mapping[str, str] = field(default_factory=dict)
-    sampled: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
     """Replica of a tier. `totals` are running sums since the agent started, with one grid of buckets a family.
 
     `url` has no credentials. `last_seen` is the time of the last good page, whose levels `gauges` are. `misses` counts
-    failed scrapes since then. `versions` is the known release range ("after 0.29.0").
+    failed scrapes since then. `versions` is the known release range ("after 0.29.0"). Counters of `gpus` are running sums.
     """
 
     tier: str
@@ -68,7 +57,7 @@ class ReplicaStatus:
     totals: Window
     gauges: Mapping[str, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
-    gpus: tuple[GpuStatus, ...] = ()
+    gpus: tuple[GpuReadout, ...] = ()
     cascade_stage: int = 0
     scrape_seconds: float | None = None
 

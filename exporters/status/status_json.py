@@ -23,6 +23,7 @@ from rules.evaluator.incident_alerts import IncidentAlert
 from rules.plan.schema import plan_version
 
 SCHEMA = 2
+_INTERNAL: Any = {"__all__": {"totals": True, "gpus": {"__all__": {"t", "index", "pids", "pods"}}}}
 
 
 def status_json(status: AgentStatus) -> dict[str, Any]:
@@ -53,7 +54,6 @@ def status_json(status: AgentStatus) -> dict[str, Any]:
 
 def _tier(tier: TierStatus) -> dict[str, Any]:
     plan = tier.context.plan
-    without_totals: Any = {"__all__": {"totals"}}
     return {
         "tier": tier.name,
         "status": tier.tone,
@@ -67,8 +67,8 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
             {"t": point.t, "readings": {name: reading_json(value) for name, value in point.readings.items()}}
             for point in tier.trend
         ],
-        "replicas": to_jsonable_python(tier.replicas, exclude=without_totals),
-        "parts": to_jsonable_python(tier.parts, exclude=without_totals),
+        "replicas": to_jsonable_python(tier.replicas, exclude=_INTERNAL),
+        "parts": to_jsonable_python(tier.parts, exclude=_INTERNAL),
         "step13": tier.step13,
         "forecast": _forecast(tier.forecast) if tier.forecast else None,
     }

@@ -15,7 +15,7 @@ import yaml
 from judging_samples import add_minute
 from paths import TESTS
 
-from exporters.status.records import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus, TierStatus, TrendPoint
+from exporters.status.records import AgentHealth, AgentStatus, ReplicaStatus, TierStatus, TrendPoint
 from rules.confidence import Certainty
 from rules.evaluator import tier_minutes, tier_rules
 from rules.evaluator.scrape_rules import evaluate_replica_rules
@@ -29,7 +29,7 @@ from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap
-from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.windows import Window
 from rules.verdicts import finding
 from rules.verdicts.finding import Finding
@@ -114,9 +114,10 @@ def plan(model: str, product: str, per_replica: int = 4, **changes: Any) -> Tier
     return tier.model_copy(update={"model": model, "gpu": gpu, **changes})
 
 
-def gpus(replica: str, product: str, number: int) -> tuple[GpuStatus, ...]:
+def gpus(replica: str, product: str, number: int) -> tuple[...]:
     return tuple(
-        GpuStatus(
+        GpuReadout(
+            t=NOW,
             gpu=f"GPU-{replica}-{index}",
             product=product,
             counters={"gpu_busy_seconds": 2710.5, "gpu_busy_covered_seconds": 3600.0, "gpu_energy_joules": 1.9e6},

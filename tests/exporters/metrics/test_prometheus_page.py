@@ -17,8 +17,9 @@ from waiting import CEILING_SECONDS
 
 from exporters.metrics import names
 from exporters.metrics.exposition import GROUP_REPLICAS, render, render_parts
-from exporters.status.records import AgentHealth, AgentStatus, ExportScope, GpuStatus, ReplicaStatus
+from exporters.status.records import AgentHealth, AgentStatus, ExportScope, ReplicaStatus
 from rules.telemetry.families import FAMILIES, GPU_NAMES, FamilyKind
+from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import SEVERITY, Status, Subject, Unknown, Verdict
@@ -68,7 +69,8 @@ def full_replica(**changes: Any) -> ReplicaStatus:
         for place, f in enumerate(FAMILIES)
         if f.kind is FamilyKind.GAUGE and f.name not in GPU_NAMES
     }
-    gpu = GpuStatus(
+    gpu = GpuReadout(
+        t=NOW,
         gpu="GPU-1",
         product="NVIDIA L40S",
         counters={
