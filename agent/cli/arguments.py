@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +14,27 @@ import click
 from agent.durations import duration_text, parse_duration
 from agent.errors import ConfigError
 
-FINE, FINDING, BAD_INPUT, CANNOT_JUDGE = 0, 1, 2, 3
 
-NO_RESOURCES = 71
-"""Exit code (EX_OSERR of sysexits.h) without threads or memory. The service manager tries again."""
+class Exit(IntEnum):
+    """Exit codes.
+
+    NO_RESOURCES (EX_OSERR of sysexits.h) is without threads or memory; the service manager tries again. DEFECT is
+    EX_SOFTWARE. INTERRUPTED is that of shells for a command ended by Ctrl-C.
+    """
+
+    FINE = 0
+    FINDING = 1
+    BAD_INPUT = 2
+    CANNOT_JUDGE = 3
+    DEFECT = 70
+    NO_RESOURCES = 71
+    INTERRUPTED = 130
+
 
 PATH = click.Path(path_type=Path)
 """Type of a file or folder; a shell completes its name."""
+
+Parameters = tuple[click.Parameter, ...]
 
 LONGEST_SECONDS = 10_000 * 86_400.0
 """Longest duration that an option takes, in seconds."""
@@ -57,9 +72,7 @@ def help_of(text: str) -> dict[str, Any]:
     }
 
 
-def make_command(
-    name: str, text: str, parameters: Iterable[click.Parameter], run: Callable[[SimpleNamespace], int]
-) -> click.Command:
+def make_command(name: str, text: str, parameters: Parameters, run: Callable[[SimpleNamespace], int]) -> click.Command:
     """Return the command that calls `run` with its options, by their names."""
     return click.Command(
         name, callback=lambda **values: run(SimpleNamespace(**values)), params=[*parameters], **help_of(text)
@@ -69,6 +82,16 @@ def make_command(
 def option(names: str, metavar: str, text: str, kind: Any = str, **more: Any) -> click.Option:
     """Return an option with a value. `names` are separated by blanks."""
     return click.Option(names.split(), type=kind, metavar=metavar, help=text, **more)
+
+
+def argument(name: str, metavar: str, text: str, kind: Any = PATH, **more: Any) -> click.Argument:
+    """Return an argument, a file or folder unless `kind` is another. Those with `nargs=-1` may be several."""
+    return click.Argument([name], type=kind, metavar=metavar, help=text, **more)
+
+
+def choice(name: str, values: Iterable[str], default: str | None, text: str) -> click.Option:
+    """Return an option that takes one of some words."""
+    return click.Option([name], type=click.Choice(tuple(values)), default=default, help=text)
 
 
 def flag(names: str, text: str) -> click.Option:
@@ -83,7 +106,7 @@ JSON = click.Option(["--json", "format"], flag_value="json", help="the same as -
 """Stands beside every `--format`."""
 
 FORMAT = (
-    click.Option(["--format"], type=click.Choice(("text", "json")), default="text", help="for people or for programs"),
+    choice("--format", ("text", "json"), "text", "for people or for programs"),
     JSON,
 )
 

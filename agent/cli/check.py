@@ -6,9 +6,7 @@ import sys
 import time
 from types import SimpleNamespace
 
-import click
-
-from agent.cli.arguments import CANNOT_JUDGE, CONFIG, FINDING, FINE, FORMAT, print_result, since_option, tier_option
+from agent.cli.arguments import CONFIG, FORMAT, Exit, Parameters, print_result, since_option, tier_option
 from agent.cli.loading import load_config, open_history
 from agent.config.load import build_tier_contexts, plan_versions, select_tier
 from agent.durations import duration_text
@@ -21,7 +19,7 @@ from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import FIRING, Status
 
 
-def parameters() -> tuple[click.Parameter, ...]:
+def parameters() -> Parameters:
     # The history has no smaller sums than those of minutes.
     return CONFIG, since_option(least=MINUTES.seconds), tier_option(), *FORMAT
 
@@ -48,5 +46,5 @@ def run(options: SimpleNamespace) -> int:
         span += f", not {duration_text(options.since)}: no more is kept"
     print_result(options, check_json(checks, incidents), check_text(checks, span, seconds, incidents))
     if any(check.status in FIRING for check in checks):
-        return FINDING
-    return FINE if any(check.status is Status.OK for check in checks) else CANNOT_JUDGE
+        return Exit.FINDING
+    return Exit.FINE if any(check.status is Status.OK for check in checks) else Exit.CANNOT_JUDGE

@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 import click
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from agent.cli.arguments import FINE, connection_options, make_command, option, ways_in
+from agent.cli.arguments import Exit, Parameters, connection_options, make_command, option, ways_in
 from agent.config.peer import Peer
 from agent.errors import SizewatchError
 from agent.http_client.client import HttpClient
@@ -54,7 +54,7 @@ def _ask(client: HttpClient, kind: type[T], url: str, body: Mapping[str, Any] | 
         raise SizewatchError(f"{place}: gave another answer than Grafana does: is it Grafana?") from error
 
 
-def _push_parameters() -> tuple[click.Parameter, ...]:
+def _push_parameters() -> Parameters:
     token = "holds the token of a service account that may edit dashboards"
     return (
         option("--url", "URL", "Grafana's address, such as https://grafana.example", required=True),
@@ -79,7 +79,7 @@ def _push(options: SimpleNamespace) -> int:
         model = {"dashboard": {**dashboard_json(dashboard), "id": None}, "folderUid": uid, "overwrite": True}
         saved = _ask(client, SavedDashboard, f"{url}/api/dashboards/db", model)
         print(f"{dashboard.title}: {urljoin(url, saved.url)}", flush=True)
-    return FINE
+    return Exit.FINE
 
 
 SUBCOMMANDS = (

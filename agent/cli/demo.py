@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import FINE, PATH, duration, number, option
+from agent.cli.arguments import PATH, Exit, Parameters, duration, number, option
 from agent.cli.terminal import tell_progress
 from agent.config.config import Logging
 from agent.config.load import load
@@ -30,7 +30,7 @@ SPEED = 10.0
 DAY_SECONDS = 86_400.0
 
 
-def parameters() -> tuple[click.Parameter, ...]:
+def parameters() -> Parameters:
     port = "port of the status page on 127.0.0.1; 0: any free one"
     speed = f"how many times faster time runs (default {SPEED:g}; 1 with --out)"
     past = duration(14 * DAY_SECONDS, 84 * DAY_SECONDS)
@@ -56,7 +56,7 @@ def run(options: SimpleNamespace) -> int:
         show = _recorded(options, folder, ends) if options.history is None else _with_past(options, folder)
         watch(show, options.port, options.seconds, ends)
     print(f"\nEnded; {f'the history stays in {options.out}' if options.out else 'nothing was left behind'}.")
-    return FINE
+    return Exit.FINE
 
 
 def _recorded(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRun:

@@ -7,19 +7,18 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import click
-
 from agent.cli.arguments import (
-    BAD_INPUT,
-    CANNOT_JUDGE,
     CONFIG,
-    FINDING,
-    FINE,
     FORMAT,
+    Exit,
+    Parameters,
+    argument,
+    choice,
     connection_options,
     duration,
     option,
@@ -27,7 +26,7 @@ from agent.cli.arguments import (
     ways_in,
 )
 from agent.cli.inspect import read_page_body
-from agent.cli.terminal import progress_bar
+from agent.cli.terminal import tell_progress
 from agent.config.load import LoadedConfig, find, load
 from agent.doctor.check_result import exit_code, format_text
 from agent.doctor.run import run_checks
@@ -56,14 +55,14 @@ archetype, but that batch has none.
 """
 
 
-def parameters() -> tuple[click.Parameter, ...]:
+def parameters() -> Parameters:
     places = "engines to look at: http://HOST:PORT/metrics, HOST:PORT, or one or two saved pages of one engine"
     kind = "kind of traffic, whose objectives are those of the guide (default chat)"
     how_long = "how long to look; for saved pages, how far they are apart"
     return (
-        click.Argument(["url"], nargs=-1, metavar="[URL]...", help=places),
+        argument("url", "[URL]...", places, str, nargs=-1),
         option("--for seconds", "15s", f"{how_long}, 5s to 1h (default 15s)", duration(5, 3600), default="15s"),
-        click.Option(["--archetype"], type=click.Choice(tuple(ARCHETYPES)), default="chat", help=kind),
+        choice("--archetype", ARCHETYPES, "chat", kind),
         option("--ttft", "DURATION", "objective of the TTFT P99 (default by --archetype)", duration()),
         option("--tpot", "DURATION", "objective of the TPOT P99 (default by --archetype)", duration()),
         *connection_options("the addresses"),
@@ -82,7 +81,7 @@ def run(options: SimpleNamespace) -> int:
         print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in results]}, indent=2))
     else:
         print(format_text(results))
-    return BAD_INPUT if isinstance(loaded, ConfigError) else exit_code(results)
+    return Exit.BAD_INPUT if isinstance(loaded, ConfigError) else exit_code(results)
 
 
 def _loaded(given: str | None) -> LoadedConfig | ConfigError:
@@ -118,8 +117,8 @@ def _look(options: SimpleNamespace) -> int:
         # The query of an address may be a secret.
         where = " ".join(shlex.quote(place_of(url) if "://" in url else url) for url in pages.places)
         if pages.engines:
-            with progress_bar(f"looking for {format_duration(seconds)}") as show:
-                looks = look_at_engines(pages, ways_in(options), seconds, objectives, show)
+            show = partial(tell_progress, note=f"looking for {format_duration(seconds)}")
+            looks = look_at_engines(pages, ways_in(options), seconds, objectives, show)
     diagnosis = EngineDiagnosis(
         looks=looks,
         problems=problems,
@@ -129,11 +128,11 @@ def _look(options: SimpleNamespace) -> int:
     )
     print_result(options, diagnosis_json(diagnosis), diagnosis_text(diagnosis))
     if not any(look.signals for look in looks):
-        return CANNOT_JUDGE
-    if any(look.troubles for look in looks):
-        return FINDING
-    verdicts = (verdict for look in looks for verdict in look.verdicts)
-    return FINDING if any(BY_NAME[verdict.rule].severity is not Severity.REPORT for verdict in verdicts) else FINE
+        return Exit.CANNOT_JUDGE
+    rules = [BY_NAME[verdict.rule] for look in looks for verdict in look.verdicts]
+    if any(look.troubles for look in looks) or any(rule.severity is not Severity.REPORT for rule in rules):
+        return Exit.FINDING
+    return Exit.FINE
 
 
 def _describe_objectives(objectives: Objectives, options: SimpleNamespace, source: str) -> str:

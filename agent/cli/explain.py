@@ -5,9 +5,7 @@ from __future__ import annotations
 import shutil
 from types import SimpleNamespace
 
-import click
-
-from agent.cli.arguments import FINE
+from agent.cli.arguments import Exit, Parameters, argument
 from agent.errors import SizewatchError
 from exporters.docs.runbooks import SELF_ALERTS, rules_text, runbook_text, self_alert_text
 from rules.catalogue.registry import RULES
@@ -16,16 +14,16 @@ from rules.problems import find_close_name
 WIDEST = 100
 
 
-def parameters() -> tuple[click.Parameter, ...]:
+def parameters() -> Parameters:
     text = "name of a rule, whose alertname is Sizewatch and that name; without it all are listed"
-    return (click.Argument(["rule"], required=False, metavar="[RULE]", help=text),)
+    return (argument("rule", "[RULE]", text, str, required=False),)
 
 
 def run(options: SimpleNamespace) -> int:
     width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
     if options.rule is None:
         print(rules_text(width))
-        return FINE
+        return Exit.FINE
     names = {name.casefold(): name for name in (*(rule.name for rule in RULES), *SELF_ALERTS)}
     name = names.get(options.rule.casefold())
     if name is None:
@@ -34,4 +32,4 @@ def run(options: SimpleNamespace) -> int:
         hint = f"did you mean {', '.join(alike)}?" if alike else "without a name all are listed"
         raise SizewatchError(f"there is no rule {options.rule!r}; {hint}")
     print(self_alert_text(name, width) if name in SELF_ALERTS else runbook_text(name, width))
-    return FINE
+    return Exit.FINE

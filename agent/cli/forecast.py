@@ -8,14 +8,12 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 
-import click
-
 from agent.cli.arguments import (
-    CANNOT_JUDGE,
     CONFIG,
-    FINE,
     FORMAT,
     PATH,
+    Exit,
+    Parameters,
     duration,
     flag,
     option,
@@ -34,7 +32,7 @@ HISTORY = (option("--history", "CSV", _CSV, PATH), CONFIG, option("--bin", "DURA
 """Where the demand comes from."""
 
 
-def parameters() -> tuple[click.Parameter, ...]:
+def parameters() -> Parameters:
     text = "how far ahead, at most 24h (default: 15m)"
     ahead = option("--horizon", "15m", text, duration(most=DAY_SECONDS), default="15m")
     return tier_option("whose demand; default the only one"), *HISTORY, ahead, *FORMAT
@@ -50,10 +48,10 @@ def run(options: SimpleNamespace) -> int:
     given = input_from_options(options)
     forecast = forecast_now(options.tier or given.name, given, options.horizon)
     print_result(options, forecast_json(forecast), forecast_text(forecast))
-    return FINE if forecast.projection.points else CANNOT_JUDGE
+    return Exit.FINE if forecast.projection.points else Exit.CANNOT_JUDGE
 
 
-def parameters_backtest() -> tuple[click.Parameter, ...]:
+def parameters_backtest() -> Parameters:
     horizons = "how far ahead; 6h and more: all bins up to there, every 6 hours (default: 15m,24h)"
     days = "the newest days are tested (default: 4; 14 where bins are half an hour or longer)"
     return (
@@ -99,4 +97,4 @@ def run_backtest(options: SimpleNamespace) -> int:
     if options.emit is not None:
         write_forecasts(options.emit, walked, given.time_text)
     print_result(options, backtest_json(report), backtest_text(report))
-    return FINE
+    return Exit.FINE

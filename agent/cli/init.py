@@ -15,11 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import click
-
 from agent.cli import plan
 from agent.cli import run as run_command
-from agent.cli.arguments import FINE, PATH, flag, option
+from agent.cli.arguments import PATH, Exit, Parameters, flag, option
+from agent.cli.loading import writing
 from agent.config.load import load
 from agent.config.peer import Peer
 from agent.daemon.daemon import Daemon, DaemonOptions
@@ -58,7 +57,7 @@ class FoundEngine:
     probe: EngineProbe
 
 
-def parameters() -> tuple[click.Parameter, ...]:
+def parameters() -> Parameters:
     return (
         option("--out", "DIR", "where to write (default: here)", PATH, default="."),
         flag("--force", "replace sizewatch.yaml and plan.yaml that are there"),
@@ -87,11 +86,9 @@ def run(options: SimpleNamespace) -> int:
     urls = {name: [engine.probe.url for engine in group] for name, group in tiers.items()}
     alertmanager = ALERTMANAGER if has_alertmanager() else ""
     config = config_text(urls, plan.written_at(), gpus=bool(gpus), alertmanager=alertmanager)
-    try:
+    with writing(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
         write_files({plan_path: plan_text(tiers, gpus), config_path: config}, EVERYBODY_READS)
-    except OSError as error:
-        raise ConfigError((f"{options.out}: cannot be written: {error.strerror}",)) from error
     load(config_path)
     _print_found(tiers, gpus, alertmanager)
     print(f"wrote    {config_path}, {plan_path}")
@@ -100,7 +97,7 @@ def run(options: SimpleNamespace) -> int:
     tier = shlex.quote(next(iter(tiers)))
     print(f"then     sizewatch plan import RESULTS... --into {shlex.quote(str(plan_path))} --tier {tier}")
     if not options.start:
-        return FINE
+        return Exit.FINE
     view = FirstView(where, shlex.quote(str(plan_path)))
     return run_command.run(SimpleNamespace(config=str(config_path), role=None), DaemonOptions(on_cycle=view.show))
 

@@ -9,9 +9,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import click
-
-from agent.cli.arguments import FINE, FORMAT, connection_options, print_result, ways_in
+from agent.cli.arguments import FORMAT, Exit, Parameters, argument, connection_options, print_result, ways_in
 from agent.config.peer import DEFAULT_MAX_BYTES, Peer
 from agent.errors import RecordingError, ScrapeError
 from agent.gpu.collector import samples
@@ -72,8 +70,8 @@ def _print_gpu_page(options: SimpleNamespace, body: bytes, page_name: str) -> bo
     return True
 
 
-def parameters() -> tuple[click.Parameter, ...]:
-    page = click.Argument(["page"], metavar="FILE-or-URL", help="a saved page, or the address of a live one")
+def parameters() -> Parameters:
+    page = argument("page", "FILE-or-URL", "a saved page, or the address of a live one", str)
     return page, *connection_options(), *FORMAT
 
 
@@ -87,7 +85,7 @@ def run(options: SimpleNamespace) -> int:
             _print_engine_page(options, body, name)
     except ScrapeError as error:
         raise ScrapeError(error.kind, f"{name}: {error.text}") from error
-    return FINE
+    return Exit.FINE
 
 
 def read_page_body(options: SimpleNamespace, page: str) -> bytes:

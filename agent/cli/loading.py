@@ -29,9 +29,16 @@ def open_history(loaded: LoadedConfig) -> Iterator[Reader]:
         yield store
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Make an OSError of the block a ConfigError that names the option."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError((f"{path} cannot be written: {error.strerror}; give another --out",)) from error
+
+
 def write_calibration(path: Path, made: CalibrationFile) -> None:
     """Write the file. Raise ConfigError."""
-    try:
+    with writing(path):
         path.write_bytes(ADAPTER.dump_json(made, indent=2) + b"\n")
-    except OSError as error:
-        raise ConfigError((f"{path} cannot be written: {error.strerror}; give another file",)) from None

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from agent.cli.arguments import BAD_INPUT, CANNOT_JUDGE, FINE, HELP_OPTION, NO_RESOURCES, help_of, make_command
+from agent.cli.arguments import HELP_OPTION, Exit, help_of, make_command
 from agent.cli.terminal import UnwritableOutputError, safe_streams
 from agent.errors import CannotJudgeError, SizewatchError, explain_missing_module
 from agent.version import VERSION
@@ -59,11 +59,6 @@ TEXTS = {name: text for commands in GROUPS.values() for name, text in commands.i
 
 MODULES = {"timeline": "status", "backtest": "forecast"}
 """Module of a command where its name differs. Its functions then end in the command's name."""
-
-DEFECT = 70
-"""Exit code of a defect: EX_SOFTWARE of sysexits.h, different from a finding."""
-INTERRUPTED = 130
-"""Exit code of shells for a command ended by Ctrl-C."""
 
 COMPLETE = "_SIZEWATCH_COMPLETE"
 """Variable by which a shell asks for completions."""
@@ -127,9 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         except UnwritableOutputError as error:
             if error.errno == errno.EPIPE:
-                return FINE
+                return Exit.FINE
             print(f"sizewatch: the output cannot be written: {error.strerror}", file=sys.stderr)
-            return BAD_INPUT
+            return Exit.BAD_INPUT
     return code
 
 
@@ -144,25 +139,25 @@ def _run(words: list[str]) -> int:
         return end.exit_code
     except click.UsageError as error:
         error.show(sys.stderr)
-        return BAD_INPUT
+        return Exit.BAD_INPUT
     except SizewatchError as error:
         _complain(name, *str(error).splitlines())
-        return CANNOT_JUDGE if isinstance(error, CannotJudgeError) else BAD_INPUT
+        return Exit.CANNOT_JUDGE if isinstance(error, CannotJudgeError) else Exit.BAD_INPUT
     except UnwritableOutputError:
         raise
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return Exit.INTERRUPTED
     except MemoryError:
         _complain(name, "out of memory; is a limit of memory (RLIMIT_AS, MemoryMax) too low?")
-        return NO_RESOURCES
+        return Exit.NO_RESOURCES
     except Exception as error:  # noqa: BLE001 - any other exception is a defect; it must not look like a finding
         advice = explain_missing_module(error) if isinstance(error, ModuleNotFoundError) else None
         if advice is not None:
             _complain(name, advice)
-            return BAD_INPUT
+            return Exit.BAD_INPUT
         traceback.print_exc()
         _complain(name, "this is a defect in sizewatch; please report it with the lines above")
-        return DEFECT
+        return Exit.DEFECT
 
 
 def _complain(name: str, *lines: str) -> None:

@@ -16,12 +16,12 @@ from pydantic import ValidationError
 
 from agent.cli import plan_import
 from agent.cli.arguments import (
-    CANNOT_JUDGE,
     CONFIG,
-    FINDING,
-    FINE,
     FORMAT,
     PATH,
+    Exit,
+    argument,
+    choice,
     connection_options,
     make_command,
     number,
@@ -31,7 +31,7 @@ from agent.cli.arguments import (
     tier_option,
     ways_in,
 )
-from agent.cli.loading import load_config, open_history, write_calibration
+from agent.cli.loading import load_config, open_history, write_calibration, writing
 from agent.config.files import load_plan
 from agent.config.load import build_tier_contexts, select_tier
 from agent.config.peer import Peer
@@ -41,8 +41,7 @@ from agent.http_client.errors import place_of
 from agent.reporting.calibration import read_calibration
 from agent.scrape.engine_probe import EngineProbe, probe_engine
 from exporters.documents.calibration import ADAPTER as CALIBRATION
-from exporters.documents.calibration import CalibrationFile
-from exporters.documents.calibration_text import calibration_text, compare_calibrations
+from exporters.documents.calibration import CalibrationFile, calibration_text, compare_calibrations
 from exporters.documents.plan_diff import plan_diff
 from exporters.documents.plan_files import LOAD_GENERATORS, TierFacts, skeleton, workload_files
 from exporters.documents.plan_show import show, workload_text
@@ -78,7 +77,7 @@ def run_init(options: SimpleNamespace) -> int:
     here = list_local_gpus() if all(urlsplit(probe.url).hostname in LOOPBACK for probe in running) else ()
     facts = tier_facts(options.tier, tuple(running), here, per_replica=1 if len(running) == len(here) == 1 else None)
     print(skeleton((facts,), written_at(), ", ".join(place_of(probe.url) for probe in running)), end="")
-    return FINE
+    return Exit.FINE
 
 
 def written_at() -> str:
@@ -140,9 +139,9 @@ def _check(options: SimpleNamespace) -> int:
     if mistakes:
         grave = format_count(mistakes, "grave mistake")
         print(f"{options.plan}: {grave}; correct the plan before anything follows it ({counted})")
-        return FINDING
+        return Exit.FINDING
     print(f"{options.plan}: a valid plan of {counted}")
-    return FINE
+    return Exit.FINE
 
 
 def _chosen(options: SimpleNamespace) -> Plan:
@@ -158,19 +157,18 @@ def _chosen(options: SimpleNamespace) -> Plan:
 def _show(options: SimpleNamespace) -> int:
     plan = _chosen(options)
     print("\n\n".join(show(plan, name) for name in plan.tiers))
-    return FINE
+    return Exit.FINE
 
 
 def _schema(options: SimpleNamespace) -> int:
-    json.dump(plan_schema(), sys.stdout, indent=2, ensure_ascii=False)
-    print()
-    return FINE
+    print(json.dumps(plan_schema(), indent=2, ensure_ascii=False))
+    return Exit.FINE
 
 
 def _diff(options: SimpleNamespace) -> int:
     changes = plan_diff(load_plan(options.before), load_plan(options.after))
     print("\n".join(changes) or "The plans say the same.")
-    return FINDING if changes else FINE
+    return Exit.FINDING if changes else Exit.FINE
 
 
 def _workload(options: SimpleNamespace) -> int:
@@ -189,14 +187,12 @@ def _workload(options: SimpleNamespace) -> int:
         model = seen.context.plan.model if seen.context.plan else ""
         ended = datetime.fromtimestamp(seen.until, UTC)
         head = f"Tier {tier}, {format_duration(seen.observed_seconds)} up to {ended:%Y-%m-%d %H:%M} UTC."
-        try:
+        with writing(options.out):
             options.out.mkdir(parents=True, exist_ok=True)
             for name, text in workload_files(workload, options.tool, model, head).items():
                 (options.out / name).write_text(text)
-        except OSError as error:
-            raise ConfigError((f"{options.out} cannot be written: {error.strerror}; give another --out",)) from None
         print(f"Run on one replica without other traffic: sh {options.out / 'run.sh'}")
-    return FINE
+    return Exit.FINE
 
 
 def _calibration(options: SimpleNamespace) -> int:
@@ -207,7 +203,7 @@ def _calibration(options: SimpleNamespace) -> int:
     if len(files) == 2:
         lines = compare_calibrations(*files)
         print_result(options, {"changes": lines}, "\n".join(lines) or "The files have no tier in common.")
-        return FINE if lines else CANNOT_JUDGE
+        return Exit.FINE if lines else Exit.CANNOT_JUDGE
     loaded, now = load_config(options), time.time()
     tier = select_tier(loaded, options.tier) if options.tier else None
     with open_history(loaded) as store:
@@ -216,7 +212,7 @@ def _calibration(options: SimpleNamespace) -> int:
         write_calibration(options.out, made)
     text = "\n".join([calibration_text(made), *(line for old in files for line in compare_calibrations(old, made))])
     print_result(options, CALIBRATION.dump_python(made, mode="json"), text)
-    return FINE if made.calibrations else CANNOT_JUDGE
+    return Exit.FINE if made.calibrations else Exit.CANNOT_JUDGE
 
 
 def _read_calibration_file(path: Path) -> CalibrationFile:
@@ -230,11 +226,11 @@ def _read_calibration_file(path: Path) -> CalibrationFile:
         raise ConfigError((f"{path} is no calibration file: {place + ': ' if place else ''}{first['msg']}",)) from None
 
 
-PLAN = click.Argument(["plan"], type=PATH, metavar="PLAN", help="sizing plan (YAML or JSON)")
+PLAN = argument("plan", "PLAN", "sizing plan (YAML or JSON)")
 TIER = tier_option("one tier; default all")
 
 INIT = (
-    click.Argument(["url"], nargs=-1, required=True, metavar="URL...", help="metrics pages of one tier's replicas"),
+    argument("url", "URL...", "metrics pages of one tier's replicas", str, nargs=-1, required=True),
     tier_option("name of the tier; default: of GPU and model"),
     *connection_options("the addresses"),
 )
@@ -244,15 +240,13 @@ WORKLOAD = (
     since_option("how much of the history"),
     CONFIG,
     option("--out", "DIR", "write run.sh and the requests there; else print only", PATH),
-    click.Option(
-        ["--tool"], type=click.Choice(tuple(LOAD_GENERATORS)), default="vllm-bench", help="which load generator"
-    ),
+    choice("--tool", LOAD_GENERATORS, "vllm-bench", "which load generator"),
     option("--requests", "N", "of each load (default 300)", click.IntRange(1, 100_000), default=300),
     option("--top", "RPS", "highest load of a replica; default twice production's", number(1e-9, 1e7)),
 )
 
 CALIBRATION_FILES = (
-    click.Argument(["files"], nargs=-1, type=PATH, metavar="[BEFORE [AFTER]]", help="files to compare, of --out"),
+    argument("files", "[BEFORE [AFTER]]", "files to compare, of --out", nargs=-1),
     tier_option("one tier; default all"),
     since_option("how much of the history"),
     CONFIG,
@@ -260,10 +254,7 @@ CALIBRATION_FILES = (
     *FORMAT,
 )
 
-BEFORE_AND_AFTER = (
-    click.Argument(["before"], type=PATH, metavar="A", help="one plan"),
-    click.Argument(["after"], type=PATH, metavar="B", help="the other, such as plan.next.yaml"),
-)
+BEFORE_AND_AFTER = (argument("before", "A", "one plan"), argument("after", "B", "the other, such as plan.next.yaml"))
 
 SUBCOMMANDS = (
     make_command("check", "every problem of a plan, and what weakens it", (PLAN, TIER), _check),

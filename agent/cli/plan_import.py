@@ -19,7 +19,7 @@ from agent.benchmarks.curves import SETUP, ImportedCurve, ImportRemark, curve_of
 from agent.benchmarks.formats import read_all_results
 from agent.benchmarks.plan_edit import PlanFile, chosen_tier, open_plan, replace_curve, write
 from agent.benchmarks.run_model import CONTRADICTION
-from agent.cli.arguments import FINDING, FINE, PATH, option, tier_option
+from agent.cli.arguments import PATH, Exit, Parameters, argument, option, tier_option
 from agent.config.load import load, select_tier
 from agent.errors import ConfigError
 from exporters.documents.plan_files import WRITTEN, curve_lines
@@ -36,20 +36,12 @@ MEASURED = (*SETUP, "measured_on")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?%?(?![\w.]*/)(?!\w)")
 
 
-def parameters() -> tuple[click.Parameter, ...]:
-    files = click.Argument(
-        ["files"],
-        nargs=-1,
-        required=True,
-        type=PATH,
-        metavar="FILE...",
-        help="result files; all together are one curve",
-    )
+def parameters() -> Parameters:
     seen = "a configuration whose store, or else history (minutes, kept 2 days), saw the engine meanwhile"
     chosen = "which of a planner's file, by parts of its name: 'tp4pp1, kvcache fp8'"
     measured = f"what was measured, where no file tells it: {', '.join(MEASURED)}; may be given several times"
     return (
-        files,
+        argument("files", "FILE...", "result files; all together are one curve", nargs=-1, required=True),
         option("--into", "PLAN", "write the curve into this plan; without it, it is printed", PATH),
         tier_option("the tier that was measured; default the plan's only one"),
         option("-c --config", "FILE", seen, click.Path()),
@@ -150,7 +142,7 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name
         capacity += f" at C_max {point.c_max:.4g}" if point.c_max else ""
     print(f"{options.into}: curve of {name}: {counted}, {state}{capacity}")
     code = _tell(remarks)
-    return FINDING if any(finding.severity == "mistake" for finding in findings) else code
+    return Exit.FINDING if any(finding.severity == "mistake" for finding in findings) else code
 
 
 def _comments(imported: ImportedCurve) -> tuple[list[str], list[list[str]]]:
@@ -178,4 +170,4 @@ def _tell(remarks: Sequence[ImportRemark]) -> int:
         place = f"{first.source}: " if first.source else ""
         more = f"; {format_count(len(rest), 'more remark')} of this kind" if rest else ""
         print(f"sizewatch plan: {place}{first.text}{more}", file=sys.stderr)
-    return FINDING if any(CONTRADICTION in remark.text for remark in remarks) else FINE
+    return Exit.FINDING if any(CONTRADICTION in remark.text for remark in remarks) else Exit.FINE

@@ -14,9 +14,10 @@ from typing import TypeVar
 import click
 
 from agent.cli.arguments import (
-    CANNOT_JUDGE,
-    FINE,
     JSON,
+    Exit,
+    Parameters,
+    choice,
     duration,
     flag,
     number,
@@ -38,7 +39,7 @@ T = TypeVar("T")
 PROMETHEUS = "http://prometheus.monitoring:9090"
 
 
-def parameters() -> tuple[click.Parameter, ...]:
+def parameters() -> Parameters:
     start = "how long a start takes, such as 3m; default the P95 of those measured"
     formats = "for people, for programs, or as manifests for an autoscaler"
     reference = _pair(lambda kind, name: ObjectReference(kind=kind, name=name), "KIND/NAME, such as Deployment/chat")
@@ -50,7 +51,7 @@ def parameters() -> tuple[click.Parameter, ...]:
         option("--usable-rps", "N", "what one replica carries; default what it takes now", number(1e-9, 1e9)),
         option("--start", "DURATION", start, duration()),
         flag("--explain", "also what pre-warming was worth on the last week"),
-        click.Option(["--format"], type=click.Choice(("text", "json", *FORMATS)), default="text", help=formats),
+        choice("--format", ("text", "json", *FORMATS), "text", formats),
         JSON,
         option("--namespace", "NS", "of the workload in a manifest (default: default)", default="default"),
         option("--workload", "KIND/NAME", f"what a manifest scales: {', '.join(WORKLOADS)}", reference),
@@ -108,7 +109,7 @@ def run(options: SimpleNamespace) -> int:
         if old := too_old(prewarm, time.time()):
             raise CannotJudgeError(f"no manifest: {result.tier}: {old}")
         print(text, end="")
-        return FINE
+        return Exit.FINE
     planned = loaded.plan.tiers.get(result.tier) if loaded and loaded.plan else None
     ahead = result.forecast.projection.points_until(result.made_at) if result.forecast else ()
     margin = margin_of(build_tier_contexts(loaded)[result.tier].limits) if loaded else margin_of()
@@ -118,4 +119,4 @@ def run(options: SimpleNamespace) -> int:
         texts.append(f"{name} pool, 95% of demand: {pool.arithmetic_text}; {pool.capacity.reason}")
     counts = {"pools": {name: pool.replicas for name, pool in pools.items()}} if pools else {}
     print_result(options, {**prewarm_json(prewarm), **counts}, "\n".join(texts))
-    return FINE if prewarm.recommendation is not None or pools else CANNOT_JUDGE
+    return Exit.FINE if prewarm.recommendation is not None or pools else Exit.CANNOT_JUDGE

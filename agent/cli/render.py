@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-import click
-
 from agent.cli import main
-from agent.cli.arguments import FINDING, FINE, PATH, flag, option
+from agent.cli.arguments import PATH, Exit, Parameters, flag, option
 from agent.config.load import config_schema
 from agent.errors import SizewatchError
 from exporters.docs.generated_files import ARTEFACTS, RenderInputs
 from exporters.docs.runbooks import RunbookError
 
 
-def parameters() -> tuple[click.Parameter, ...]:
+def parameters() -> Parameters:
     root = option("--root", "DIR", "the checkout (default: the current folder)", PATH, default=".")
     url = option("--external-url", "URL", "the status page's address for people, in the links of alerts", default="")
     return flag("--check", "change nothing; name the files that would change"), root, url
@@ -39,7 +37,7 @@ def run(options: SimpleNamespace) -> int:
         print(f"{path}: written")
     if not changes:
         print(f"{len(ARTEFACTS)} files are as rendered")
-    return FINDING if options.check and changes else FINE
+    return Exit.FINDING if options.check and changes else Exit.FINE
 
 
 def list_stale_files(root: Path, external_url: str = "") -> dict[str, str]:

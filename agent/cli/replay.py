@@ -14,16 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agent.cli.arguments import (
-    CANNOT_JUDGE,
-    CONFIG,
-    FINDING,
-    FINE,
-    FORMAT,
-    PATH,
-    duration,
-    option,
-)
+from agent.cli.arguments import CONFIG, FORMAT, PATH, Exit, Parameters, argument, duration, option
 from agent.cli.loading import load_config, write_calibration
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
@@ -51,12 +42,12 @@ TIMEOUT_SECONDS = 60.0
 """Query timeout in seconds. No cycle waits for it."""
 
 
-def parameters() -> tuple[click.Parameter, ...]:
+def parameters() -> Parameters:
     recording = "folder with recording.yaml and its scrapes; or a store, by --store or -c, and --from"
     when = "ISO 8601, unix seconds, or back from now such as -7d"
     step = "width of the windows that are shown; the judgement does not depend on it"
     return (
-        click.Argument(["recording"], required=False, type=PATH, metavar="[RECORDING]", help=recording),
+        argument("recording", "[RECORDING]", recording, required=False),
         option("--plan", "PLAN", "sizing plan (YAML or JSON); without it nothing is compared", PATH),
         *FORMAT,
         option("--step", "60s", step, duration(), default="60s"),
@@ -124,12 +115,12 @@ def _of_store(options: SimpleNamespace) -> Replay:
 def _exit_code(result: Replay) -> int:
     """Return the exit code. Findings with severity report are not counted."""
     if not result.windows or result.cut_short:
-        return CANNOT_JUDGE
+        return Exit.CANNOT_JUDGE
     findings = [span for span in result.ended if isinstance(span, Finding)]
     findings += [state.finding for state in result.rule_states if state.finding]
     if any(BY_NAME[finding.rule].severity is not Severity.REPORT for finding in findings):
-        return FINDING
-    return CANNOT_JUDGE if result.unseen() else FINE
+        return Exit.FINDING
+    return Exit.CANNOT_JUDGE if result.unseen() else Exit.FINE
 
 
 def moment(text: str) -> float:

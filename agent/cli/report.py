@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-import click
-
-from agent.cli.arguments import CANNOT_JUDGE, CONFIG, FINDING, FINE, PATH, flag, option, since_option
-from agent.cli.loading import load_config
+from agent.cli.arguments import CONFIG, PATH, Exit, Parameters, flag, option, since_option
+from agent.cli.loading import load_config, writing
 from agent.cli.terminal import tell_progress
 from agent.config.load import LoadedConfig
 from agent.durations import duration_text
-from agent.errors import ConfigError, SizewatchError
+from agent.errors import ConfigError
 from agent.files import EVERYBODY_READS, write_files
 from agent.garbage import collect_rarely
 from agent.history import reader
@@ -25,7 +21,7 @@ from agent.reporting.jobs import JobRunner
 from agent.worker.process import ONE_THREAD
 
 
-def parameters() -> tuple[click.Parameter, ...]:
+def parameters() -> Parameters:
     out = option("--out", "DIR", "where to write it; made where it is not", PATH, required=True)
     deliver = flag("--deliver", "send it to every destination of report.deliver too, once")
     return CONFIG, since_option("how far back, in full hours"), out, deliver
@@ -42,11 +38,11 @@ def run(options: SimpleNamespace) -> int:
     loaded = load_config(options)
     if options.deliver and not loaded.config.report.deliver:
         raise ConfigError((f"{loaded.path}: report.deliver: names no destination to send the report to",))
-    with _writing(options.out):
+    with writing(options.out):
         # Before the work of half a minute.
         options.out.mkdir(parents=True, exist_ok=True)
     texts, report = make_files(loaded, options.since, time.time(), tell_progress)
-    with _writing(options.out):
+    with writing(options.out):
         write_files({options.out / name: text for name, text in texts.items()}, EVERYBODY_READS)
     if report.simulated:
         print(reader.NOTE, file=sys.stderr)
@@ -56,8 +52,8 @@ def run(options: SimpleNamespace) -> int:
     span = describe_span(report.until - report.since, options.since)
     print(f"{', '.join(texts)} of the last {span} in {options.out}")
     if options.deliver and not _deliver(loaded, options.out.absolute()):
-        return FINDING
-    return FINE if any(tier.quality.hours_seen > 0 for tier in report.tiers) else CANNOT_JUDGE
+        return Exit.FINDING
+    return Exit.FINE if any(tier.quality.hours_seen > 0 for tier in report.tiers) else Exit.CANNOT_JUDGE
 
 
 def describe_span(used: float, wanted: float) -> str:
@@ -74,12 +70,3 @@ def _deliver(loaded: LoadedConfig, out: Path) -> bool:
         print(f"{destination.name}: {f'not sent: {trouble}' if trouble else 'sent'}")
         all_sent = all_sent and not trouble
     return all_sent
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        text = f"{folder} cannot be written: {error.strerror}; give another --out"
-        raise SizewatchError(text) from error

@@ -8,9 +8,7 @@ import resource
 import threading
 from types import SimpleNamespace
 
-import click
-
-from agent.cli.arguments import CONFIG
+from agent.cli.arguments import CONFIG, Parameters, choice
 from agent.config.load import find, load
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.daemon.logs import set_up
@@ -25,10 +23,8 @@ STACK_BYTES = 1 << 20
 """Address space of a thread's stack. The system's 8 MiB make 32 scrapes a quarter of a GiB under RLIMIT_AS."""
 
 
-def parameters() -> tuple[click.Parameter, ...]:
-    role = click.Option(
-        ["--role"], type=click.Choice(("standalone", "node", "fleet")), help="instead of the configuration's role"
-    )
+def parameters() -> Parameters:
+    role = choice("--role", ("standalone", "node", "fleet"), None, "instead of the configuration's role")
     return CONFIG, role
 
 

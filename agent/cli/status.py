@@ -12,14 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
-
 from agent.cli.arguments import (
-    CANNOT_JUDGE,
     CONFIG,
-    FINDING,
-    FINE,
     FORMAT,
+    Exit,
+    Parameters,
     connection_options,
     flag,
     number,
@@ -51,7 +48,7 @@ MOST_BYTES = 256 * 1024 * 1024
 """Longest accepted answer: forty tiers with an hour of readings are 10 MB."""
 
 
-def parameters() -> tuple[click.Parameter, ...]:
+def parameters() -> Parameters:
     url = option("--url", "URL", "address of the status page; default: web.listen of the configuration")
     again = "print it again every so many seconds (5 without a number), until Ctrl-C"
     watch = option("--watch", "SECONDS", again, number(1.0, 3600.0), is_flag=False, flag_value="5")
@@ -93,13 +90,13 @@ def _print_overview(options: SimpleNamespace, target: Peer, path: Path | None) -
         clear_screen()
     if why:
         print(f"sizewatch status: {place_of(target.url)}: {why}", file=sys.stderr)
-        return CANNOT_JUDGE
+        return Exit.CANNOT_JUDGE
     tiers = document["overview"]
     summary = {"schema": document["schema"], "now": document["now"], "verdict": document["verdict"], "tiers": tiers}
     print_result(options, summary, text)
     if any(tier["incidents"] for tier in tiers):
-        return FINDING
-    return CANNOT_JUDGE if all(tier["state"] == Status.UNKNOWN for tier in tiers) else FINE
+        return Exit.FINDING
+    return Exit.CANNOT_JUDGE if all(tier["state"] == Status.UNKNOWN for tier in tiers) else Exit.FINE
 
 
 def _refuse_other_daemon(config: Any, path: Path) -> None:
@@ -132,7 +129,7 @@ def _target(options: SimpleNamespace, path: Path | None) -> Peer:
     )
 
 
-def parameters_timeline() -> tuple[click.Parameter, ...]:
+def parameters_timeline() -> Parameters:
     findings = flag("--findings", "the findings of each incident too, below it")
     chosen = tier_option("one tier, and what is about the whole installation; default all")
     return CONFIG, since_option(), chosen, findings, *FORMAT
@@ -150,4 +147,4 @@ def run_timeline(options: SimpleNamespace) -> int:
         select_tier(loaded, tier)
     entries = list_entries(group_incidents(findings, now=now), alerts, events, since, tier)
     print_result(options, timeline_json(entries, since, now), timeline_text(entries, now, options.findings))
-    return FINE
+    return Exit.FINE

@@ -8,14 +8,11 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
-import click
-
 from agent.cli.arguments import (
-    CANNOT_JUDGE,
     CONFIG,
-    FINDING,
-    FINE,
     FORMAT,
+    Exit,
+    Parameters,
     number,
     option,
     print_result,
@@ -28,8 +25,7 @@ from agent.durations import duration_text
 from agent.errors import CannotJudgeError
 from agent.history.daily_queries import measured_views, read_production
 from exporters.documents.what_if import pools_json, pools_text, whatif_json, whatif_text
-from rules.resize.production_summary import BAD
-from rules.resize.production_summary import FINE as HELD
+from rules.resize.production_summary import BAD, FINE
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.verdicts.finding import Finding
 from rules.what_if.answer import answer_question, explain_unanswerable
@@ -38,7 +34,7 @@ from rules.what_if.pools import answer_pools
 MOST_REPLICAS = 100_000
 
 
-def parameters() -> tuple[click.Parameter, ...]:
+def parameters() -> Parameters:
     rps = "requests per second of the whole tier; default the peak seen"
     return (
         tier_option("which tier; default the only one"),
@@ -76,11 +72,11 @@ def run(options: SimpleNamespace) -> int:
             why = str(error)
         else:
             print_result(options, pools_json(pools), pools_text(pools))
-            return FINE if max(pool.utilization for pool in pools.pools) <= 1 else FINDING
+            return Exit.FINE if max(pool.utilization for pool in pools.pools) <= 1 else Exit.FINDING
     if why:
         raise CannotJudgeError(f"{tier} in the last {duration_text(options.since)}: {why}")
     result, zone = answer_question(seen, options.instances[0], options.rps, findings), loaded.config.forecast.zone
     print_result(options, whatif_json(result, zone, simulated), whatif_text(result, zone))
     if result.asked.kept in BAD:
-        return FINDING
-    return FINE if result.asked.kept in HELD else CANNOT_JUDGE
+        return Exit.FINDING
+    return Exit.FINE if result.asked.kept in FINE else Exit.CANNOT_JUDGE

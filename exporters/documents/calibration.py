@@ -11,40 +11,50 @@ requests, and samples of a gauge, that are independent of each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
+from rich.console import RenderableType
 
-from exporters.render.text import format_rfc3339
+from exporters.render.terminal import terminal_text, text_grid
+from exporters.render.text import format_duration, format_reading, format_rfc3339
 from rules.plan.curve import CERTAIN_REQUESTS, interpolate
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS
 from rules.telemetry.histograms import Histogram, mean
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.wording import number
 
 SCHEMA_ID = "urn:sizewatch:calibration:1"
 
 DEVIATIONS = 1.96
 """Standard deviations of a normal distribution on either side that hold 95 %."""
 
-QUANTILES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds")
-LEVELS = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio")
 LENGTHS = {"prompt_tokens_mean": "prompt_tokens", "generation_tokens_mean": "generation_tokens"}
 """Mean tokens a request, as the plan's points name them, and their counters."""
 
 TIME = "mean_seconds_in_system"
 
-UNITS = {
-    **dict.fromkeys(QUANTILES, "seconds"),
-    TIME: "seconds",
-    **dict.fromkeys(LEVELS, "ratio"),
-    **dict.fromkeys(LENGTHS, "tokens"),
+METRICS: Mapping[str, tuple[str, str]] = {
+    "ttft_p50_seconds": ("TTFT P50", "seconds"),
+    "ttft_p99_seconds": ("TTFT P99", "seconds"),
+    "tpot_p50_seconds": ("TPOT P50", "seconds"),
+    "tpot_p99_seconds": ("TPOT P99", "seconds"),
+    TIME: ("in system", "seconds"),
+    "gpu_utilization": ("GPU", "ratio"),
+    "kv_utilization": ("KV cache", "ratio"),
+    "prefix_hit_ratio": ("prefix hits", "ratio"),
+    "prompt_tokens_mean": ("prompts", "tokens"),
+    "generation_tokens_mean": ("outputs", "tokens"),
 }
-"""Every metric with its unit, in the order of the text."""
+"""Every metric with its words and its unit, in the order of the text."""
+
+MOST_ROWS = 24
+"""Most rows of single load bins: with the rest of a tier they fit on one screen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +70,7 @@ class Factor:
 class Measure:
     """A metric at one load: what the plan's curve predicts there, what production measured, and their factor.
 
-    Units are in UNITS. `n` are the requests, or the samples of a gauge, behind the measurement. `measured` of a quantile
+    Units are in METRICS. `n` are the requests, or the samples of a gauge, behind the measurement. `measured` of a quantile
     is the best estimate inside its bucket.
     """
 
@@ -181,7 +191,7 @@ def calibrate(context: TierContext, release: str, precision: str, binned: Sequen
         observed_replica_seconds=math.fsum(part.window.covered_seconds for part in placed),
         requests=math.fsum(row.requests for row in bins),
         bins=bins,
-        factors=_average_factors(bins),
+        factors=_average_factors((m.metric, m.factor, row.requests) for row in bins for m in row.measures),
         capacity=_compare_capacity(context),
         predicted_by="planner" if curve.written.remark else "benchmark",
     )
@@ -206,7 +216,7 @@ def collect_calibrations(
 def _calibrate_bin(context: TierContext, binned: BinnedWindow) -> CalibrationBin:
     requests = binned.window.counters.get("requests_finished", 0.0)
     measures, missing = [], {}
-    for metric in UNITS:
+    for metric in METRICS:
         if requests < CERTAIN_REQUESTS:
             missing[metric] = f"{requests:.0f} requests; {CERTAIN_REQUESTS} are needed"
             continue
@@ -229,20 +239,23 @@ def _calibrate_bin(context: TierContext, binned: BinnedWindow) -> CalibrationBin
 
 
 def _compare(metric: str, predicted: float, measured: Reading) -> Measure:
-    factor = Factor(
-        value=measured.value / predicted if measured.value is not None else None,
-        low=measured.low / predicted if measured.low is not None else None,
-        high=measured.high / predicted if measured.high is not None else None,
+    plan = Factor(value=predicted, low=predicted, high=predicted)
+    seen = Factor(value=measured.value, low=measured.low, high=measured.high)
+    ends = {"measured": seen.value, "low": seen.low, "high": seen.high}
+    return Measure(metric=metric, predicted=predicted, n=measured.n, factor=_divide(seen, plan), **ends)
+
+
+def _divide(upper: Factor, lower: Factor) -> Factor:
+    """Return the quotient with its bounds. A side on which either is open is open."""
+    return Factor(
+        value=_quotient(upper.value, lower.value),
+        low=_quotient(upper.low, lower.high),
+        high=_quotient(upper.high, lower.low),
     )
-    return Measure(
-        metric=metric,
-        predicted=predicted,
-        measured=measured.value,
-        low=measured.low,
-        high=measured.high,
-        n=measured.n,
-        factor=factor,
-    )
+
+
+def _quotient(upper: float | None, lower: float | None) -> float | None:
+    return None if upper is None or not lower else upper / lower
 
 
 def _predict(context: TierContext, binned: BinnedWindow, metric: str) -> float | str:
@@ -355,31 +368,30 @@ def _mean_with_bounds(parts: tuple[Histogram, ...]) -> Reading | None:
     return Reading(value=value, low=max(value - deviation, 0.0), high=value + deviation, n=n)
 
 
-def _average_factors(bins: Iterable[CalibrationBin]) -> dict[str, Factor]:
-    """Return the geometric mean of each metric's factors, weighted by requests. Its bounds are the means of the bounds."""
+def _average_factors(rows: Iterable[tuple[str, Factor, float]]) -> dict[str, Factor]:
+    """Return the geometric mean of each metric's factors by their weights. Its bounds are the means of the bounds.
+
+    An end that one of the factors lacks is open.
+    """
     weighted: dict[str, list[tuple[Factor, float]]] = {}
-    for row in bins:
-        for measure in row.measures:
-            weighted.setdefault(measure.metric, []).append((measure.factor, row.requests))
-    return {metric: average(rows) for metric, rows in weighted.items()}
+    for metric, factor, weight in rows:
+        weighted.setdefault(metric, []).append((factor, weight))
+    averages = {}
+    for metric, pairs in weighted.items():
+        factors, weights = zip(*pairs, strict=True)
+        averages[metric] = Factor(
+            value=_geometric_mean([factor.value for factor in factors], weights),
+            low=_geometric_mean([factor.low for factor in factors], weights),
+            high=_geometric_mean([factor.high for factor in factors], weights),
+        )
+    return averages
 
 
-def average(weighted: Sequence[tuple[Factor, float]]) -> Factor:
-    """Return the geometric mean of factors by their weights. An end that one of them lacks is open."""
-    return Factor(
-        value=_geometric_mean([(factor.value, weight) for factor, weight in weighted]),
-        low=_geometric_mean([(factor.low, weight) for factor, weight in weighted]),
-        high=_geometric_mean([(factor.high, weight) for factor, weight in weighted]),
-    )
-
-
-def _geometric_mean(weighted: Sequence[tuple[float | None, float]]) -> float | None:
-    if any(value is None for value, _ in weighted):
+def _geometric_mean(values: Sequence[float | None], weights: Sequence[float]) -> float | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
         return None
-    if any(value == 0 for value, _ in weighted):
-        return 0.0
-    total = math.fsum(weight for _, weight in weighted)
-    return math.exp(math.fsum(math.log(value) * weight for value, weight in weighted if value) / total)
+    return math.exp(fmean(map(math.log, known), weights)) if all(known) else 0.0
 
 
 def _compare_capacity(context: TierContext) -> CapacityFactor | None:
@@ -393,3 +405,96 @@ def _compare_capacity(context: TierContext) -> CapacityFactor | None:
         high=capacity.high,
         source=capacity.source.value,
     )
+
+
+def calibration_text(made: CalibrationFile) -> str:
+    """Return the file for a terminal."""
+    parts: list[RenderableType] = []
+    for row in made.calibrations:
+        what = " ".join(part for part in (row.engine, row.engine_release, row.precision) if part)
+        span = format_duration(row.observed_replica_seconds)
+        parts += [
+            f"{row.tier}: {row.model} on {row.gpus_per_replica} x {row.gpu_product}, {what}",
+            f"  {row.requests:,.0f} requests in {span} of replicas, {row.begin} to {row.end}",
+        ]
+        if row.capacity is not None:
+            capacity = row.capacity
+            measured = Reading(value=capacity.measured, low=capacity.low, high=capacity.high, n=row.requests)
+            text = format_reading(measured, "per_second")
+            parts.append(f"  capacity of a replica: planned {capacity.planned:.3g} rps, now {text} ({capacity.source})")
+        parts += _factor_parts(row)
+        missing = set()
+        for load in row.bins:
+            missing |= {(metric, why) for metric, why in load.missing.items() if metric not in row.factors}
+        parts += [*(f"  not compared: {METRICS[metric][0]}: {why}" for metric, why in sorted(missing)), ""]
+    parts += [f"{tier}: not calibrated: {why}" for tier, why in made.not_calibrated.items()]
+    return terminal_text(*parts).rstrip()
+
+
+def _factor_parts(made: Calibration) -> Iterator[RenderableType]:
+    """Yield the factors over all loads and at each, at the fullest loads if all of them are too many for a screen."""
+    rows, name = [], "all loads"
+    for metric, factor in made.factors.items():
+        rows.append((name, METRICS[metric][0], "", "", factor_text(factor), ""))
+        name = ""
+    compared = [load for load in made.bins if load.measures]
+    fullest = sorted(compared, key=lambda load: load.requests, reverse=True)[: max(1, MOST_ROWS // len(rows))]
+    for load in (load for load in compared if load in fullest):
+        name = f"{load.bin}: {load.requests_per_second:.3g} rps"
+        for measure in load.measures:
+            words, unit = METRICS[measure.metric]
+            measured = Reading(value=measure.measured, low=measure.low, high=measure.high, n=measure.n)
+            cells = (number(measure.predicted, unit), format_reading(measured, unit), factor_text(measure.factor))
+            rows.append((name, words, *cells, f"{measure.n:,.0f}"))
+            name = ""
+    yield text_grid(rows, ("bin: load", "metric", "predicted", "measured (95 %)", "measured / predicted", "n"), words=2)
+    rest = [f"{load.requests_per_second:.3g} rps" for load in compared if load not in fullest]
+    if rest:
+        yield f"  in the file only: {', '.join(rest)}"
+
+
+def factor_text(factor: Factor) -> str:
+    """Return a factor in words: "1.18x (1.1 to 1.3)", "at least 1.2x"."""
+    low = "" if factor.low is None else f"{factor.low:.3g}"
+    high = "" if factor.high is None else f"{factor.high:.3g}"
+    if not low and not high:
+        bounds = "not bounded"
+    elif not high:
+        bounds = f"at least {low}"
+    else:
+        bounds = f"{low} to {high}" if low else f"at most {high}"
+    return bounds if factor.value is None else f"{factor.value:.3g}x ({bounds})"
+
+
+def compare_calibrations(before: CalibrationFile, after: CalibrationFile) -> list[str]:
+    """Return what changed from one file to another, a line for each metric of each tier that both have.
+
+    Factors of one load bin are of the same prediction, so their ratio compares production with production at equal load.
+    """
+    lines = []
+    for new in after.calibrations:
+        for old in before.calibrations:
+            if (old.tier, old.gpu_product) != (new.tier, new.gpu_product):
+                continue
+            name = f"{new.tier}: {_name(new)} against {_name(old)}"
+            ratios = _ratios(old, new)
+            lines += [f"{name}: {metric} {factor_text(ratio)} at equal load" for metric, ratio in ratios.items()]
+            if not ratios:
+                lines.append(f"{name}: no metric was measured at the same load in both")
+    return lines
+
+
+def _name(row: Calibration) -> str:
+    return " ".join(part for part in (row.engine_release or "unknown release", row.precision) if part)
+
+
+def _ratios(old: Calibration, new: Calibration) -> dict[str, Factor]:
+    known = {(load.bin, measure.metric): measure for load in old.bins for measure in load.measures}
+    rows = []
+    for load in new.bins:
+        for measure in load.measures:
+            earlier = known.get((load.bin, measure.metric))
+            if earlier is not None:
+                ratio = _divide(measure.factor, earlier.factor)
+                rows.append((measure.metric, ratio, min(measure.n, earlier.n)))
+    return _average_factors(rows)

@@ -21,6 +21,8 @@ from agent.forecasting.results import COLUMNS
 from agent.history.store import HistoryStore
 from forecast.series.binned import Series
 
+Captured = pytest.CaptureFixture[str]
+
 BERLIN = ZoneInfo("Europe/Berlin")
 FEW = ("--test-days", "1", "--horizons", "15m")
 
@@ -41,7 +43,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("traces") / "hours.csv", week(6))
 
 
-def test_table_names_every_method(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_names_every_method(trace: Path, capsys: Captured) -> None:
     assert main.main(["backtest", "--history", str(trace), *FEW]) == 0
     told = capsys.readouterr()
     assert "sizewatch *" in told.out
@@ -51,7 +53,7 @@ def test_table_names_every_method(trace: Path, capsys: pytest.CaptureFixture[str
     assert told.err == ""
 
 
-def test_emitted_forecasts_give_the_same_score(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_emitted_forecasts_give_the_same_score(trace: Path, tmp_path: Path, capsys: Captured) -> None:
     emitted = tmp_path / "forecasts.csv"
     words = ["backtest", "--history", str(trace), "--test-days", "1", "--horizons", "15m,24h", "--emit", str(emitted)]
     assert main.main([*words, "--format", "json"]) == 0
@@ -85,7 +87,7 @@ def test_naive_forecast_is_the_bin_before(trace: Path, tmp_path: Path) -> None:
     assert [float(row["q50"]) for row in now] == [before[row["origin"]] for row in now]
 
 
-def test_missing_bins_are_not_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_bins_are_not_scored(tmp_path: Path, capsys: Captured) -> None:
     lines = written(tmp_path / "hours.csv", week(6)).read_text().splitlines()
     zipped = tmp_path / "hours.csv.gz"
     kept = [*lines[:-8], f"{lines[-8].partition(',')[0]},", *lines[-4:]]
@@ -120,9 +122,7 @@ BAD = {
 
 @pytest.mark.parametrize("command", ["backtest", "forecast"])
 @pytest.mark.parametrize("what", BAD)
-def test_bad_row_is_refused_with_its_line(
-    command: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_row_is_refused_with_its_line(command: str, what: str, tmp_path: Path, capsys: Captured) -> None:
     row, told = BAD[what]
     lines = written(tmp_path / "bad.csv", week(6)).read_text().splitlines()
     (tmp_path / "bad.csv").write_text("\n".join([*lines, row]) + "\n")
@@ -148,7 +148,7 @@ def test_bad_row_is_refused_with_its_line(
     ],
 )
 def test_impossible_request_is_one_sentence(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], told: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "short.csv", week(6))
@@ -164,7 +164,7 @@ def test_wrong_arguments_are_refused(words: list[str]) -> None:
     assert main.main(["backtest", "--history", "x.csv", *words]) == 2
 
 
-def test_forecast_of_a_trace_has_its_points(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forecast_of_a_trace_has_its_points(trace: Path, capsys: Captured) -> None:
     assert (
         main.main(["forecast", "--tier", "chat", "--history", str(trace), "--horizon", "6h", "--format", "json"]) == 0
     )
@@ -177,7 +177,7 @@ def test_forecast_of_a_trace_has_its_points(trace: Path, capsys: pytest.CaptureF
     assert found["points"][0]["q50"] == pytest.approx(last, rel=0.3), "a day is like the day before"
 
 
-def test_little_history_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_little_history_is_said(tmp_path: Path, capsys: Captured) -> None:
     trace = written(tmp_path / "young.csv", week(1, 600.0))
     assert main.main(["forecast", "--history", str(trace)]) == 0
     told = capsys.readouterr().out
@@ -193,7 +193,7 @@ def test_little_history_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "needs 18 days (4 to learn from), has 6.0: test at most 2" in capsys.readouterr().err
 
 
-def test_first_hour_has_no_forecast_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_first_hour_has_no_forecast_yet(tmp_path: Path, capsys: Captured) -> None:
     trace = written(tmp_path / "young.csv", Series(start=week(1).start, bin_seconds=300.0, values=week(1).values[:12]))
     assert main.main(["forecast", "--history", str(trace)]) == 3
     assert "nothing is expected: no forecast yet" in capsys.readouterr().out
@@ -227,9 +227,7 @@ def booked(folder: Path, hours: int, *, until: float) -> None:
 
 
 @pytest.mark.parametrize("command", ["forecast", "backtest"])
-def test_daemon_history_is_read_without_a_trace(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_daemon_history_is_read_without_a_trace(command: str, tmp_path: Path, capsys: Captured) -> None:
     booked(tmp_path, 24, until=time.time())
     assert main.main([command, "-c", str(configured(tmp_path)), "--tier", "cpu-small"]) == 0
     told = capsys.readouterr().out
@@ -238,7 +236,7 @@ def test_daemon_history_is_read_without_a_trace(
     assert "newest demand" not in told
 
 
-def test_old_history_is_said_to_be_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_history_is_said_to_be_old(tmp_path: Path, capsys: Captured) -> None:
     booked(tmp_path, 13, until=time.time() - 7200)
     assert main.main(["forecast", "-c", str(configured(tmp_path))]) == 0
     assert "the newest demand that was kept is " in capsys.readouterr().out
@@ -254,22 +252,20 @@ def test_old_history_is_said_to_be_old(tmp_path: Path, capsys: pytest.CaptureFix
     ],
 )
 def test_history_that_cannot_answer_is_refused(
-    words: list[str], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], code: int, told: str, tmp_path: Path, capsys: Captured
 ) -> None:
     booked(tmp_path, 0, until=time.time())
     assert main.main([*words, "-c", str(configured(tmp_path))]) == code
     assert told in capsys.readouterr().err
 
 
-def test_unknown_country_is_refused_with_its_key(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_country_is_refused_with_its_key(trace: Path, tmp_path: Path, capsys: Captured) -> None:
     config = configured(tmp_path, country="XX")
     assert main.main(["forecast", "--history", str(trace), "-c", str(config)]) == 2
     assert "forecast.country" in capsys.readouterr().err
 
 
-def test_known_events_scale_the_forecast(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_events_scale_the_forecast(trace: Path, tmp_path: Path, capsys: Captured) -> None:
     begin = datetime.fromtimestamp(week(6).end, UTC)
     event = {"name": "launch", "start": begin.strftime("%Y-%m-%dT%H:%M:%S"), "duration": "1h", "factor": 3.0}
     words = ["forecast", "--history", str(trace), "--horizon", "2h", "--format", "json"]

@@ -14,6 +14,8 @@ from agent.cli import init
 from agent.cli.main import main
 from agent.config.load import load
 
+Captured = pytest.CaptureFixture[str]
+
 
 def process(proc: Path, pid: int, command: str) -> None:
     (proc / str(pid)).mkdir(parents=True)
@@ -79,7 +81,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_both_files_are_valid_and_name_assumptions(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     with engines() as (engine,):
         monkeypatch.setattr(init, "find_candidates", lambda: candidates(engine))
@@ -108,7 +110,7 @@ def test_gpus_are_those_of_the_command_line() -> None:
         assert "per_replica: 2  # ASSUMED" in init.plan_text({tier: told}, gpus)  # type: ignore[dict-item]
 
 
-def test_existing_files_are_kept_without_force(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_files_are_kept_without_force(here: Path, capsys: Captured) -> None:
     (here / "plan.yaml").write_text("mine")
     assert main(["init"]) == 2
     assert capsys.readouterr().err == "sizewatch init: plan.yaml: is there already; --force replaces it\n"
@@ -117,9 +119,7 @@ def test_existing_files_are_kept_without_force(here: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(("words", "config"), [([], ""), (["--out", "a b"], " -c 'a b/sizewatch.yaml'")])
-def test_second_init_names_the_command(
-    words: list[str], config: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_second_init_names_the_command(words: list[str], config: str, here: Path, capsys: Captured) -> None:
     (here / "a b").mkdir()
     for folder in (here, here / "a b"):
         (folder / "sizewatch.yaml").touch()
@@ -136,9 +136,7 @@ def test_init_writes_both_files_or_none(blocked: str, here: Path, monkeypatch: p
     assert [path.name for path in here.iterdir()] == [blocked]
 
 
-def test_answers_that_are_no_engine_are_said(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_that_are_no_engine_are_said(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     with engines() as (engine,):
         engine.pages = (b"up 1\n",)
         monkeypatch.setattr(init, "find_candidates", lambda: candidates(engine))
@@ -150,7 +148,7 @@ def test_answers_that_are_no_engine_are_said(
     assert list(here.iterdir()) == []
 
 
-def test_router_is_no_engine(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_router_is_no_engine(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     with engines(2) as (router, sidecar):
         router.pages = ((TESTS / "cases" / "01-router" / "page.prom").read_bytes(),)
         sidecar.pages = ((TESTS / "cases" / "04-sidecar-two-workers" / "page.prom").read_bytes(),)
@@ -162,9 +160,7 @@ def test_router_is_no_engine(here: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert "the page holds 2 engines by their label worker_addr: each is a replica" in capsys.readouterr().out
 
 
-def test_ports_without_a_listener_are_named(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ports_without_a_listener_are_named(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.setattr(init, "find_candidates", lambda: ())
     assert main(["init"]) == 3
     assert capsys.readouterr().err.splitlines() == [
@@ -174,9 +170,7 @@ def test_ports_without_a_listener_are_named(
     ]
 
 
-def test_answers_are_shown_on_one_line_each(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_are_shown_on_one_line_each(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.setattr(init, "ask_candidates", lambda candidates: ((), ("a: no\npage\x1b[2J", "b: " + "x" * 300)))
     assert main(["init"]) == 3
     said = capsys.readouterr().err.split("\n")
@@ -193,7 +187,7 @@ def test_run_starts_the_daemon_on_the_files(here: Path, monkeypatch: pytest.Monk
     assert [(one.config, one.role) for one in started] == [("there/sizewatch.yaml", None)]
 
 
-def test_first_view_waits_for_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_first_view_waits_for_requests(tmp_path: Path, capsys: Captured) -> None:
     clock, view = StandingClock(1_800_000_000.0), init.FirstView(" -c x.yaml", "plan.yaml")
     with engines() as served:
         served[0].pages = (*pages()[:1] * 3, *pages()[40:80:3])

@@ -15,6 +15,8 @@ from agent.cli import main
 from agent.config.files import load_plan
 from agent.errors import ConfigError
 
+Captured = pytest.CaptureFixture[str]
+
 PAGES = TESTS / "pages"
 CARD = {"object": "list", "data": [{"id": "small-llama", "max_model_len": 2048}]}
 
@@ -41,7 +43,7 @@ def engine(page: str = "steady_after_load.prom", card: object = CARD) -> Iterato
         yield f"{server.url}/metrics"
 
 
-def skeleton(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def skeleton(capsys: Captured, *words: str) -> str:
     assert main.main(["plan", "init", *words]) == 0
     return capsys.readouterr().out
 
@@ -54,16 +56,13 @@ def problems(tmp_path: Path, text: str) -> list[str]:
     return [problem.partition(": ")[2] for problem in bad.value.problems]
 
 
-def test_skeleton_names_what_is_left(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_skeleton_names_what_is_left(capsys: Captured, tmp_path: Path) -> None:
     with engine() as url:
         text = skeleton(capsys, url)
     tier = yaml.safe_load(text)["tiers"]["small-llama"]
     assert (tier["model"], tier["engine"]) == ("small-llama", "vllm")
-    left = problems(tmp_path, text)
-    assert [problem.partition(":")[0] for problem in left] == [
-        "tiers.small-llama.gpu.product",
-        "tiers.small-llama.gpu.per_replica",
-    ]
+    left = [problem.partition(":")[0] for problem in problems(tmp_path, text)]
+    assert left == ["tiers.small-llama.gpu.product", "tiers.small-llama.gpu.per_replica"]
     for key, value in (("product", "CPU"), ("per_replica", "1")):
         text = text.replace(f"{key}:  # FILL IN", f"{key}: {value}  #")
     assert problems(tmp_path, text) == ["tiers.small-llama.slo.ttft_p99_seconds: is missing"]
@@ -73,14 +72,12 @@ def test_skeleton_names_what_is_left(capsys: pytest.CaptureFixture[str], tmp_pat
     assert load_plan(file).tiers["small-llama"].gpu.product == "CPU"
 
 
-def test_optional_parts_are_keys_of_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_optional_parts_are_keys_of_the_plan(capsys: Captured, tmp_path: Path) -> None:
     with engine() as url:
         text = skeleton(capsys, url)
     keys = ("precision", "tpot_p99_seconds", "workload", "fleet", "cost", "cold_start_seconds", "guardrails")
-    assert (
-        "prompt_tokens: {mean: , p50: , p95: , p99: }  # since its start this engine saw 81 on average, about 80,"
-        in text
-    )
+    seen = "# since its start this engine saw 81 on average, about 80,"
+    assert f"prompt_tokens: {{mean: , p50: , p95: , p99: }}  {seen}" in text
     for key in (*keys, "  prompt_tokens", "  generation_tokens", "  requests_per_second"):
         assert f"# {key}:" in text
         text = text.replace(f"# {key}:", f"{key}:")
@@ -93,41 +90,41 @@ def test_optional_parts_are_keys_of_the_plan(capsys: pytest.CaptureFixture[str],
 @pytest.mark.parametrize(
     "card", [None, b"<html>", b"[]", {"data": 7}, {"data": ["x"]}, {"data": [{"max_model_len": "long"}]}]
 )
-def test_unusable_model_card_costs_context_length_only(capsys: pytest.CaptureFixture[str], card: object) -> None:
+def test_unusable_model_card_costs_context_length_only(capsys: Captured, card: object) -> None:
     with engine(card=card) as url:
         text = skeleton(capsys, url)
     assert yaml.safe_load(text)["tiers"]["small-llama"]["model"] == "small-llama"
     assert "context length" not in text
 
 
-def test_odd_model_name_is_quoted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def changed(folder: Path, old: str, new: str) -> str:
     page = (PAGES / "steady_after_load.prom").read_text(encoding="utf-8")
-    for name in ("on", "7e3", "a: b", "x # y", "[z]"):
-        (tmp_path / "page").write_text(page.replace('model_name="small-llama"', f'model_name="{name}"'), "utf-8")
-        with engine(page=str(tmp_path / "page")) as url:
-            text = skeleton(capsys, url, "--tier", "t")
-        assert yaml.safe_load(text)["tiers"]["t"]["model"] == name
+    (folder / "page").write_text(page.replace(old, new), "utf-8")
+    return str(folder / "page")
+
+
+@pytest.mark.parametrize("name", ["on", "7e3", "a: b", "x # y", "[z]"])
+def test_odd_model_name_is_quoted(capsys: Captured, tmp_path: Path, name: str) -> None:
+    with engine(page=changed(tmp_path, 'model_name="small-llama"', f'model_name="{name}"')) as url:
+        text = skeleton(capsys, url, "--tier", "t")
+    assert yaml.safe_load(text)["tiers"]["t"]["model"] == name
 
 
 @pytest.mark.parametrize("name", ["null", "123", "1e3", "2026-11-20", "off"])
-def test_tier_keeps_an_odd_name(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
-    page = (PAGES / "steady_after_load.prom").read_text(encoding="utf-8")
-    (tmp_path / "page").write_text(page.replace("small-llama", name), "utf-8")
-    with engine(page=str(tmp_path / "page")) as url:
-        text = skeleton(capsys, url)
-    assert list(yaml.safe_load(text)["tiers"]) == [name]
+def test_tier_keeps_an_odd_name(capsys: Captured, tmp_path: Path, name: str) -> None:
+    with engine(page=changed(tmp_path, "small-llama", name)) as url:
+        assert list(yaml.safe_load(skeleton(capsys, url))["tiers"]) == [name]
 
 
-def test_page_line_end_ends_no_comment(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    page = (PAGES / "steady_after_load.prom").read_text(encoding="utf-8")
-    (tmp_path / "page").write_text(page.replace('cache_dtype="auto"', 'cache_dtype="fp8\\n    engine: x"'), "utf-8")
-    with engine(page=str(tmp_path / "page")) as one, engine() as two:
+def test_page_line_end_ends_no_comment(capsys: Captured, tmp_path: Path) -> None:
+    page = changed(tmp_path, 'cache_dtype="auto"', 'cache_dtype="fp8\\n    engine: x"')
+    with engine(page=page) as one, engine() as two:
         text = skeleton(capsys, one, two)
     assert "the KV cache is fp8\ufffd    engine: x" in text
     assert yaml.safe_load(text)["tiers"]["small-llama"]["engine"] == "vllm"
 
 
-def test_endpoint_that_is_down_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_endpoint_that_is_down_is_left_out(capsys: Captured) -> None:
     with engine() as url:
         assert main.main(["plan", "init", url, "http://127.0.0.1:9/metrics"]) == 0
         out, err = capsys.readouterr()

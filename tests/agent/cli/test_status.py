@@ -22,6 +22,8 @@ from exporters.status.status_json import status_json
 from rules.confidence import Certainty
 from rules.verdicts.verdict import Status, Subject, Verdict
 
+Captured = pytest.CaptureFixture[str]
+
 
 @contextmanager
 def serving(status: AgentStatus, **options: object) -> Iterator[WebServer]:
@@ -44,7 +46,7 @@ def quiet() -> AgentStatus:
     return agent_status(tiers=(fine_tier("h100"), fine_tier("l40s", observed_seconds=60.0)))
 
 
-def test_incident_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_incident_is_exit_code_1(tmp_path: Path, capsys: Captured) -> None:
     with serving(fleet_status()) as server:
         words = configured(tmp_path, server)
         assert main(words) == 1
@@ -57,7 +59,7 @@ def test_incident_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert told["verdict"]["status"] == "critical"
 
 
-def test_quiet_fleet_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_fleet_is_exit_code_0(tmp_path: Path, capsys: Captured) -> None:
     with serving(quiet()) as server:
         assert main(["status", "--url", server.url.removeprefix("http://")]) == 0
         assert main(["status", "--url", f"{server.url}reports"]) == 3
@@ -75,9 +77,7 @@ def test_quiet_fleet_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFixtur
         (None, 3, "? No verdict yet"),
     ],
 )
-def test_exit_code_is_of_the_first_line(
-    certainty: Certainty | None, code: int, first: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exit_code_is_of_the_first_line(certainty: Certainty | None, code: int, first: str, capsys: Captured) -> None:
     fine = fine_tier("h100")
     pattern = next(one for one in fine.results if isinstance(one, Verdict))
     burn = replace(pattern, rule="TtftSloBurn", status=Status.CRITICAL, subject=Subject(tier="h100"))
@@ -91,7 +91,7 @@ def test_exit_code_is_of_the_first_line(
     assert any("likely: TTFT SLO burn" in line for line in lines[1:]) == (certainty is Certainty.LIKELY)
 
 
-def test_missing_daemon_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_daemon_is_exit_code_3(tmp_path: Path, capsys: Captured) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     path = tmp_path / "sizewatch.yaml"
@@ -103,7 +103,7 @@ def test_missing_daemon_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFix
     assert "Is `sizewatch run` up?" in found.err
 
 
-def test_configured_token_needs_tls_or_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_configured_token_needs_tls_or_an_option(tmp_path: Path, capsys: Captured) -> None:
     token = tmp_path / "token"
     token.write_text("secret-of-the-page\n")
     with serving(quiet(), bearer_token_file=str(token)) as server:
@@ -113,14 +113,14 @@ def test_configured_token_needs_tls_or_an_option(tmp_path: Path, capsys: pytest.
     assert "secret-of-the-page" not in "".join(capsys.readouterr())
 
 
-def test_missing_token_file_is_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_token_file_is_configuration(tmp_path: Path, capsys: Captured) -> None:
     assert main(["status", "--url", "http://127.0.0.1:9", "--bearer-token-file", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err == (
         f"sizewatch status: bearer_token_file {tmp_path / 'none'}: No such file or directory\n"
     )
 
 
-def test_broken_plan_on_disk_hides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_plan_on_disk_hides_nothing(tmp_path: Path, capsys: Captured) -> None:
     status = replace(quiet(), health=AgentHealth(config_trouble="plan.yaml: is not YAML"))
     with serving(status) as server:
         path = Path(configured(tmp_path, server)[-1])
@@ -134,7 +134,7 @@ def test_broken_plan_on_disk_hides_nothing(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("name", ["sizewatch.yaml", "link.yaml", "other.yaml"])
-def test_only_the_named_daemon_is_shown(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_named_daemon_is_shown(name: str, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "link.yaml").symlink_to("sizewatch.yaml")
     with serving(replace(quiet(), config=str(tmp_path / name))) as server:
         code = main(configured(tmp_path, server))
@@ -150,7 +150,7 @@ def test_only_the_named_daemon_is_shown(name: str, tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize(("words", "seconds"), [(["--watch"], 5.0), (["--watch", "2"], 2.0)])
 def test_watch_prints_it_again(
-    words: list[str], seconds: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], seconds: float, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     waits: list[float] = []
 
@@ -166,7 +166,7 @@ def test_watch_prints_it_again(
     assert capsys.readouterr().out.count("✓ 1 tier as planned, 1 learning") == 2
 
 
-def test_tls_needs_a_trusted_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tls_needs_a_trusted_certificate(tmp_path: Path, capsys: Captured) -> None:
     token = tmp_path / "token"
     token.write_text("secret-of-the-page\n")
     made = trustme.CA().issue_cert("127.0.0.1")
@@ -196,7 +196,7 @@ def test_json_of_another_program_is_refused(
     where: Callable[[Any], dict[str, Any]],
     key: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Captured,
 ) -> None:
     told = status_json(quiet())
     del where(told)[key]
@@ -208,7 +208,7 @@ def test_json_of_another_program_is_refused(
         assert "this is no status of a sizewatch of this version" in found.err
 
 
-def test_page_of_html_is_no_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_of_html_is_no_status(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.setattr("agent.cli.status.fetch_page", lambda *_: b"<!doctype html>")
     assert main(["status", "--url", "http://127.0.0.1:9"]) == 3
     assert "http://127.0.0.1:9/api/status: this is no status page of sizewatch." in capsys.readouterr().err

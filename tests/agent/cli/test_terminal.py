@@ -97,21 +97,6 @@ def test_progress_is_erased_before_other_lines() -> None:
     assert (code, shown) == (1, f"{first}weeks 100%{erase}result\n")
 
 
-BAR = WORK.replace(
-    "tell_progress(0.0", "with progress_bar('looking') as show:\n        show(0.5)\n    tell_progress(0.0"
-)
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_bar_is_on_terminals_only(is_terminal: bool) -> None:
-    program = BAR.replace("import tell_progress", "import progress_bar, tell_progress")
-    if is_terminal:
-        assert "looking" in on_terminal("explain", program=("-c", program))[1]
-        return
-    done = subprocess.run([sys.executable, "-c", program, "explain"], cwd=ROOT, capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (1, b"result\n", b"remark\n")
-
-
 def test_a_pipe_has_no_progress() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WORK, "explain"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -21,8 +21,9 @@ from exporters.documents.calibration import (
     CalibrationFile,
     Measure,
     calibrate,
+    calibration_text,
+    compare_calibrations,
 )
-from exporters.documents.calibration_text import calibration_text, compare_calibrations
 from rules.confidence import nearest_rank
 from rules.plan.load_bins import BinnedWindow, bin_window, build_tier_context, sum_by_bin
 from rules.plan.schema import Plan

@@ -29,32 +29,18 @@ def verdict(status: Status = Status.OK, replica: str | None = None, rule: str = 
 
 
 def finding(ended_at: float | None = None, stages: tuple[int | None, ...] = (None,), **more: Any) -> Finding:
-    worst = verdict(Status.CRITICAL, **more)
-    changes = tuple(
-        Transition(t=START + 60 * n, status=worst.status, stage=stage, certainty=worst.certainty)
-        for n, stage in enumerate(stages, 1)
-    )
-    return Finding(
-        rule=worst.rule,
-        subject=worst.subject,
-        started_at=START + 60,
-        ended_at=ended_at,
-        worst=worst,
-        transitions=changes,
-    )
+    worst, changes = verdict(Status.CRITICAL, **more), []
+    for n, stage in enumerate(stages, 1):
+        changes.append(Transition(t=START + 60 * n, status=worst.status, stage=stage, certainty=worst.certainty))
+    times = {"started_at": START + 60, "ended_at": ended_at}
+    return Finding(rule=worst.rule, subject=worst.subject, worst=worst, transitions=tuple(changes), **times)
 
 
 def rule_state(result: RuleResult, open_episode: Finding | None = None) -> RuleState:
     span = None
     if isinstance(result, Unknown):
-        span = UnknownSpan(
-            rule=result.rule,
-            subject=result.subject,
-            reason=result.reason,
-            text=result.text,
-            started_at=START,
-            ended_at=None,
-        )
+        known = copy_fields(result, "rule", "subject", "reason", "text")
+        span = UnknownSpan(started_at=START, ended_at=None, **known)
     return RuleState(result=result, finding=open_episode, unknown=span)
 
 
@@ -75,32 +61,31 @@ RUNBOOK = "          runbook: docs/runbooks.md#kveviction"
 CUT = "with the last minute, which is not over: a running agent waits for its end"
 
 
+HEAD = ["name: 1:06:40 of t", ""]
+
+
 @pytest.mark.parametrize(
     ("shown", "lines"),
     [
-        (result(), ["name: 1:06:40 of t", "", "Nothing was found."]),
-        (result(seen=False), ["name: 1:06:40 of t", "", "Nothing was seen."]),
+        (result(), [*HEAD, "Nothing was found."]),
+        (result(seen=False), [*HEAD, "Nothing was seen."]),
         (result(start=math.nan, end=math.nan), ["name: holds no scrape", "", "Nothing was found."]),
         (
             result((EXPLAINED,)),
             [
-                "name: 1:06:40 of t",
-                "",
+                *HEAD,
                 "CRITICAL  KvEviction (t), certain, from 1:00 to 5:00",
                 "          so it is",
                 "          stages: 1 at 1:00, 3 at 2:00, 4 at 4:00",
                 "          cause (certain): first; second; but",
-                "          do: action 0",
-                "          do: action 1",
-                "          do: action 2",
+                *(f"          do: action {n}" for n in range(3)),
                 RUNBOOK,
             ],
         ),
         (
             result(rule_states=(rule_state(verdict(Status.CRITICAL), LASTS),), of_cut_minute=(LASTS,)),
             [
-                "name: 1:06:40 of t",
-                "",
+                *HEAD,
                 "CRITICAL  KvEviction (t), certain, from 1:00 and lasts",
                 "          so it is",
                 f"          began {CUT}",
@@ -110,35 +95,25 @@ CUT = "with the last minute, which is not over: a running agent waits for its en
         (
             result((OVER,), FINE, of_cut_minute=(OVER,)),
             [
-                "name: 1:06:40 of t",
-                "",
+                *HEAD,
                 "CRITICAL  KvEviction (t), certain, from 1:00 to 5:00",
                 "          so it is",
                 f"          ended {CUT}",
                 RUNBOOK,
-                "",
-                "Judged and fine:",
-                "  TargetDown (t/a)  so it is",
+                *("", "Judged and fine:", "  TargetDown (t/a)  so it is"),
             ],
         ),
         (
             result(
                 rule_states=(
                     *(rule_state(verdict(rule="TargetDown", replica=name)) for name in "abc"),
-                    rule_state(unknown("TtftDivergence")),
-                    rule_state(unknown("TpotDivergence")),
+                    *(rule_state(unknown(name)) for name in ("TtftDivergence", "TpotDivergence")),
                     rule_state(unknown("KvEviction", text="")),
                 )
             ),
             [
-                "name: 1:06:40 of t",
-                "",
-                "Nothing was found.",
-                "",
-                "Judged and fine:",
-                "  TargetDown (t/a, t/b, t/c)  so it is",
-                "",
-                "Not judged:",
+                *(*HEAD, "Nothing was found."),
+                *("", "Judged and fine:", "  TargetDown (t/a, t/b, t/c)  so it is", "", "Not judged:"),
                 "  TtftDivergence, TpotDivergence (t)  not exposed (nothing there)",
                 "  KvEviction (t)                      not exposed",
             ],

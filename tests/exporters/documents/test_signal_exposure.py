@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from engine_server import engines
 from gpu_pages import MADE, MADE_PAGES, SHARED_PAGES, page_text
+from test_inspect import Captured, as_json, inspected
 
-from agent.cli import main
 from exporters.documents.signal_exposure import LISTED, NOT_TOLD
 from rules.gpu_sources.registry import BY_NAME
 from rules.telemetry.families import GPU_NAMES
-
-
-def inspected(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main.main(["inspect", *words])
-    return code, *capsys.readouterr()
-
-
-def as_json(capsys: pytest.CaptureFixture[str], page: str) -> dict[str, Any]:
-    code, out, err = inspected(capsys, page, "--format", "json")
-    assert (code, err) == (0, "")
-    found: dict[str, Any] = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    return found
-
 
 ALL_PAGES = {**MADE_PAGES, **SHARED_PAGES}
 
 
 @pytest.mark.parametrize("name", ALL_PAGES)
-def test_each_gpu_has_value_or_reason(name: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_gpu_has_value_or_reason(name: str, tmp_path: Any, capsys: Captured) -> None:
     path = str(tmp_path / "page")
     (tmp_path / "page").write_text(page_text(name), encoding="utf-8")
     found = as_json(capsys, path)
@@ -50,14 +35,14 @@ def test_each_gpu_has_value_or_reason(name: str, tmp_path: Any, capsys: pytest.C
     assert all(family["name"] in out for family in found["families"])
 
 
-def said(capsys: pytest.CaptureFixture[str], page: str, gpu: str) -> dict[str, str]:
+def said(capsys: Captured, page: str, gpu: str) -> dict[str, str]:
     """The lines about one GPU, by quantity."""
     _, out, _ = inspected(capsys, str(MADE / page))
     (block,) = [block for block in out.split("\n\n") if block.splitlines()[0].endswith(f", {gpu}")]
     return {line.split()[0]: line.split(None, 1)[1] for line in block.splitlines()[1:]}
 
 
-def test_values_have_units_and_polls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_have_units_and_polls(capsys: Captured) -> None:
     told = said(capsys, "made-dcgm-mig.prom", "GPU-77aa")
     assert told["gpu_memory_total_bytes"] == "79.65 GiB"
     assert told["gpu_temperature_celsius"] == "61 °C"
@@ -65,28 +50,16 @@ def test_values_have_units_and_polls(capsys: pytest.CaptureFixture[str]) -> None
     assert told["gpu_gr_engine_active"] == "93.0%"
     assert told["gpu_ecc_correctable_errors"] == "2 errors"
     assert told["gpu_throttled_power_seconds"] == "2.5 s"
+    assert told["gpu_fault_events"] == told["gpu_energy_covered_seconds"] == f"not_exposed: {NOT_TOLD}"
 
 
-def test_single_page_tells_no_change(capsys: pytest.CaptureFixture[str]) -> None:
-    told = said(capsys, "made-dcgm-mig.prom", "GPU-77aa")
-    for name in ("gpu_fault_events", "gpu_energy_covered_seconds"):
-        assert told[name] == f"not_exposed: {NOT_TOLD}"
-
-
-def test_mig_instance_differs_from_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mig_instance_differs_from_its_gpu(capsys: Captured) -> None:
     _, out, _ = inspected(capsys, str(MADE / "made-dcgm-mig.prom"))
     assert "GPU: NVIDIA H100 80GB HBM3 MIG 3g.40gb, GPU-5f3c/1" in out
     assert "\n  3 GPUs; " in f"\n{out}"
 
 
-def test_live_page_equals_saved_page(capsys: pytest.CaptureFixture[str]) -> None:
-    saved = as_json(capsys, str(MADE / "made-dcgm-mig.prom"))
-    with engines() as (engine,):
-        engine.pages = ((MADE / "made-dcgm-mig.prom").read_bytes(),)
-        assert as_json(capsys, engine.url) == saved
-
-
-def test_broken_line_refuses_saved_page(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_line_refuses_saved_page(tmp_path: Any, capsys: Captured) -> None:
     lines = (MADE / "made-amd-1.5-mi300x.prom").read_bytes().splitlines(keepends=True)
     (tmp_path / "page").write_bytes(b"".join([*lines[:4], b"...\n", *lines[4:]]))
     code, out, err = inspected(capsys, str(tmp_path / "page"))
