@@ -8,8 +8,16 @@ from typing import Any
 
 
 def read_table(package: str, name: str) -> dict[str, Any]:
-    """Return the keys of a table that is a file of a package."""
-    return tomllib.loads(files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    """Return the keys of a table that is a file of a package. Raise ValueError, with the file's name, if it is no TOML."""
+    try:
+        return tomllib.loads(files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{table_path(package, name)}: {error}") from error
+
+
+def table_path(package: str, name: str) -> str:
+    """Return the path of a table for messages."""
+    return f"{package.replace('.', '/')}/{name}.toml"
 
 
 def read_tables(package: str) -> dict[str, dict[str, Any]]:

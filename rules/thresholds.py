@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import ConfigDict
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,8 @@ class Threshold:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueRow:
     """Named thresholds. A tier's configuration may override them."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
     thresholds: Mapping[str, Threshold]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent.config.forecast import ForecastConfig
 from agent.config.notifications import AlertingConfig, ReportConfig
@@ -35,8 +35,11 @@ Role = Literal["standalone", "node", "fleet"]
 NEVER_ZERO = frozenset({"above", "allowed_share", "factor", "ratio", "share", "target"})
 """Thresholds used as a divisor, or as a factor of a histogram limit."""
 
-AT_MOST_ONE = frozenset({"allowed_share", "busiest_hours", "fullest_hours", "median_share"})
+AT_MOST_ONE = frozenset({"allowed_share", "busiest_hours", "fullest_hours"})
 """Thresholds that are a share of a count."""
+
+MOST_RATIO = 10.0
+"""Largest ratio that is meant as one: the catalogue's are at most 3, and more is a percentage."""
 
 ORDERED = (
     ("warning", "critical"),
@@ -51,7 +54,8 @@ def wrong_thresholds(rules: Mapping[str, Mapping[str, float]]) -> Contradictions
         if rule not in CATALOGUE:
             yield (rule,), unknown_name_text(rule, tuple(CATALOGUE), "a rule")
             continue
-        limits = {name: numbers.get(name, row.value) for name, row in CATALOGUE[rule].thresholds.items()}
+        thresholds = CATALOGUE[rule].thresholds
+        limits = {name: numbers.get(name, threshold.value) for name, threshold in thresholds.items()}
         for name, value in numbers.items():
             if name not in limits:
                 yield (rule, name), unknown_name_text(name, tuple(limits), f"a threshold of {rule}")
@@ -59,9 +63,18 @@ def wrong_thresholds(rules: Mapping[str, Mapping[str, float]]) -> Contradictions
                 yield (rule, name), "must be above 0"
             elif name in AT_MOST_ONE and value > 1:
                 yield (rule, name), f"is a share: must be at most 1, not {value:g}"
+            elif thresholds[name].unit == "ratio" and value > MOST_RATIO:
+                yield (rule, name), f"is a ratio: {value:g} % is written {value / 100:g}"
         for lower, upper in ORDERED:
             if lower in limits and upper in limits and limits[lower] > limits[upper]:
                 yield (rule,), f"{lower} ({limits[lower]}) must not be above {upper} ({limits[upper]})"
+
+
+def _refuse_rules(tiers: Any) -> Any:
+    """Refuse a rule where the name of a tier is due."""
+    if isinstance(tiers, dict):
+        refuse(((name,), f"is a rule: write {{TIER: {{{name}: ...}}}}") for name in tiers if name in CATALOGUE)
+    return tiers
 
 
 TierThresholds = Annotated[
@@ -92,7 +105,9 @@ class Config(ConfigSection):
     fleet: FleetConfig = FleetConfig()
     store: StoreConfig | None = None
     gpus: GpusConfig = GpusConfig()
-    thresholds: dict[str, TierThresholds] = Field({}, description="By tier and rule, in place of the catalogue's.")
+    thresholds: Annotated[dict[str, TierThresholds], BeforeValidator(_refuse_rules)] = Field(
+        {}, description="By tier and rule, in place of the catalogue's."
+    )
     web: Web = Web()
     alerting: AlertingConfig = AlertingConfig()
     forecast: ForecastConfig = ForecastConfig()

@@ -14,11 +14,12 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from rules.methods.burn_rate import judge_burn
 from rules.plan.replica_count import Margin, margin_from_rule
-from rules.tables import freeze, read_table
+from rules.tables import freeze, read_table, table_path
+from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.thresholds import CatalogueRow, Threshold
 from rules.verdicts.rule import Rule
 
@@ -28,7 +29,7 @@ SUBJECTS = (
 )
 """Files of rules, in the order of the runbook. A file's rules have the runbook's order too."""
 
-_RULE = TypeAdapter(Rule)
+_RULE, _THRESHOLDS = TypeAdapter(Rule), TypeAdapter(CatalogueRow)
 _SHARED = read_table("rules.catalogue", "shared")
 
 ACTIONS: Mapping[str, str] = {key: " ".join(text.split()) for key, text in _SHARED["actions"].items()}
@@ -36,44 +37,61 @@ ACTIONS: Mapping[str, str] = {key: " ".join(text.split()) for key, text in _SHAR
 
 
 def load_rows(subject: str) -> tuple[CatalogueRow, ...]:
-    """Return the rows of a file in this folder. Raise ValueError, with file and row, for what is no row."""
+    """Return the rows of a file in this folder. Raise ValueError, with file, row and key, for what is no row."""
     tables: dict[str, dict[str, Any]] = {}
     rows = []
     for name, own in read_table("rules.catalogue", subject).items():
         try:
-            base = tables[own.pop("like")] if "like" in own else {}
+            alike = own.pop("like", None)
+            if alike is not None and alike not in tables:
+                raise ValueError(f"like: {alike} is no rule above it")
+            base = tables.get(alike, {})
             tables[name] = {**base, **own, "thresholds": {**base.get("thresholds", {}), **own.get("thresholds", {})}}
             rows.append(_load_row(name, tables[name]))
-        except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"rules/catalogue/{subject}.toml: {name}: {error!r}") from error
+        except ValidationError as error:
+            text = "; ".join(f"{entry['loc'][0]}: {entry['msg']}" for entry in error.errors())
+            raise ValueError(f"{table_path('rules.catalogue', subject)}: {name}: {text}") from error
+        except ValueError as error:
+            raise ValueError(f"{table_path('rules.catalogue', subject)}: {name}: {error}") from error
     return tuple(rows)
 
 
 def _load_row(name: str, table: Mapping[str, Any]) -> CatalogueRow:
     """Return a rule, or a row of thresholds where no method is named. A rule with levers takes all their actions."""
-    row = {**table, "name": name, "thresholds": {key: _threshold(value) for key, value in table["thresholds"].items()}}
+    row = {**table, "name": name}
+    row["thresholds"] = {key: _load_threshold(key, value) for key, value in table["thresholds"].items()}
     if "method" not in row:
-        return CatalogueRow(**row)
-    levers = {pattern: _actions(keys) for pattern, keys in table.get("levers", {}).items()}
-    actions = dict.fromkeys(chain(_actions(table["actions"]), *levers.values()))
-    texts = {"meaning": " ".join(table["meaning"].split()), "actions": tuple(actions), "levers": levers}
-    return _RULE.validate_python({**row, **texts, "method": _constant(f"methods.{table['method']}")})
+        return _THRESHOLDS.validate_python(row)
+    row["method"] = _find_constant(f"methods.{row['method']}")
+    row["meaning"] = " ".join(row.get("meaning", "").split())
+    row["levers"] = {pattern: _list_actions(keys) for pattern, keys in row.get("levers", {}).items()}
+    row["actions"] = tuple(dict.fromkeys(chain(_list_actions(row.get("actions", ())), *row["levers"].values())))
+    rule = _RULE.validate_python(row)
+    if rule.signal not in SIGNALS and rule.signal not in ("coverage", rule.family):
+        raise ValueError(f"signal: {rule.signal} is no row of rules/telemetry/signals.toml")
+    return rule
 
 
-def _threshold(value: Any) -> Threshold:
+def _load_threshold(key: str, value: Any) -> Threshold:
     """Return the threshold of a row, or the shared one that it names."""
-    number, unit, source = _SHARED["thresholds"][value] if isinstance(value, str) else value
-    return Threshold(_constant(number) if isinstance(number, str) else number, unit, source)
+    parts = _SHARED["thresholds"].get(value) if isinstance(value, str) else value
+    if not isinstance(parts, list) or len(parts) != 3:
+        raise ValueError(f"thresholds.{key}: is no [value, unit, source] and no threshold of shared.toml: {value}")
+    number, unit, source = parts
+    return Threshold(_find_constant(number) if isinstance(number, str) else number, unit, source)
 
 
-def _actions(keys: Iterable[str]) -> tuple[str, ...]:
+def _list_actions(keys: Iterable[str]) -> tuple[str, ...]:
     return tuple(ACTIONS.get(key, key) for key in keys)
 
 
-def _constant(path: str) -> Any:
+def _find_constant(path: str) -> Any:
     """Return what a path below `rules` names: a method, or a number that code needs without a catalogue."""
     module, _, name = path.rpartition(".")
-    return getattr(import_module(f"rules.{module}"), name)
+    try:
+        return getattr(import_module(f"rules.{module}"), name)
+    except (AttributeError, ImportError) as error:
+        raise ValueError(f"{path}: is no MODULE.NAME below rules ({error})") from error
 
 
 RULES = tuple(row for subject in SUBJECTS for row in load_rows(subject) if isinstance(row, Rule))

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
-from rules.tables import freeze, read_tables
+from rules.tables import freeze, read_tables, table_path
 from rules.telemetry.families import BY_NAME, FamilyKind
 
 
@@ -132,19 +133,24 @@ def load_engine_tables(package: str = "rules.engines") -> Iterator[EngineTable]:
             loaded = [row for keys_ in rows for row in _load_rows(keys_, patterns)]
             yield EngineTable(rows=tuple(loaded), **freeze(keys))
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{package.replace('.', '/')}/{name}.toml: {error!r}") from error
+            raise ValueError(f"{table_path(package, name)}: {error}") from error
 
 
 def _load_rows(keys: Mapping[str, Any], patterns: Mapping[str, str]) -> Iterator[SourceRow]:
-    """Yield a row, and of the mean KV utilization the row of the fullest engine too."""
-    conditions = {
-        name: {label: patterns.get(pattern, pattern) for label, pattern in keys[name].items()}
-        for name in ("where", "unless")
-        if name in keys
-    }
-    row = SourceRow(**freeze(keys) | conditions | {"across": LabelAggregation(keys.get("across", "sum"))})
-    if row.family not in BY_NAME:
-        raise ValueError(f"{row.family} is no family")
+    """Yield a row, and of the mean KV utilization the row of the fullest engine too. Raise ValueError with the row."""
+    try:
+        conditions = {
+            name: {label: patterns.get(pattern, pattern) for label, pattern in keys[name].items()}
+            for name in ("where", "unless")
+            if name in keys
+        }
+        for pattern in chain(*(condition.values() for condition in conditions.values())):
+            re.compile(pattern)
+        row = SourceRow(**freeze(keys) | conditions | {"across": LabelAggregation(keys.get("across", "sum"))})
+        if row.family not in BY_NAME:
+            raise ValueError(f"{row.family} is no family")
+    except (TypeError, ValueError, re.error) as error:
+        raise ValueError(f"row {keys.get('family')} = {keys.get('source')}: {error}") from error
     yield row
     if row.family == "kv_utilization":
         yield replace(row, family="kv_utilization_max", across=LabelAggregation.MAX)

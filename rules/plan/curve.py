@@ -144,19 +144,15 @@ class Curve:
         return Expectation(min(lower, upper), value, max(lower, upper), min(point.requests or 0 for point in ends))
 
     def expect_time(self, bin: int, rps: float) -> Expectation | None:
-        """Return the mean seconds in the system in a bin: concurrency / rps at both of its points (Little's law).
-
-        Return None without concurrencies.
-        """
+        """Return the mean seconds in the system in a bin by Little's law at both of its points, None where it is not known."""
         if self.concurrencies is None:
             return None
-        places = (max(bin - 1, 0), bin)
-        before, after = (self.concurrencies[place] / self.points[place].completed_rps for place in places)
-        low, high = (self.points[place].completed_rps for place in places)
-        share = (rps - low) / (high - low) if high > low else 1.0
-        value = interpolate(before, after, min(max(share, 0.0), 1.0), log=True)
-        requests = min(self.points[place].requests or 0 for place in places)
-        return Expectation(min(before, after), value, max(before, after), requests)
+        ends = self.points[max(bin - 1, 0)], self.points[bin]
+        low, high = (point.completed_rps for point in ends)
+        before, after = self.concurrencies[max(bin - 1, 0)] / low, self.concurrencies[bin] / high
+        share = min(max((rps - low) / (high - low), 0.0), 1.0) if high > low else 1.0
+        value = interpolate(before, after, share, log=True)
+        return Expectation(min(before, after), value, max(before, after), min(point.requests or 0 for point in ends))
 
     def read(self, metric: str, rps: float) -> SignalValue:
         """Return a metric, or IN_SYSTEM, at completed requests per second of one replica, between the points around it.

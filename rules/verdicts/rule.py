@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
-
-from pydantic import ConfigDict
+from typing import Any
 
 from rules.thresholds import CatalogueRow
 from rules.verdicts.verdict import RuleResult
@@ -53,8 +51,6 @@ class Rule(CatalogueRow):
     `stage` is how far downstream the rule lies: a finding near in time of a rule with a lower one explains it.
     Rules of one stage do not explain each other. 0 is a note that explains nothing and is not explained.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     method: Method
     stage: int = 0

@@ -201,7 +201,8 @@ def test_the_number_is_in_the_text(surface: str) -> None:
 def test_no_engine_exposes_it_and_the_row_names_every_engine(row: Mapping[str, Any]) -> None:
     sources = [f"{source.family} {source.source}" for engine in ENGINES for source in engine.rows]
     assert [source for source in sources if re.search(row["feeds"], source)] == []
-    assert [engine.title for engine in ENGINES if engine.title not in row["not_exposed"]] == []
+    unnamed = [engine.title for engine in ENGINES if engine.title not in row["not_exposed"]]
+    assert unnamed == [], "name them in the row's `not_exposed` in guide.yaml"
 
 
 def test_every_row_has_a_place_or_a_reason() -> None:

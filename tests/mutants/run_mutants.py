@@ -31,7 +31,7 @@ FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """Row of the list. `survives` marks a known gap in the tests."""
+    """Row of the list. `table` is the TOML table that `before` is in. `survives` marks a known gap in the tests."""
 
     name: str
     area: str
@@ -40,15 +40,23 @@ class Mutant:
     after: str
     why: str
     tests: tuple[str, ...]
+    table: str = ""
     survives: bool = False
 
     def mutate(self, root: Path) -> str:
         """Return the text of the file with the mistake. Raise ValueError unless `before` stands in it exactly once."""
         path = root / self.file
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        if text.count(self.before) != 1:
-            raise ValueError(f"{self.name}: `before` stands {text.count(self.before)} times in {self.file}, not once")
-        return text.replace(self.before, self.after)
+        if self.table:
+            head, _, rest = text.partition(f"\n[{self.table}]\n")
+            body, mark, tail = rest.partition("\n[")
+            head, tail = f"{head}\n[{self.table}]\n", mark + tail
+        else:
+            head, body, tail = "", text, ""
+        if body.count(self.before) != 1:
+            place = f"{self.file} {self.table}".strip()
+            raise ValueError(f"{self.name}: `before` stands {body.count(self.before)} times in {place}, not once")
+        return head + body.replace(self.before, self.after) + tail
 
 
 def read_mutants() -> tuple[Mutant, ...]:

@@ -196,6 +196,7 @@ def test_mistake_is_named_in_plain_words(data: object, expected: str) -> None:
         ("SpeculationAcceptanceLow", {"below": 0.4}, ": critical_below (0.5) must not be above below (0.4)"),
         ("TtftDivergence", {"factor": 0}, ".factor: must be above 0"),
         ("QueueAlwaysEmpty", {"fullest_hours": 5}, ".fullest_hours: is a share: must be at most 1, not 5"),
+        ("GpuMemoryHigh", {"above": 92}, ".above: is a ratio: 92 % is written 0.92"),
         ("TtftSloBurn", {"page_fast_burn": math.inf}, ".page_fast_burn: must be a finite number"),
         ("KvEviction", {"warning": -1}, ".warning: must be at least 0"),
         ("KvEviction", {"warning": "5 %"}, ".warning: must be a valid number"),
@@ -204,6 +205,11 @@ def test_mistake_is_named_in_plain_words(data: object, expected: str) -> None:
 def test_wrong_threshold_names_its_rule(rule: str, values: dict[str, Any], expected: str) -> None:
     data = {**target(), "thresholds": {"cpu-small": {rule: values}}}
     assert f"thresholds.cpu-small.{rule}{expected}" in problems(data)
+
+
+def test_thresholds_without_a_tier_name_the_form() -> None:
+    found = problems({**target(), "thresholds": {"KvEviction": {"warning": 0.1}}})
+    assert found == ("thresholds.KvEviction: is a rule: write {TIER: {KvEviction: ...}}",)
 
 
 def test_pool_outside_the_plan_is_a_mistake() -> None:

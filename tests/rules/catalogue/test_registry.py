@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from prose import rule_faults
@@ -6,10 +6,10 @@ from prose import rule_faults
 from rules.catalogue import registry
 from rules.catalogue.registry import ACTIONS, BY_NAME, RULES, load_rows
 from rules.evaluator.scrape_rules import evaluate_replica_rules, evaluate_tier_availability
-from rules.methods.bands import judge_excess
+from rules.methods.bands import judge_band, judge_excess
 from rules.methods.divergence import MEANS, judge_mean, judge_tail
 from rules.plan.load_bins import build_tier_context
-from rules.plan.schema import Point
+from rules.plan.schema import Point, TierPlan
 from rules.replicas.state import ReplicaState
 from rules.telemetry.families import BY_NAME as FAMILIES
 from rules.telemetry.signals import BY_NAME as SIGNALS
@@ -56,10 +56,20 @@ def test_what_a_rule_reads_exists(rule: Rule) -> None:
     assert rule.signal in SIGNALS or rule.signal in ("coverage", rule.family)
     if rule.method in (judge_tail, judge_mean, judge_excess):
         assert rule.signal in Point.model_fields
+    if rule.method is judge_band:
+        assert {"above", "below"} & rule.thresholds.keys()
     if rule.method is judge_tail:
         assert rule.family in FAMILIES
     if rule.method is judge_mean:
         assert rule.signal in MEANS
+
+
+@every
+def test_what_a_rule_needs_is_a_key_of_the_plan(rule: Rule) -> None:
+    section: Any = TierPlan
+    for key in filter(None, rule.needs.split(".")):
+        field = section.model_fields[key].annotation
+        section = next((part for part in (field, *get_args(field)) if hasattr(part, "model_fields")), None)
 
 
 @every
@@ -140,23 +150,29 @@ def test_a_row_is_a_whole_rule(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"method": "bands.judge_bands"}, "judge_bands"),
-        ({"method": "band.judge_band"}, "rules.methods.band"),
-        ({"severity": "page"}, "severity"),
-        ({"stages": 3}, "stages"),
-        ({"stage": "first"}, "stage"),
-        ({"like": "NoRule"}, "NoRule"),
-        ({"thresholds": {"below": "enough"}}, "enough"),
-        ({"thresholds": {"below": [0.5, "ratio"]}}, "not enough values"),
-        ({"levers": {"cliff": ["spread"]}}, "cliff"),
+        ({"method": "bands.judge_bands"}, "methods.bands.judge_bands: is no MODULE.NAME"),
+        ({"method": "judge_band"}, "methods.judge_band: is no MODULE.NAME"),
+        ({"severity": "page"}, "severity: Input should be 'critical', 'warning' or 'info'"),
+        ({"stages": 3}, "stages: Unexpected keyword"),
+        ({"stage": "first"}, "stage: Input should be a valid integer"),
+        ({"signal": "kv_utilisation"}, "signal: kv_utilisation is no row of rules/telemetry/signals.toml"),
+        ({"levers": {"cliff": ["spread"]}}, "levers: Input should be 'knee'"),
+        ({"thresholds": {"below": "enough"}}, "thresholds.below: is no .*: enough"),
+        ({"thresholds": {"below": [0.5, "ratio"]}}, "thresholds.below: is no .value, unit, source."),
+        ({"thresholds": {"below": ["0.5", "ratio", "the guide"]}}, "0.5: is no MODULE.NAME"),
     ],
 )
-def test_wrong_row_names_file_and_word(monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=rf"(?s)rules/catalogue/toy\.toml: KvCacheUnderHalf: .*{words}"):
+def test_wrong_row_names_file_and_key(monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=rf"rules/catalogue/toy\.toml: KvCacheUnderHalf: {words}"):
         load(monkeypatch, {"KvCacheUnderHalf": ROW | keys})
 
 
-@pytest.mark.parametrize("key", ["title", "signal", "actions", "meaning"])
+def test_alike_needs_a_rule_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"toy\.toml: Second: like: First is no rule above it"):
+        load(monkeypatch, {"Second": {"like": "First"}, "First": ROW})
+
+
+@pytest.mark.parametrize("key", ["title", "signal"])
 def test_rule_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    with pytest.raises(ValueError, match=rf"(?s)toy\.toml: KvCacheUnderHalf: .*{key}"):
+    with pytest.raises(ValueError, match=rf"toy\.toml: KvCacheUnderHalf: {key}: Field required"):
         load(monkeypatch, {"KvCacheUnderHalf": {name: value for name, value in ROW.items() if name != key}})

@@ -64,9 +64,10 @@ def test_mean_kv_utilization_brings_maximum(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"rows": [{"family": "requests_arrived", "sorce": "x"}]}, "sorce"),
-        ({"rows": [{"family": "requests_arrived", "source": "x", "across": "median"}]}, "median"),
-        ({"rows": [{"family": "no_family", "source": "x"}]}, "no_family"),
+        ({"rows": [{"family": "requests_arrived", "sorce": "x"}]}, "row requests_arrived = None: .*sorce"),
+        ({"rows": [{"family": "requests_arrived", "source": "x", "across": "median"}]}, "row .* = x: 'median'"),
+        ({"rows": [{"family": "no_family", "source": "x"}]}, "row no_family = x: no_family is no family"),
+        ({"rows": [{"family": "requests_arrived", "source": "x", "where": {"a": "o(k"}}]}, "row .* = x: missing"),
         ({"sinatures": []}, "sinatures"),
         ({"include": ["no_file"]}, "no_file"),
     ],
