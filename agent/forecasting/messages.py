@@ -123,10 +123,7 @@ def build_request(
     `filled` is the number of its minutes that a back-fill added before the daemon's start.
     """
     plan, keys = context.plan, config.forecast
-    start = cold_start(starts, plan.cold_start_seconds if plan else None)
-    late = keys.late_request_cost.get(context.name)
-    price = plan.cost.gpu_hour_price * plan.gpu.per_replica if plan and plan.cost else None
-    return ForecastRequest(
+    request = ForecastRequest(
         tier=context.name,
         now=now,
         settled_until=settled_time(now, config.settling_seconds),
@@ -137,18 +134,23 @@ def build_request(
         certainty=keys.quantile,
         country=keys.country,
         events=keys.events,
-        lead_seconds=start.p95_seconds if start else None,
-        lead_source=start.sentence if start else "",
-        capacity=None if _no_replicas(context) else context.capacity,
         margin=margin_of(context.limits),
         no_replicas=_no_replicas(context),
-        minimum_warm=(plan.fleet.minimum_warm or 0) if plan and plan.fleet else 0,
         hold_seconds=keys.scale_down_hold_seconds,
-        replica_hour=price,
-        late_request=late,
-        currency=plan.cost.currency if plan and plan.cost else "",
+        late_request=keys.late_request_cost.get(context.name),
         filled=filled,
     )
+    if not request.no_replicas:
+        request = replace(request, capacity=context.capacity)
+    planned_seconds = plan.cold_start_seconds if plan else None
+    if start := cold_start(starts, planned_seconds):
+        request = replace(request, lead_seconds=start.p95_seconds, lead_source=start.sentence)
+    if plan and plan.fleet:
+        request = replace(request, minimum_warm=plan.fleet.minimum_warm or 0)
+    if plan and plan.cost:
+        price = plan.cost.gpu_hour_price * plan.gpu.per_replica
+        request = replace(request, replica_hour=price, currency=plan.cost.currency)
+    return request
 
 
 def _no_replicas(context: TierContext) -> str:

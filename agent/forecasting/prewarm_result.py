@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-from agent.config.load import LoadedConfig, build_tier_contexts, history_path, plan_versions
-from agent.errors import ConfigError, SizewatchError
+from agent.config.load import LoadedConfig, build_tier_contexts, history_path, plan_versions, select_tier
+from agent.errors import SizewatchError
 from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.input_series import input_from_csv
 from agent.forecasting.messages import ForecastRequest, ForecastResponse, build_request
@@ -127,10 +127,7 @@ def prewarm_from_csv(
 
 def _context(loaded: LoadedConfig, tier: str) -> TierContext:
     """Return the context of a tier. Raise ConfigError if there is none."""
-    contexts = build_tier_contexts(loaded)
-    if tier not in contexts:
-        raise ConfigError((f"there is no tier {tier}; there are {', '.join(sorted(contexts)) or 'none'}",))
-    return contexts[tier]
+    return build_tier_contexts(loaded)[select_tier(loaded, tier)]
 
 
 def _overridden(

@@ -159,22 +159,20 @@ def build_forecast(
         tier=tier,
         made_at=made_at,
         horizon_seconds=horizon_seconds,
-        points=() if path is None else points(path, factors),
-        method="no method" if path is None else path.method,
+        points=(),
+        method="no method",
         covered=quality.covered,
         forecasts=quality.forecasts,
         error_ratio=quality.error_ratio,
         naive=SAME_AS_NOW,
         compared=quality.forecasts,
     )
-    note = TOO_YOUNG if path is None else path.note
-    return ForecastResult(
-        projection=projection,
-        zone=zone,
-        bin_seconds=bin_seconds,
-        weights=() if path is None else tuple(sorted(path.weights.items(), key=lambda share: -share[1])),
-        notes=(note,) if note else (),
-    )
+    result = ForecastResult(projection=projection, zone=zone, bin_seconds=bin_seconds, notes=(TOO_YOUNG,))
+    if path is None:
+        return result
+    projection = replace(projection, points=points(path, factors), method=path.method)
+    weights = tuple(sorted(path.weights.items(), key=lambda share: -share[1]))
+    return replace(result, projection=projection, weights=weights, notes=tuple(filter(None, (path.note,))))
 
 
 def points(path: Path, factors: Array) -> tuple[ForecastPoint, ...]:

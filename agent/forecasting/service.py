@@ -96,9 +96,10 @@ class ForecastService:
 
     def _update(self, request: ForecastRequest, tier: _TierState, memory_bytes: int) -> TimelineEvent | None:
         # A new process must hold the replicas that may still be starting.
-        held = _recommendation(tier.result, request.now)
+        if held := _recommendation(tier.result, request.now):
+            request = replace(request, held=held.replicas)
         try:
-            result = self._ask(replace(request, held=0 if held is None else held.replicas), memory_bytes)
+            result = self._ask(request, memory_bytes)
         except WorkerError as error:
             return None if self._stopped else self._record_failure(request, tier, error)
         with self._lock:
@@ -156,34 +157,25 @@ class ForecastService:
             tier = self._tiers.get(name, _TierState())
             result, trouble = tier.result, tier.trouble
             projections = tuple(tier.projections)
+        status = ForecastStatus(cold_start=cold_start, ready=ready, trouble=trouble)
         if result is None:
-            gap = trouble or "no forecast is made yet"
-            return ForecastStatus(cold_start=cold_start, ready=ready, gap=gap, trouble=trouble)
-        fresh = _is_fresh(result, now)
+            return replace(status, gap=trouble or "no forecast is made yet")
         made = _recommendation(result, now)
-        recommendation = replace(made, ready=ready) if made is not None else None
-        newest = projections[-1] if projections else None
-        valid = result.forecast is not None and newest is not None and bool(newest[0].points_until(now))
-        outlived = "" if valid else f"the forecast of {(now - result.made_at) / 60:.0f} min ago is outlived"
-        due = next((pair for pair in reversed(projections) if _is_due(pair[0], now)), None)
-        at_lead = [_point_at(made, now + made.horizon_seconds) for made in newest] if valid and newest else [None, None]
-        for_now = [_point_at(made, now) for made in due] if due else [None, None]
-        return ForecastStatus(
-            forecast=result.forecast if valid else None,
-            prewarm=without_old_schedule(replace(result.prewarm, recommendation=recommendation), now),
-            cold_start=cold_start,
-            ready=ready,
-            requests=result.requests if valid else None,
-            now_rps=result.now_rps if fresh else None,
-            now_requests=result.now_requests if fresh else None,
-            at_lead=at_lead[0],
-            for_now=for_now[0],
-            requests_at_lead=at_lead[1],
-            requests_for_now=for_now[1],
-            minimum_warm=result.minimum_warm if fresh else None,
-            gap=result.gap or outlived,
-            trouble=trouble,
-        )
+        prewarm = replace(result.prewarm, recommendation=made and replace(made, ready=ready))
+        status = replace(status, prewarm=without_old_schedule(prewarm, now), gap=result.gap)
+        if _is_fresh(result, now):
+            status = replace(status, now_rps=result.now_rps, now_requests=result.now_requests)
+            status = replace(status, minimum_warm=result.minimum_warm)
+        if result.forecast is not None and projections and projections[-1][0].points_until(now):
+            work, requests = (_point_at(newest, now + newest.horizon_seconds) for newest in projections[-1])
+            status = replace(status, forecast=result.forecast, at_lead=work)
+            status = replace(status, requests=result.requests, requests_at_lead=requests)
+        elif not result.gap:
+            status = replace(status, gap=f"the forecast of {(now - result.made_at) / 60:.0f} min ago is outlived")
+        for pair in reversed(projections):
+            if _is_due(pair[0], now):
+                return replace(status, for_now=_point_at(pair[0], now), requests_for_now=_point_at(pair[1], now))
+        return status
 
     def health(self) -> ForecastHealth:
         """Return the counters of the worker."""
@@ -200,7 +192,7 @@ class ForecastService:
     def pid(self) -> int | None:
         """Return the process id of the worker, or None without a worker."""
         child = self._child
-        return child.pid if child is not None else None
+        return None if child is None else child.pid
 
     def stop(self) -> None:
         """Send no more requests. A pending request ends at once and is not counted."""
@@ -220,7 +212,9 @@ class ForecastService:
 
 def _recommendation(result: ForecastResponse | None, now: float) -> Recommendation | None:
     """Return the recommendation that is still valid."""
-    return result.prewarm.recommendation if result is not None and _is_fresh(result, now) else None
+    if result is None or not _is_fresh(result, now):
+        return None
+    return result.prewarm.recommendation
 
 
 def _is_fresh(result: ForecastResponse, now: float) -> bool:

@@ -19,25 +19,17 @@ def loaded(folder: Path, planned: bool = True, **keys: Any) -> LoadedConfig:
 
 
 def test_every_tier_has_a_view(tmp_path: Path) -> None:
-    contexts = build_tier_contexts(loaded(tmp_path, targets=[TARGET, {**TARGET, "tier": "new", "replica": "n"}]))
+    second = {**TARGET, "replica": "b", "url": "http://127.0.0.1:8001/metrics"}
+    other = {**TARGET, "tier": "new", "replica": "n", "pool": "prefill"}
+    limits = {"TargetDown": {"misses": 5.0}}
+    given = loaded(tmp_path, targets=[TARGET, second, other], thresholds={"cpu-small": limits})
+    contexts = build_tier_contexts(given)
     assert list(contexts) == ["cpu-small", "new"]
     assert contexts["cpu-small"].curve is not None
-    assert (contexts["new"].plan, contexts["new"].curve) == (None, None)
-    assert list(build_tier_contexts(loaded(tmp_path))) == ["cpu-small"]
-
-
-def test_thresholds_are_in_their_view(tmp_path: Path) -> None:
-    limits = {"TargetDown": {"misses": 5.0}}
-    contexts = build_tier_contexts(loaded(tmp_path, targets=[TARGET], thresholds={"cpu-small": limits}))
-    assert contexts["cpu-small"].limits == limits
-
-
-def test_pools_are_in_their_view(tmp_path: Path) -> None:
-    several = [TARGET, {**TARGET, "replica": "b", "url": "http://127.0.0.1:8001/metrics"}]
-    other = {**TARGET, "tier": "new", "replica": "n", "pool": "prefill"}
-    contexts = build_tier_contexts(loaded(tmp_path, targets=[*several, other]))
+    assert (contexts["cpu-small"].limits, contexts["new"].plan, contexts["new"].curve) == (limits, None, None)
     assert contexts["cpu-small"].pools == {"127.0.0.1:8000": "mixed", "b": "mixed"}
     assert contexts["new"].pools == {"n": "prefill"}
+    assert list(build_tier_contexts(loaded(tmp_path))) == ["cpu-small"]
 
 
 def test_versions_are_of_planned_tiers(tmp_path: Path) -> None:

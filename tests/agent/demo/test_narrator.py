@@ -5,7 +5,6 @@ from dataclasses import replace
 import making
 import pytest
 
-from agent.cli.terminal import highlight
 from agent.demo.runner import DemoConsole
 from rules.confidence import Certainty
 from rules.evaluator.observation import StepResult
@@ -48,7 +47,3 @@ def test_a_step_for_the_worse_is_printed(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_report_rule_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, finding("UtilizationTrap")) == []
-
-
-def test_severity_is_coloured(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "\033[31m\033[1mCRITICAL\033[0m" in highlight(printed(capsys, worse(finding()))[0])

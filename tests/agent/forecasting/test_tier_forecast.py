@@ -156,19 +156,18 @@ def test_few_minutes_give_no_forecast() -> None:
     assert found.prewarm.recommendation.replicas == found.prewarm.recommendation.needed_now
 
 
-def test_nothing_is_recommended_without_lead() -> None:
-    found = answered(600, lead_seconds=None)
-    assert found.prewarm.recommendation is None
-    assert found.prewarm.schedule == ()
-    assert found.minimum_warm is None
-    assert "the plan has no cold_start_seconds" in found.prewarm.reason
-    assert found.forecast.projection.horizon_seconds == 900.0
-
-
-def test_nothing_is_recommended_without_capacity() -> None:
-    found = answered(600, capacity=None, no_replicas="the plan has no curve to derive usable rps from")
-    assert found.prewarm.recommendation is None
-    assert found.prewarm.reason == "the plan has no curve to derive usable rps from"
+@pytest.mark.parametrize(
+    ("changes", "reason", "horizon"),
+    [
+        ({"lead_seconds": None}, "the plan has no cold_start_seconds", 900.0),
+        ({"capacity": None, "no_replicas": "the plan has no curve"}, "the plan has no curve", 140.0),
+    ],
+)
+def test_nothing_is_recommended_without(changes: dict[str, Any], reason: str, horizon: float) -> None:
+    found = answered(600, **changes)
+    assert (found.prewarm.recommendation, found.prewarm.schedule, found.minimum_warm) == (None, (), None)
+    assert reason in found.prewarm.reason
+    assert found.forecast.projection.horizon_seconds == horizon
 
 
 def test_old_demand_recommends_nothing() -> None:
@@ -261,11 +260,8 @@ def test_prices_decide_certainty_and_minimum() -> None:
     assert dear.prewarm.recommendation.certainty == HIGHEST_CERTAINTY
     assert dear.prewarm.recommendation.replicas > cheap.prewarm.recommendation.replicas
     assert (cheap.minimum_warm or 0) >= 3
-
-
-def test_configured_certainty_counts_without_prices() -> None:
-    found = answered(600, certainty=0.9, replica_hour=10.0).prewarm.recommendation
-    assert found.certainty == 0.9
+    # Without both prices the configured certainty counts.
+    assert answered(600, certainty=0.9, replica_hour=10.0).prewarm.recommendation.certainty == 0.9
 
 
 def test_hold_is_at_least_the_lead() -> None:

@@ -91,13 +91,6 @@ FIRST, SECOND = "MIG-1c1e9a04-1a57-5b0e-8f6c-5f1d2b6a9c11", "MIG-2c1e9a04-1a57-5
 HALVES = by_uuid(readout(FIRST, None, pids=(os.getpid(),)), readout(SECOND, None, pids=()))
 
 
-def test_replicas_own_their_mig_instances(tmp_path: Path) -> None:
-    pid_file = tmp_path / "engine.pid"
-    pid_file.write_text(f"{os.getpid()}\n", encoding="ascii")
-    for first in (target("r", FIRST), target("r", "auto", pid_file=pid_file)):
-        assert owners([first, target("s", SECOND)], HALVES) == {("t", "r"): (FIRST,), ("t", "s"): (SECOND,)}
-
-
 def test_index_names_no_instance() -> None:
     (found,) = assign_gpus([target("r", "0")], HALVES).values()
     assert found.gpus == ()

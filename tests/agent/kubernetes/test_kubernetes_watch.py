@@ -1,10 +1,9 @@
 """The API's client and the watch of pods, against a server that speaks the API's own shapes."""
 
 import ssl
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -332,20 +331,3 @@ def test_standin_pods_fit_kubernetes_schema() -> None:
         except kubernetes_validate.ValidationError as error:
             problems.append(str(error))
     assert problems == []
-
-
-def test_closing_ends_a_watch_that_waits(kube: Kube, token: Path) -> None:
-    kube.bookmarks = False
-    api = client(kube, token)
-    ended = threading.Event()
-
-    def read() -> None:
-        with suppress(KubernetesApiError), api.watch("/api/v1/pods", 60.0, resourceVersion="100") as events:
-            list(events)
-        ended.set()
-
-    threading.Thread(target=read, daemon=True).start()
-    assert wait_for(lambda: any("watch=1" in one for one in kube.asked))
-    time.sleep(0.1)
-    api.close()
-    assert ended.wait(CEILING_SECONDS)

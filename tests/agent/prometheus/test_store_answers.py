@@ -180,11 +180,6 @@ def test_store_infos_are_no_error(server: Server) -> None:
     assert api_of(server).query("up", 5.0) == (InstantSample({"__name__": "up"}, 1.0),)
 
 
-def test_a_packed_answer_is_read(server: Server) -> None:
-    server.act = lambda handler: give(handler, gzip.compress(vector(UP)), Content_Encoding="gzip")
-    assert api_of(server).query("up", 5.0) == (InstantSample({"__name__": "up"}, 1.0),)
-
-
 def test_samples_are_deduplicated_and_cut_to_span(server: Server) -> None:
     server.act = lambda handler: give(
         handler, matrix(series([1, "0"], [2, "1"], [2, "1"], [3, "NaN"], [4, "+Inf"], [5, "9"]))

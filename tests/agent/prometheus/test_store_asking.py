@@ -68,35 +68,6 @@ def test_the_tenant_and_further_headers_are_sent(server: Server, tmp_path: Path)
     assert seen(server)["X-Api-Key"] == CANARY
 
 
-def test_the_environment_and_netrc_decide_nothing(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written(tmp_path, f"machine 127.0.0.1 login x password {CANARY}\n", ".netrc")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
-    api_of(server).query("up", 1.0)
-    assert "Authorization" not in seen(server)
-
-
-def test_connection_is_kept_and_reopened(server: Server) -> None:
-    ports: list[int] = []
-
-    def notes(handler: Handler) -> None:
-        ports.append(handler.client_address[1])
-        give(handler, vector())
-        # Closes after its third answer without having said so.
-        handler.close_connection = len(ports) == 3
-
-    server.act = notes
-    api = api_of(server)
-    for _ in range(5):
-        api.query("up", 1.0)
-    api.close()
-    assert len(ports) == 5
-    assert len(set(ports)) == 2
-
-
 def test_new_token_is_used_next_query(server: Server, tmp_path: Path) -> None:
     path = written(tmp_path, "old")
     now = 1000.0

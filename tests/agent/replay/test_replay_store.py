@@ -149,6 +149,7 @@ def test_gone_replica_is_not_missed_forever() -> None:
     [
         ("1700000000", 1_700_000_000.0),
         ("1700000000.5", 1_700_000_000.5),
+        ("7", 7.0),
         ("2023-11-14T22:13:20Z", 1_700_000_000.0),
         ("2023-11-14 23:13:20+01:00", 1_700_000_000.0),
     ],
@@ -167,22 +168,14 @@ def test_time_without_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
         time.tzset()
 
 
-@pytest.mark.parametrize("text", ["-7d", "7d"])
-def test_relative_time_counts_from_now(text: str) -> None:
-    assert moment(text) == pytest.approx(time.time() - 7 * 86_400, abs=5)
-
-
-@pytest.mark.parametrize("text", ["-7d", "-2w", "-500ms", "-1.5h"])
-def test_a_time_back_is_no_option(text: str) -> None:
+@pytest.mark.parametrize(("text", "days"), [("-7d", 7), ("7d", 7), ("-2w", 14), ("-500ms", 0), ("-1.5h", 1.5 / 24)])
+def test_relative_time_counts_from_now(text: str, days: float) -> None:
     parsed = click.Command("replay", params=[*parameters()]).make_context("replay", ["--from", text])
-    assert parsed.params["since"] < time.time()
+    assert parsed.params["since"] == pytest.approx(time.time() - days * 86_400, abs=5)
 
 
-@pytest.mark.parametrize("text", ["yesterday", "", "7", "-7", "2023-13-45", "1e400", "-inf", "9" * 400])
+@pytest.mark.parametrize("text", ["yesterday", "", "-7", "2023-13-45", "1e400", "-inf", "9" * 400])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    if text == "7":
-        assert moment(text) == 7.0
-        return
     with pytest.raises(ValueError, match="must be a time"):
         moment(text)
 
