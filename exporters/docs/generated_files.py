@@ -43,10 +43,7 @@ class RenderInputs:
 
 
 Render = Callable[[RenderInputs, str], str]
-"""Function from the inputs and the present text of the file ("" if missing) to its new text.
-
-Only a hand-written page with generated blocks depends on the present text.
-"""
+"""Function from the inputs and the present text of the file ("" if missing) to its new text."""
 
 ARTEFACTS: Mapping[str, Render] = {
     "docs/plan.schema.json": lambda sources, _: schema_text(plan_schema()),
@@ -79,12 +76,10 @@ def public_surface(inputs: RenderInputs) -> dict[str, list[str]]:
     a test takes its keys from real output.
     """
     metrics = [f"{metric.name}{{{','.join(metric.labels)}}}" for metric in self_metrics.ALL]
-    commands = []
+    # Every command has --help; it is listed once.
+    commands = [f"{inputs.command_line.name} --help"]
     for context in list_contexts(inputs.command_line):
-        # Every command has --help; it is listed once.
-        is_top = context.parent is None
-        parameters = context.command.get_params(context) if is_top else context.command.params
-        options = itertools.chain.from_iterable(parameter.opts for parameter in parameters)
+        options = itertools.chain.from_iterable(parameter.opts for parameter in context.command.params)
         commands.append(context.command_path)
         commands += [f"{context.command_path} {option}" for option in options if option.startswith("--")]
     mapping = {

@@ -68,8 +68,9 @@ def fill_runbooks(page: str) -> str:
 def causes_of(rule: Rule) -> list[str]:
     """Return the causes that checks may find, in the order of the checks."""
     causes = dict.fromkeys(suspect.cause for suspect in SUSPECTS if suspect.explains(rule))
-    machine = ["slower machine"] if rule.method in LATENCY else []
-    return [*causes, *machine]
+    if rule.method in LATENCY:
+        causes["slower machine"] = None
+    return list(causes)
 
 
 def window_of(rule: Rule) -> str:
