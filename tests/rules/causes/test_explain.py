@@ -3,17 +3,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import recorded
 from judging_samples import context, each, gauge, minute, seen, verdict
+from replays import findings, replayed
 
-from agent.config.files import load_plan
-from agent.replay.replay import replay
-from agent.sources.recording import load
 from rules.causes import explain
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import Cause, Status, Verdict
 
 TTFT, TPOT = "TtftDivergence", "TpotDivergence"
@@ -321,13 +317,6 @@ def test_what_does_not_fire_is_not_explained() -> None:
     assert fine.causes == ()
 
 
-def findings(name: str, plan: str) -> dict[str, Finding]:
-    recording, _ = load(recorded.folder(name))
-    done = replay(recording, load_plan(recorded.PLANS / f"{plan}.yaml"))
-    ended = [e for e in done.ended if isinstance(e, Finding)]
-    return {e.rule: e for e in [*ended, *(s.finding for s in done.rule_states if s.finding)]}
-
-
 @pytest.mark.parametrize(
     ("name", "rule", "suspects"),
     [
@@ -343,32 +332,17 @@ def findings(name: str, plan: str) -> dict[str, Finding]:
     ],
 )
 def test_recordings_name_their_causes(name: str, rule: str, suspects: list[str]) -> None:
-    worst = findings(name, "cpu-small")[rule].worst
+    worst = findings(replayed(name, "cpu-small"))[rule].worst
     assert [c.cause for c in worst.causes] == suspects
     assert first(worst)
 
 
 @pytest.mark.parametrize("name", ["steady", "diurnal"])
-def test_closed_loop_divergence_is_likely(name: str) -> None:
-    worst = findings(name, "cpu-small")[TPOT].worst
-    assert worst.certainty is Certainty.LIKELY
-    assert worst.causes[0].evidence == (
-        "benchmark: a closed-loop sweep with 16 to 192 requests a point; a P99 needs open arrivals and 300 requests",
-    )
-
-
-@pytest.mark.parametrize("name", ["steady", "diurnal"])
 def test_open_loop_divergence_is_certain(name: str) -> None:
     for rule in (TTFT, TPOT):
-        worst = findings(name, "cpu-small-open")[rule].worst
+        worst = findings(replayed(name, "cpu-small-open"))[rule].worst
         assert worst.certainty is Certainty.CERTAIN
         assert first(worst).cause == "slower machine"
-
-
-@pytest.mark.parametrize("plan", ["cpu-small", "cpu-small-open"])
-@pytest.mark.parametrize("name", ["steady_quiet", "diurnal_quiet"])
-def test_on_the_quiet_machine_nothing_diverges(name: str, plan: str) -> None:
-    assert findings(name, plan) == {}
 
 
 CACHED = {"prefix_hit_ratio": 0.95}
@@ -405,6 +379,6 @@ def test_lost_hits_name_both() -> None:
 
 @pytest.mark.parametrize("name", ["steady_quiet", "diurnal_quiet"])
 def test_cached_sweep_is_first_suspect(name: str) -> None:
-    worst = findings(name, "cpu-small-cached")[HITS].worst
+    worst = findings(replayed(name, "cpu-small-cached"))[HITS].worst
     assert worst.certainty is Certainty.CERTAIN
     assert first(worst).cause == "benchmark"

@@ -4,10 +4,8 @@ import pytest
 from days_samples import answered, binned, context, hour, hours, unknown, verdict
 from evaluation_steps import EvaluationSteps
 from judging_samples import START, seen
-from recorded import folder
+from replays import replayed
 
-from agent.replay.replay import replay
-from agent.sources.recording import load
 from rules.catalogue.registry import RULES
 from rules.confidence import Certainty
 from rules.evaluator import long_rules, tier_minutes
@@ -147,7 +145,7 @@ def test_missing_history_is_unknown_everywhere() -> None:
 
 
 def test_replay_lists_long_rules_unjudged() -> None:
-    found = replay(load(folder("steady"))[0], None)
+    found = replayed("steady")
     told = [s for s in found.rule_states if s.result.rule in {rule.name for rule in long_rules.LONG}]
     assert len(told) == len(long_rules.LONG)
     assert len({s.unknown.text for s in told if s.unknown}) == 1

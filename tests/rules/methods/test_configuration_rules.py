@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import recorded
 from judging_samples import START, context, each, gauge, minute, minutes
+from replays import replayed
 from rule_cases import (
     EARLY,
     FAIRLY,
@@ -26,9 +26,6 @@ from rule_cases import (
     words,
 )
 
-from agent.config.files import load_plan
-from agent.replay.replay import replay
-from agent.sources.recording import load
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator import tier_rules
 from rules.evaluator.tier_rules import evaluate_rule
@@ -242,8 +239,7 @@ def test_cold_starts_against_the_plan(case: Case) -> None:
 
 def test_target_waited_for_has_its_start_measured() -> None:
     """A stopwatch beside the recording said 15.9 s; nineteen scrapes failed before."""
-    recording, _ = load(recorded.folder("scale_up_cold_cache"))
-    done = replay(recording, load_plan(recorded.PLANS / "cpu-small-open.yaml"))
+    done = replayed("scale_up_cold_cache", "cpu-small-open")
     (result,) = [state.result for state in done.rule_states if state.result.rule == STARTS]
     assert outcome(result) == FAIRLY
     assert "1 start took 15.6 s; 40 s are planned" in words(result)

@@ -13,15 +13,14 @@ import pytest
 import recorded
 import yaml
 from judging_samples import answered, context, gauge, minute, seen
+from replays import findings, replayed
 
-from agent.config.files import load_plan
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from rules.confidence import Certainty
 from rules.methods.evidence import OUTPUTS, PROMPTS
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import RuleResult, Status
 
 RULE = "ReplicaImbalance"
@@ -176,11 +175,6 @@ def composed(folder: Path, parts: Mapping[str, Path], tier: str) -> Replay:
     return replay(recording, None)
 
 
-def findings(done: Replay) -> dict[str, Finding]:
-    every = [one for one in done.ended if isinstance(one, Finding)]
-    return {one.rule: one for one in [*every, *(s.finding for s in done.rule_states if s.finding is not None)]}
-
-
 def test_slow_replica_is_a_straggler(tmp_path: Path) -> None:
     """The replicas of two tiers as one: six minutes, too few to be certain."""
     source = recorded.folder("mixed_tier")
@@ -196,16 +190,9 @@ def test_overloaded_replica_is_a_hot_spot(tmp_path: Path) -> None:
     assert findings(done)[RULE].worst.sentence.startswith("hot holds 28.1 requests, its neighbours 1.94; ")
 
 
-@pytest.mark.parametrize("name", ["routing", "scale_up_cold_cache", "failing"])
-def test_shared_work_is_no_finding(name: str) -> None:
-    recording, _ = load(recorded.folder(name))
-    assert RULE not in findings(replay(recording, None))
-
-
 def test_cold_cache_is_first_cause() -> None:
     """By its page 66 % prefix hits in the new replica's first minutes; 97 % on the old one, which does not move."""
-    recording, _ = load(recorded.folder("scale_up_cold_cache"))
-    worst = findings(replay(recording, load_plan(recorded.PLANS / "cpu-small-open.yaml")))["TtftDivergence"].worst
+    worst = findings(replayed("scale_up_cold_cache", "cpu-small-open"))["TtftDivergence"].worst
     first = worst.causes[0]
     assert (first.cause, first.certainty) == ("cold cache", Certainty.CERTAIN)
     assert first.evidence[0].startswith("cold cache: cpu-small-1 is new, 66% prefix hits there, 97% on warm replicas; ")
@@ -213,6 +200,5 @@ def test_cold_cache_is_first_cause() -> None:
 
 @pytest.mark.parametrize("name", ["prefix", "routing", "steady"])
 def test_warm_replicas_have_no_cold_cache(name: str) -> None:
-    recording, _ = load(recorded.folder(name))
-    found = findings(replay(recording, load_plan(recorded.PLANS / "cpu-small-open.yaml")))
+    found = findings(replayed(name, "cpu-small-open"))
     assert not [one for one in found.values() for cause in one.worst.causes if cause.cause == "cold cache"]

@@ -5,19 +5,15 @@ Requests follow the tiers where the fast one gets three times as many a replica;
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-import recorded
-import yaml
 from judging_samples import START, each, minute, minutes, seen, tier
 from prose import explain
+from replays import replayed
 from rule_cases import FINE, GUESSED, WARNED, Wanted, check_result, outcome
 
-from agent.replay.replay import Replay, replay
-from agent.sources.recording import load
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
 from rules.plan.load_bins import TierContext
@@ -179,24 +175,18 @@ def test_equal_share_names_slower_tier() -> None:
 # --- the recording: 80 and 20 of a hundred, then half and half
 
 
-@functools.cache
-def replayed() -> Replay:
-    recording, problems = load(recorded.folder("mixed_tier"))
-    assert problems == ()
-    text = (recorded.PLANS / "mixed-tier.yaml").read_text(encoding="utf-8")
-    return replay(recording, parse_plan(yaml.safe_load(text)))
-
-
 SECOND_HALF = 1795204028.963
 
 
 def test_recording_names_slow_tier() -> None:
-    found = {s.result.subject.tier: s for s in replayed().rule_states if s.result.rule == RULE}
+    found = {
+        s.result.subject.tier: s for s in replayed("mixed_tier", "mixed-tier").rule_states if s.result.rule == RULE
+    }
     slow = found["cpu-slow"]
     assert (slow.result.status, slow.result.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert slow.finding.started_at > SECOND_HALF
     assert explain(slow.result) == (
         "Each replica of cpu-slow gets 1.39 rps, of cpu-fast 1.55 rps; usable are 0.62 and 2.49 by the plan"
     )
-    assert not [e for e in replayed().ended if e.rule == RULE and isinstance(e, Finding)]
+    assert not [e for e in replayed("mixed_tier", "mixed-tier").ended if e.rule == RULE and isinstance(e, Finding)]
     assert found["cpu-fast"].finding is None

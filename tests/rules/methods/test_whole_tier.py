@@ -11,6 +11,7 @@ import yaml
 from evaluation_steps import EvaluationSteps
 from judging_samples import START, context
 from making import bare_page
+from replays import replayed
 from rule_cases import FAIRLY, FINE, HIDDEN, PAGED, UNPLANNED, WARNED, Wanted, check_result
 from test_step import TIER, at, rule_state, watched
 
@@ -113,8 +114,7 @@ def test_watcher_tells_and_ends_outage() -> None:
 
 def test_only_replica_outage_pages() -> None:
     """The recording's outages last 63 and 34 s: a page within 90 s of a death cannot wait for the end of the first."""
-    recording, _ = load(recorded.folder("restart"))
-    ended = [e for e in replay(recording, None).ended if e.rule == "TierDown"]
+    ended = [e for e in replayed("restart").ended if e.rule == "TierDown"]
     assert [(e.worst.status, (e.ended_at or 0) - e.started_at < 63) for e in ended if isinstance(e, Finding)] == [
         (Status.CRITICAL, True),
         (Status.WARNING, True),

@@ -1,21 +1,26 @@
-"""What became of requests, and times that contradict each other."""
+"""What became of requests, times that contradict each other, and how windows add up."""
 
 import math
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import making
 import pytest
+import recorded
 from judging_samples import gauge, minute
 from paths import TESTS
 
 from agent.scrape.scrapers import PageReader
+from agent.sources.recording import load, scrapes
 from rules.telemetry import arrivals
 from rules.telemetry.contradictions import at_once_contradiction, find_contradictions, find_page_contradiction
+from rules.telemetry.families import stem
 from rules.telemetry.histograms import Cumulative
 from rules.telemetry.outcomes import Outcomes, count_gone, outcomes
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import Window, diff_snapshots, sum_families, sum_windows
 
 
 def ended(**counters: float) -> Outcomes:
@@ -245,3 +250,42 @@ def test_running_generations_prove_nothing() -> None:
     assert find_page_contradiction(times | lengths, running) is None
     finished = {"generation_tokens_per_request": Cumulative((64.0, 128.0, float("inf")), (0, 0, 1000), 900_000.0)}
     assert find_page_contradiction(times | finished, running) is not None
+
+
+@pytest.fixture(scope="module")
+def windows() -> tuple[Window, ...]:
+    recording, _ = load(recorded.folder("specdecode"))
+    reader = PageReader("vllm")
+    pages = [reader.read(one.body, one.t) for one in scrapes(recording, []) if one.body is not None]
+    return tuple(diff_snapshots(before, after) for before, after in pairwise(pages[:40]))
+
+
+@pytest.mark.parametrize(
+    "families",
+    [
+        ("requests_finished",),
+        frozenset({"ttft_seconds", "requests_waiting", "kv_utilization"}),
+        {"spec_accepted_at_position", "generation_tokens"},
+        (),
+    ],
+)
+def test_sum_of_families_reads_the_same(
+    windows: tuple[Window, ...], families: frozenset[str] | set[str] | tuple[str, ...]
+) -> None:
+    assert len(windows) > 20
+    assert sum_families(windows[:1], families) is windows[0], "nothing is added: it is returned whole"
+    for several in (windows, windows[:2], windows[::7]):
+        whole = sum_windows(several)
+        expected = replace(
+            whole,
+            counters={f: v for f, v in whole.counters.items() if f in families or stem(f) in families},
+            histograms={f: parts for f, parts in whole.histograms.items() if f in families},
+            gauges={f: gauge for f, gauge in whole.gauges.items() if f in families},
+            short_seconds={f: v for f, v in whole.short_seconds.items() if f in families},
+        )
+        assert sum_families(several, families) == expected
+
+
+def test_no_windows_have_no_sum() -> None:
+    with pytest.raises(ValueError, match="no windows"):
+        sum_families((), ("requests_finished",))
