@@ -21,11 +21,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import common
-import yaml
 from engine_server import pages
 from loopback import Program, running
 from nvml_fixture import StandIn, compile_standin
-from waiting import free_port
+from prometheus_server import prometheus_program
 
 BEGIN = time.monotonic()
 
@@ -82,20 +81,14 @@ def build_agent(folder: Path, urls: list[str], options: argparse.Namespace) -> c
 
 def build_prometheus(folder: Path, urls: list[str], interval: float) -> Program | None:
     """Return a Prometheus with these targets."""
-    binary = shutil.which("prometheus")
-    if binary is None:
+    if shutil.which("prometheus") is None:
         print("Prometheus is not installed: nothing to compare with (apt-get install prometheus)")
         return None
     jobs = []
     for n, url in enumerate(urls):
         _, _, address, path = url.split("/", 3)
         jobs.append({"job_name": f"t{n}", "metrics_path": f"/{path}", "static_configs": [{"targets": [address]}]})
-    config = {"global": {"scrape_interval": f"{interval:g}s"}, "scrape_configs": jobs}
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    port = free_port()
-    files = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}")
-    words = (binary, *files, f"--web.listen-address=127.0.0.1:{port}", "--log.level=error")
-    return Program(words, f"http://127.0.0.1:{port}", "/-/ready")
+    return prometheus_program(folder, {"global": {"scrape_interval": f"{interval:g}s"}, "scrape_configs": jobs})
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ against what a working node really loads.
 
 import json
 import re
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import distribution, packages_distributions
@@ -18,7 +17,7 @@ from engine_server import engines
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name as canonical
 from paths import ROOT
-from waiting import CEILING_SECONDS
+from tools import run_words
 
 from agent.version import VERSION
 
@@ -124,14 +123,7 @@ def test_node_loads_only_what_image_has(tmp_path: Path) -> None:
             "gpus": {"source": "nvml"},
         }
         (tmp_path / "sizewatch.yaml").write_text(yaml.safe_dump(configuration))
-        found = subprocess.run(
-            [sys.executable, "-c", NODE, str(tmp_path / "sizewatch.yaml")],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=CEILING_SECONDS,
-            check=False,
-        )
+        found = run_words([sys.executable, "-c", NODE, str(tmp_path / "sizewatch.yaml")])
     assert found.returncode == 0, found.stderr
     owners, modules = packages_distributions(), set(json.loads(found.stdout))
     # It keeps no history in memory.

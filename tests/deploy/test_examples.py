@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -11,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tools
 import yaml
 from alertmanager_server import alertmanager
 from daemon_runs import process
 from deployed import Json, chart
-from loopback import program
+from loopback import program, running
 from paths import ROOT
+from prometheus_server import prometheus_program
+from tools import run_words
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.config.load import load
@@ -52,20 +52,6 @@ def engine() -> Iterator[str]:
     port = free_port()
     with program([sys.executable, COMPOSE / "engine.py", "--port", str(port)], f"http://127.0.0.1:{port}/metrics"):
         yield f"127.0.0.1:{port}"
-
-
-@contextmanager
-def prometheus(folder: Path) -> Iterator[str]:
-    port = free_port()
-    words = [
-        tools.tool("prometheus"),
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder}/tsdb",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--log.level=error",
-    ]
-    with program(words, f"http://127.0.0.1:{port}/-/ready"):
-        yield f"http://127.0.0.1:{port}"
 
 
 def ask(url: str) -> Any:
@@ -112,7 +98,7 @@ def test_compose_reaches_prometheus_and_alertmanager(tmp_path: Path) -> None:
         (tmp_path / "prometheus.yml").write_text(text("compose/prometheus.yml", changes))
         stack.enter_context(alertmanager(tmp_path, tmp_path / "alertmanager.yml", manager))
         stack.enter_context(process("run", "-c", str(tmp_path / "sizewatch.yaml")))
-        store = stack.enter_context(prometheus(tmp_path))
+        store = stack.enter_context(running(prometheus_program(tmp_path, None))).url
 
         def readings() -> bool:
             found = ask(f"{store}/api/v1/query?query=sizewatch_target_up")["data"]["result"]
@@ -141,7 +127,8 @@ def test_fleet_example_finds_its_replica(tmp_path: Path) -> None:
     with engine() as address:
         changes = {"127.0.0.1:8000": address, "15s": "1s"}
         (tmp_path / "prometheus.yml").write_text(text("fleet/prometheus.yml", changes))
-        with prometheus(tmp_path) as store:
+        with running(prometheus_program(tmp_path, None)) as server:
+            store = server.url
             (tmp_path / "plan.yaml").write_text(text("fleet/plan.yaml", {}))
             changed = text("fleet/sizewatch.yaml", {"http://127.0.0.1:9090": store})
             (tmp_path / "sizewatch.yaml").write_text(changed + f"web: {{listen: '127.0.0.1:{free_port()}'}}\n")
@@ -158,9 +145,7 @@ def test_fleet_example_finds_its_replica(tmp_path: Path) -> None:
             ]
 
             def found() -> bool:
-                told = subprocess.run(
-                    words, cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
-                )
+                told = run_words(words)
                 lines = json.loads(told.stdout)["findings"]
                 return any(one["level"] == "ok" and "1 replica" in one["text"] for one in lines)
 

@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name as canonical
 from paths import ROOT, TESTS
-from waiting import CEILING_SECONDS
+from tools import run_words
 
 from agent.errors import OPTIONAL_MODULES, explain_missing_module
 from agent.history.store import HistoryStore
@@ -38,7 +38,7 @@ def build(source: Path, out: Path) -> tuple[Path, Path]:
     """The wheel and the source distribution of a tree."""
     words = [sys.executable, "-c", BUILD, str(out)]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
-    subprocess.run(words, cwd=source, env=environment, check=True, capture_output=True, timeout=CEILING_SECONDS)
+    run_words(words, cwd=source, env=environment, check=True, text=False)
     return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
 
 
@@ -67,14 +67,7 @@ def test_wheel_has_what_runs(packages: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(packages[0]) as wheel:
         held = set(wheel.namelist())
         assert wheel.read("exporters/docs/runbooks.md") == (ROOT / "docs" / "runbooks.md").read_bytes()
-    tracked = subprocess.run(
-        ["git", "ls-files", *SOURCES[:4]],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=CEILING_SECONDS,
-    )
+    tracked = run_words(["git", "ls-files", *SOURCES[:4]])
     assert set(tracked.stdout.split()) <= held
     assert {name.partition("/")[0] for name in held} == {*SOURCES[:4], f"sizewatch-{PROJECT['version']}.dist-info"}
 
@@ -99,14 +92,7 @@ def test_the_wheel_runs_where_it_is_unpacked(packages: tuple[Path, Path], tmp_pa
         # Its tables of engines are package data.
         f"sys.exit(main(['inspect', {str(TESTS / 'pages' / 'vllm-0.33.0.prom')!r}]))",
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)],
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=CEILING_SECONDS,
-    )
+    ran = run_words([sys.executable, "-c", "\n".join(lines)], cwd="/", check=True)
     lines = ran.stdout.splitlines()
     assert lines[:2] == [str(tmp_path / "agent" / "__init__.py"), f"sizewatch {PROJECT['version']}"]
     assert any("vLLM counts no adapter loads" in line for line in lines), "tables of engines are package data"
@@ -138,15 +124,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run_without_optional(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", BLOCKED, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=CEILING_SECONDS,
-    )
+    return run_words([sys.executable, "-c", BLOCKED, *words], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 PLAN = str(TESTS / "plans" / "cpu-small.yaml")

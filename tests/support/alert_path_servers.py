@@ -6,7 +6,6 @@ behind it and its receiver are `alertmanager_server`'s.
 
 import json
 import re
-import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Container, Iterator, Mapping
@@ -15,9 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-from tools import tool
-from waiting import CEILING_SECONDS, free_port, wait_for
+from loopback import running
+from prometheus_server import prometheus_program
+from waiting import CEILING_SECONDS, wait_for
 
 UNITS: Mapping[str, int] = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 """Milliseconds of the units that our files use."""
@@ -60,23 +59,9 @@ def scraping(folder: Path, target: str, alertmanager: str, *rule_files: Path, in
         "alerting": {"alertmanagers": [_static(alertmanager.removeprefix("http://"))]},
         "scrape_configs": [{"job_name": "sizewatch", **_static(target)}],
     }
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration), encoding="utf-8")
-    url = f"http://127.0.0.1:{free_port()}"
-    words = (
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address={url.removeprefix('http://')}",
-        "--web.enable-lifecycle",
-        "--log.level=warn",
-    )
-    with (folder / "prometheus.log").open("ab") as log:
-        process = subprocess.Popen([tool("prometheus"), *words], stdout=log, stderr=log)
-    try:
-        assert wait_for(lambda: _works(url)), (folder / "prometheus.log").read_text()
-        yield url
-    finally:
-        process.terminate()
-        process.wait(CEILING_SECONDS)
+    with running(prometheus_program(folder, configuration, "--web.enable-lifecycle")) as server:
+        assert wait_for(lambda: _works(server.url)), server.log.read_text()
+        yield server.url
 
 
 def _static(*targets: str) -> dict[str, Any]:

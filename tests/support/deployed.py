@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 from paths import ROOT
-from tools import tool
-from waiting import CEILING_SECONDS
+from tools import run_words, tool
 
 CHART = ROOT / "deploy" / "chart" / "sizewatch"
 PLAN = ROOT / "examples" / "fleet" / "plan.yaml"
@@ -29,7 +28,7 @@ def documents(text: str) -> list[Json]:
 
 
 def run_helm(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([tool("helm"), *words], capture_output=True, text=True, timeout=CEILING_SECONDS, check=False)
+    return run_words([tool("helm"), *words])
 
 
 @cache

@@ -9,27 +9,23 @@ where `../shared` is there.
 """
 
 import argparse
-import io
 import json
 import math
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import gpu_pages
 import recorded
 import yaml
+from commands import at, run_command
 from paths import SHARED, TESTS
 from status_samples import agent_status
 
-from agent.cli.main import main as sizewatch
 from agent.demo.simulation.weeks import CONFIG, fill
 from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
@@ -51,21 +47,9 @@ WIDTH = 110
 
 TEXTS = frozenset(
     (
-        *(
-            "sentence",
-            "text",
-            "texts",
-            "action",
-            "actions",
-            "advice",
-            "relief",
-            "headline",
-            "verdict",
-            "summary",
-            "detail",
-        ),
+        *("sentence", "text", "texts", "action", "actions", "advice", "relief", "headline", "verdict", "summary"),
         *("details", "evidence", "against", "note", "notes", "title", "label", "meaning", "question", "answer", "why"),
-        *("reason_text", "version"),
+        *("detail", "reason_text", "version"),
     )
 )
 """Keys of report.json whose values are words."""
@@ -235,11 +219,9 @@ def _row(record: Mapping[str, Any], *keys: str) -> str:
 
 def _said(*words: str) -> str:
     """The standard output of a command."""
-    out, errors = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(errors):
-        code = sizewatch(list(words))
-    assert code in (0, 1, 3), f"{' '.join(words)}: {code}: {errors.getvalue()}"
-    return out.getvalue()
+    code, out, errors = run_command(*words)
+    assert code != 2, f"{' '.join(words)}: {errors}"
+    return out
 
 
 # The rest
@@ -265,7 +247,7 @@ _reports: dict[str, Document] = {}
 def _report() -> Mapping[str, Document]:
     """The report of the demo's four weeks and the next plan, without the forecast."""
     if not _reports:
-        with tempfile.TemporaryDirectory() as place, patch.object(time, "time", lambda: END):
+        with tempfile.TemporaryDirectory() as place, at(END):
             folder = Path(place) / "past"
             fill(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=3600.0)
             config = folder / CONFIG

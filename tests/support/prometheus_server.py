@@ -1,16 +1,15 @@
 """A real Prometheus on loopback, filled with recordings and with GPU samples at the times they were scraped."""
 
 import json
-import shutil
-import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import pytest
 import tools
-from loopback import program
+from loopback import Program, running
 from prometheus_client.parser import text_string_to_metric_families
+from tools import run_words
 from waiting import free_port
 
 from agent.sources.recording import load, scrapes
@@ -54,19 +53,29 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
+def prometheus_program(folder: Path, configuration: Mapping[str, Any] | None, *flags: str) -> Program:
+    """A Prometheus with this configuration, or with the file that is in the folder; its data are there too."""
+    if configuration is not None:
+        (folder / "prometheus.yml").write_text(json.dumps(configuration), encoding="utf-8")
+    port = free_port()
+    words = (
+        tools.tool("prometheus"),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+        *flags,
+    )
+    return Program(words, f"http://127.0.0.1:{port}", "/-/ready", folder / "prometheus.log")
+
+
 @contextmanager
 def prometheus(folder: Path, lines: Iterable[Line], rule_files: Iterable[Path] = ()) -> Iterator[str]:
     """The address of a server that holds these samples and evaluates these rules; it stops at the end of the block."""
-    promtool, data = tools.tool("promtool"), folder / "data"
-    server = shutil.which("prometheus")
-    if server is None:
-        pytest.skip("prometheus is not here, though promtool is: telemetry from a server was NOT checked")
+    configuration = {"rule_files": [str(path.absolute()) for path in rule_files]}
+    server = prometheus_program(folder, configuration, "--storage.tsdb.retention.time=100y")
     (folder / "samples.om").write_text(_text(lines))
     blocks = ("tsdb", "create-blocks-from", "--max-block-duration=24h", "openmetrics")
-    subprocess.run([promtool, *blocks, folder / "samples.om", data], check=True, capture_output=True)
-    (folder / "prometheus.yml").write_text(json.dumps({"rule_files": [str(path.absolute()) for path in rule_files]}))
-    port = free_port()
-    where = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={data}")
-    how = (f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=100y", "--log.level=error")
-    with program([server, *where, *how], f"http://127.0.0.1:{port}/-/ready"):
-        yield f"http://127.0.0.1:{port}"
+    run_words([tools.tool("promtool"), *blocks, folder / "samples.om", folder / "tsdb"], check=True)
+    with running(server):
+        yield server.url

@@ -1,15 +1,13 @@
 """promtool run by tests: rule files checked and unit-tested at times that no test has to wait for."""
 
 import json
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
-from tools import tool
-from waiting import CEILING_SECONDS
+from tools import run_words, tool
 
 from exporters.render.text import alert_name
 
@@ -29,12 +27,7 @@ class Case:
 
 def complaints(*files: Path) -> str:
     """What promtool's linter says of rule files; empty where nothing."""
-    ran = subprocess.run(
-        [tool("promtool"), "check", "rules", "--lint-fatal", *files],
-        capture_output=True,
-        text=True,
-        timeout=CEILING_SECONDS,
-    )
+    ran = run_words([tool("promtool"), "check", "rules", "--lint-fatal", *files])
     return "" if ran.returncode == 0 else ran.stdout + ran.stderr or "promtool failed without a word"
 
 
@@ -47,9 +40,7 @@ def differences(folder: Path, rules: Path | None, cases: Iterable[Case]) -> str:
         "tests": [_test(one) for one in cases],
     }
     file.write_text(json.dumps(tests, indent=1), encoding="utf-8")
-    ran = subprocess.run(
-        [tool("promtool"), "test", "rules", file], capture_output=True, text=True, timeout=CEILING_SECONDS
-    )
+    ran = run_words([tool("promtool"), "test", "rules", file])
     return "" if ran.returncode == 0 else (ran.stdout + ran.stderr)[-6000:] or "promtool failed without a word"
 
 

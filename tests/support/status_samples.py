@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from statistics import NormalDist
 from typing import Any
 
+import making
 import yaml
 from judging_samples import add_minute
 from paths import TESTS
@@ -29,7 +31,7 @@ from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap
-from rules.telemetry.snapshots import GpuReadout, Snapshot
+from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
 from rules.verdicts import finding
 from rules.verdicts.finding import Finding
@@ -37,6 +39,7 @@ from rules.verdicts.verdict import FIRING, RuleResult, Status, Verdict
 
 NOW = 1_790_000_040.0
 MINUTES = 60
+GAUGES = ("requests_running", "requests_waiting", "kv_utilization", "kv_utilization_max")
 
 TTFT_EDGES = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
@@ -48,62 +51,46 @@ TOKEN_EDGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 200
 
 def log_normal(edges: tuple[float, ...], n: float, median: float, spread: float) -> Histogram:
     """n observations of a log-normal distribution (`spread`: standard deviation of the logarithm) in these buckets."""
-
-    def below(edge: float) -> float:
-        return (
-            0.5 * (1 + math.erf((math.log(edge) - math.log(median)) / (spread * math.sqrt(2))))
-            if edge < math.inf
-            else 1
-        )
-
-    cumulative = [0.0, *(round(n * below(edge)) for edge in edges)]
+    logarithm = NormalDist(math.log(median), spread)
+    cumulative = [0.0, *(round(n * logarithm.cdf(math.log(edge))) for edge in edges)]
     counts = tuple(float(b - a) for a, b in pairwise(cumulative))
     return Histogram(edges=edges, counts=counts, total=round(n * median * math.exp(spread**2 / 2), 6))
 
 
-def level(value: float, seconds: float, wobble: float = 0.0) -> GaugeSum:
-    return GaugeSum(
-        integral=value * seconds, seconds=seconds, minimum=value - wobble, maximum=value + wobble, samples=seconds / 15
-    )
+def level(value: float, wobble: float = 0.0) -> GaugeSum:
+    return making.gauge(value, 60.0, value - wobble, value + wobble)
 
 
-def window(end: float, seconds: float = 60.0, **traffic: float) -> Window:
+def window(end: float, **traffic: float) -> Window:
     """A minute of one replica. `traffic` may give rps, ttft, tpot (medians), running, waiting, kv, hits, evictions, gpu."""
-    t = {"rps": 9.0, "ttft": 0.22, "tpot": 0.0145, "running": 27.0, "waiting": 0.0, "kv": 0.36, "hits": 0.62} | traffic
-    n = round(t["rps"] * seconds)
+    usual = {"rps": 9.0, "ttft": 0.22, "tpot": 0.0145, "running": 27.0, "waiting": 0.0, "kv": 0.36, "hits": 0.62}
+    t = usual | {"gpu": 0.74, "evictions": 0.0} | traffic
+    n = round(t["rps"] * 60.0)
     gauges = {
-        "requests_running": level(t["running"], seconds, 3),
-        "requests_waiting": level(t["waiting"], seconds),
-        "kv_utilization": level(t["kv"], seconds, 0.02),
-        "gpu_gr_engine_active": level(t.get("gpu", 0.74), seconds, 0.05),
-        "gpu_memory_used_bytes": level(76e9, seconds),
-        "gpu_memory_total_bytes": level(85e9, seconds),
+        "requests_running": level(t["running"], 3),
+        "requests_waiting": level(t["waiting"]),
+        "kv_utilization": level(t["kv"], 0.02),
+        "gpu_gr_engine_active": level(t["gpu"], 0.05),
+        "gpu_memory_used_bytes": level(76e9),
+        "gpu_memory_total_bytes": level(85e9),
     }
     counters = {
         "requests_finished": float(n),
         "prompt_tokens": n * 900.0,
         "generation_tokens": n * 180.0,
-        "preemptions": float(round(n * t.get("evictions", 0.0))),
+        "preemptions": float(round(n * t["evictions"])),
         "prefix_queried_tokens": n * 900.0,
         "prefix_hit_tokens": round(n * 900.0 * t["hits"]),
         "in_system_change": 0.0,
-        "engine_steps": seconds * 60,
+        "engine_steps": 3600.0,
     }
-    parts = {
+    histograms = {
         "ttft_seconds": (log_normal(TTFT_EDGES, n, t["ttft"], 0.55),),
         "tpot_seconds": (log_normal(TPOT_EDGES, n, t["tpot"], 0.22),),
         "generation_tokens_per_request": (log_normal(TOKEN_EDGES, n, 180, 0.5),),
         "prompt_tokens_per_request": (log_normal(TOKEN_EDGES, n, 900, 0.8),),
     }
-    return Window(
-        start=end - seconds,
-        end=end,
-        expected_seconds=seconds,
-        covered_seconds=seconds,
-        counters=counters,
-        histograms=parts,
-        gauges=gauges,
-    )
+    return making.window(end - 60.0, counters=counters, histograms=histograms, gauges=gauges)
 
 
 def plan(model: str, product: str, per_replica: int = 4, **changes: Any) -> TierPlan:
@@ -145,12 +132,7 @@ def replica(tier: str, name: str, **changes: Any) -> ReplicaStatus:
         "versions": "after 0.29.0",
         "model": "llama-3.3-70b-instruct",
         "totals": windows.sum_windows(window(NOW - 60 * back) for back in range(60)),
-        "gauges": {
-            "requests_running": 26.0,
-            "requests_waiting": 0.0,
-            "kv_utilization": 0.37,
-            "kv_utilization_max": 0.37,
-        },
+        "gauges": dict(zip(GAUGES, (26.0, 0.0, 0.37, 0.37), strict=True)),
         "gpus": gpus(name, "NVIDIA H100 80GB HBM3", 4),
         "scrape_seconds": 0.011,
     }
@@ -170,29 +152,9 @@ def watched(
     tier: str, context: TierContext, name: str, misses: int = 0, cascade: CascadeState | None = None, kv: float = 0.36
 ) -> tuple[RuleResult, ...]:
     """What the rules over one replica's scrapes say at NOW."""
-    page = Snapshot(
-        t=NOW - 4,
-        engine="vllm",
-        generation="v1",
-        started_at=None,
-        ready_at=None,
-        counters={},
-        histograms={},
-        gauges={"kv_utilization_max": kv},
-        facts={},
-    )
-    seen = CascadeSample(
-        t=NOW - 4,
-        dt=15,
-        level=kv,
-        running=60,
-        waiting=40,
-        preemptions=4,
-        finished=30,
-        first_tokens=30,
-        slow_first_tokens=20,
-        request_seconds=9,
-    )
+    page = making.bare_page(NOW - 4, gauges={"kv_utilization_max": kv})
+    counts = {"running": 60, "waiting": 40, "preemptions": 4, "finished": 30, "first_tokens": 30}
+    seen = CascadeSample(t=NOW - 4, dt=15, level=kv, slow_first_tokens=20, request_seconds=9, **counts)
     state = replace(cascade or CascadeState(), recent=(seen,))
     one = ReplicaState(tier=tier, name=name, track=ScrapeTrack(last=page, seen=NOW - 4, misses=misses), cascade=state)
     return evaluate_replica_rules(one, context, NOW)
@@ -317,19 +279,19 @@ def cascading_tier() -> TierStatus:
         + watched(name, context, "l40s-1")
         + watched(name, context, "l40s-2", cascade=cascade, kv=0.97)
     )
-    busy = {"requests_running": 60.0, "requests_waiting": 58.0, "kv_utilization": 0.97, "kv_utilization_max": 0.97}
+    busy = dict(zip(GAUGES, (60.0, 58.0, 0.97, 0.97), strict=True))
+
+    def like(replica_name: str, **parts: Any) -> ReplicaStatus:
+        own = gpus(replica_name, "NVIDIA L40S", 1)
+        return replica(name, replica_name, model="qwen3-14b", gpus=own, **parts)
+
     return TierStatus(
         context=context,
         recent=windows.sum_windows(w for h in hours.values() for w in h[-5:]),
         results=results,
         findings=tuple(e for result in results for e in started(result, 430)),
         trend=trend(context, hours),
-        replicas=(
-            replica(name, "l40s-1", model="qwen3-14b", gpus=gpus("l40s-1", "NVIDIA L40S", 1)),
-            replica(
-                name, "l40s-2", model="qwen3-14b", gpus=gpus("l40s-2", "NVIDIA L40S", 1), gauges=busy, cascade_stage=4
-            ),
-        ),
+        replicas=(like("l40s-1"), like("l40s-2", gauges=busy, cascade_stage=4)),
     )
 
 

@@ -2,10 +2,15 @@
 
 import os
 import shutil
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from paths import ROOT
+from waiting import CEILING_SECONDS
 
 PACKAGES = {
     "promtool": "prometheus",
@@ -29,3 +34,9 @@ def tool(name: str) -> str:
     if os.environ.get("CI"):
         pytest.fail(missing)
     pytest.skip(missing)
+
+
+def run_words(words: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[Any]:
+    """Run a program to its end, and return what it printed; `options` are those of `subprocess.run`."""
+    usual = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": CEILING_SECONDS, "check": False}
+    return subprocess.run(words, **{**usual, **options})

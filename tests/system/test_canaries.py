@@ -8,12 +8,10 @@ import base64
 import contextlib
 import gzip
 import http.client
-import io
 import json
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +21,11 @@ import bcrypt
 import pytest
 import trustme
 import yaml
+from commands import run_command
 from daemon_runs import PLAN, process
 from echo_server import Echo, echoing
 from engine_server import engines
+from tools import run_words
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.cli.main import main
@@ -259,9 +259,7 @@ def _served(nest: Nest, port: int, tls: bool) -> dict[str, bytes]:
 def _seen_by_ps(pid: int) -> dict[str, bytes]:
     """Command lines of the daemon and all that it began. Their environments began as that of the daemon."""
     found = {f"command line of {pid}": Path(f"/proc/{pid}/cmdline").read_bytes()}
-    children = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, timeout=CEILING_SECONDS
-    )
+    children = run_words(["ps", "-o", "pid=", "--ppid", str(pid)])
     for child in map(int, children.stdout.split()):
         with contextlib.suppress(OSError):
             found[f"command line of {child}"] = Path(f"/proc/{child}/cmdline").read_bytes()
@@ -298,11 +296,8 @@ def _commands(nest: Nest, path: Path, echo: Echo, role: str) -> dict[str, bytes]
         ]
     found = {}
     for number, words in enumerate(several):
-        text = io.StringIO()
-        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-            code = main(words)
-        assert code in (0, 1, 2, 3), text.getvalue()
-        found[f"{number}: {' '.join(words[:2])}"] = text.getvalue().encode()
+        _, out_text, errors = run_command(*words)
+        found[f"{number}: {' '.join(words[:2])}"] = (out_text + errors).encode()
     return found | _written(Path(out))
 
 

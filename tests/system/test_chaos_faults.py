@@ -20,8 +20,12 @@ from agent.history.store import HistoryStore
 from agent.scrape.scrapers import Scrapers, Target
 
 
+def page_of(handler: Handler) -> bytes:
+    return handler.server.pages[0]
+
+
 def hangs_mid_page(handler: Handler) -> None:
-    page = handler.server.pages[0]
+    page = page_of(handler)
     handler.send_response(200)
     handler.send_header("Content-Length", str(len(page)))
     handler.end_headers()
@@ -29,40 +33,31 @@ def hangs_mid_page(handler: Handler) -> None:
     hangs(handler)
 
 
-def is_garbage(handler: Handler) -> None:
-    give(handler, bytes(range(256)) * 16 + b"\n")
-
-
-def has_a_long_label(handler: Handler) -> None:
-    give(handler, handler.server.pages[0].replace(b'model_name="', b'model_name="' + b"m" * 70_000))
-
-
-def has_blank_lines(handler: Handler) -> None:
-    give(handler, handler.server.pages[0] + b"\n" * 1_000_000)
-
-
-def has_comment_lines(handler: Handler) -> None:
-    give(handler, handler.server.pages[0] + b"# a comment\n" * 150_000)
-
-
-def has_series_without_end(handler: Handler) -> None:
+def new_series(handler: Handler) -> bytes:
     asked = len(handler.server.asked)
-    series = (b'vllm:num_requests_running{engine="%d-%d"} 1.0\n' % (asked, n) for n in range(10_001))
-    give(handler, handler.server.pages[0] + b"".join(series))
+    return b"".join(b'vllm:num_requests_running{engine="%d-%d"} 1.0\n' % (asked, n) for n in range(10_001))
 
 
-EXPENSIVE = (has_a_long_label, has_blank_lines, has_comment_lines, has_series_without_end)
-MISBEHAVIOURS = (answers_500, cuts_off, hangs, hangs_mid_page, is_garbage, is_html, is_strange, redirects, *EXPENSIVE)
+MISBEHAVIOURS: dict[str, Callable[[Handler], None]] = {
+    **{act.__name__: act for act in (answers_500, cuts_off, hangs, hangs_mid_page, is_html, is_strange, redirects)},
+    "garbage": lambda handler: give(handler, bytes(range(256)) * 16 + b"\n"),
+    "long label": lambda handler: give(
+        handler, page_of(handler).replace(b'model_name="', b'model_name="' + b"m" * 70_000)
+    ),
+    "blank lines": lambda handler: give(handler, page_of(handler) + b"\n" * 1_000_000),
+    "comment lines": lambda handler: give(handler, page_of(handler) + b"# a comment\n" * 150_000),
+    "series without end": lambda handler: give(handler, page_of(handler) + new_series(handler)),
+}
 
 
-@pytest.mark.parametrize("act", MISBEHAVIOURS, ids=lambda act: act.__name__)
+@pytest.mark.parametrize("fault", MISBEHAVIOURS)
 @pytest.mark.parametrize("turns", [1, 3, 5])
-def test_recovered_engine_is_seen_in_two_cycles(act: Callable[[Handler], None], turns: int) -> None:
+def test_recovered_engine_is_seen_in_two_cycles(fault: str, turns: int) -> None:
     with engines(1) as (engine,):
-        hurried = act in (hangs, hangs_mid_page)
+        hurried = fault.startswith("hangs")
         options = Peer(url=engine.url, timeout_seconds=0.25 if hurried else CEILING_SECONDS)
         scrapers = Scrapers([Target(tier="t", replica="r0", pool="mixed", peer=options)])
-        engine.act = act
+        engine.act = MISBEHAVIOURS[fault]
         during = [scrapers.collect_results(scrapers.start_scrapes())["t", "r0"].snapshot for _ in range(turns)]
         engine.act = None
         engine.released.set()

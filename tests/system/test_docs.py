@@ -2,15 +2,14 @@
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from paths import ROOT
-from tools import tool
-from waiting import CEILING_SECONDS
+from promtool import complaints
+from tools import run_words, tool
 
 from agent.cli import main
 from agent.config.load import parse_config
@@ -143,9 +142,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     analyze = tool("systemd-analyze")
     unit = tmp_path / "sizewatch.service"
     unit.write_text(UNIT.replace("/opt/sizewatch/bin/sizewatch", "/bin/true"), encoding="utf-8")
-    found = subprocess.run(
-        [analyze, "verify", unit], capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
-    )
+    found = run_words([analyze, "verify", unit])
     assert found.returncode == 0, found.stderr
     assert "sizewatch.service" not in found.stderr
 
@@ -155,12 +152,6 @@ def expressions(page: str) -> list[str]:
     return [s for s in code_spans(page) if "sizewatch_" in s and PROMQL_FUNCTIONS.search(s)]
 
 
-def promtool(path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [tool("promtool"), "check", "rules", path], capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
-    )
-
-
 def test_prometheus_accepts_documented_queries(tmp_path: Path) -> None:
     queries = expressions("runbooks.md")
     assert len(queries) > 20
@@ -168,5 +159,4 @@ def test_prometheus_accepts_documented_queries(tmp_path: Path) -> None:
     (shown,) = (data for b in blocks("install.md", "yaml") if "groups" in (data := yaml.safe_load(b)))
     path = tmp_path / "rules.yml"
     path.write_text(yaml.safe_dump({"groups": [*shown["groups"], {"name": "queries", "rules": recorded}]}))
-    found = promtool(path)
-    assert found.returncode == 0, found.stdout + found.stderr
+    assert complaints(path) == ""

@@ -4,13 +4,10 @@ One daemon watches an engine whose page is hostile, for a tier and a replica who
 takes; then every command reads what it left. A further output is a line of `OUTPUTS` or of `_commands`.
 """
 
-import contextlib
-import io
 import json
 import logging
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,15 +18,15 @@ from pathlib import Path
 import promql_parser
 import pytest
 import yaml
+from commands import run_command
 from daemon_runs import ask, configuration, running, write
 from engine_server import Engine, engines, pages
 from markdown import markdown
-from paths import ROOT, TESTS
+from paths import TESTS
 from prometheus_client.parser import text_string_to_metric_families
 from scaling_samples import CHAT, objects
-from waiting import CEILING_SECONDS
+from tools import run_words
 
-from agent.cli.main import main
 from agent.config.config import Logging
 from agent.config.load import load
 from agent.daemon.logs import set_up
@@ -70,15 +67,6 @@ def hostile_gpus() -> bytes:
         r'(modelName|UUID|Hostname)="([^"]*)"', lambda one: f'{one[1]}="{one[2]}{escaped}"', GPUS.read_text("utf-8")
     )
     return f'{text}# TYPE "{escaped}" gauge\n{{"{escaped}"}} 1\n'.encode()
-
-
-def said(words: list[str]) -> str:
-    """Both outputs of a command, which ends as one that was foreseen."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(words)
-    assert code in (0, 1, 2, 3), (words, err.getvalue())
-    return out.getvalue() + err.getvalue()
 
 
 def _commands(path: Path, url: str, gpus: str, folder: Path) -> dict[str, list[str]]:
@@ -129,7 +117,7 @@ def _outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         with HistoryStore(load(path).config.history_path) as store:
             store.book(events=(restart,))
         for name, words in _commands(path, served[0].url, served[1].url, folder / "report").items():
-            found[name] = said(words)
+            found[name] = "".join(run_command(*words)[1:])
     for name in FILES:
         found[f"file {name}"] = (folder / "report" / name).read_text("utf-8")
     return found
@@ -243,7 +231,7 @@ def test_half_a_character_is_shown_as_none() -> None:
     """What a file's name or JSON may hold and no stream can write."""
     assert one_line("a\udcffb\ud800") == strip_control_characters("a\udcffb\ud800") == "a\ufffdb\ufffd"
     words = [sys.executable, "-m", "agent", "plan", "check", os.fsdecode(b"no-such-\xff")]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=CEILING_SECONDS)
+    done = run_words(words, text=False)
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
     assert "no-such-\ufffd" in done.stderr.decode()
@@ -305,7 +293,7 @@ def test_recording_cannot_name_itself_unprintably(tmp_path: Path) -> None:
 def test_output_is_plain_whatever_the_input(tmp_path: Path) -> None:
     """The last way out, for what no rule above has thought of: here the name of a file."""
     words = [sys.executable, "-m", "agent", "plan", "check", f"no\x1b[2J\rsuch\u202e {tmp_path.name}"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=CEILING_SECONDS)
+    done = run_words(words, text=False)
     assert done.returncode == 2
     assert CONTROLS.findall(done.stderr.decode()) == []
     assert b"such" in done.stderr

@@ -5,13 +5,10 @@ the recovery. A daemon scrapes its pages on a simulated clock. At ten moments th
 `check`, `whatif`, `prewarm` and the gauges are asked; at the height and at the end a report is written.
 """
 
-import io
 import json
 import math
 import re
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,10 +18,10 @@ import pytest
 import yaml
 from building import build_once
 from byte_server import answering
+from commands import at, run_command
 from paths import TESTS
 from recorded import folder
 
-from agent.cli.main import main
 from agent.config.load import load
 from agent.daemon.factory import assemble
 from agent.daemon.status_builder import status
@@ -77,23 +74,14 @@ class Moment:
         return float(line.rpartition(" ")[2])
 
 
-@contextmanager
-def at(now: float) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(time, "time", lambda: now)
-        yield
-
-
-def run_command(now: float, *words: str) -> tuple[int, str]:
+def run_at(now: float, *words: str) -> tuple[int, str]:
     """Return the exit code of a command at that time, and its standard output."""
-    out = io.StringIO()
-    with redirect_stdout(out), at(now):
-        code = main(list(words))
-    return code, out.getvalue()
+    with at(now):
+        return run_command(*words)[:2]
 
 
 def run_json(now: float, *words: str) -> tuple[int, Json]:
-    code, text = run_command(now, *words, "--format", "json")
+    code, text = run_at(now, *words, "--format", "json")
     return code, json.loads(text)
 
 
@@ -145,13 +133,13 @@ def ask_surfaces(daemon: Any, config: Path, now: float, answer: list[bytes], web
     report = None
     if with_report:
         out = config.parent / f"report-{now:.0f}"
-        run_command(now, "report", "-c", str(config), "--since", "1h", "--out", str(out))
+        run_at(now, "report", "-c", str(config), "--since", "1h", "--out", str(out))
         report = json.loads((out / "report.json").read_text())["tiers"][0]
     return Moment(
         prewarm=run_json(now, "prewarm", *ask)[1],
         check=run_json(now, "check", "-c", str(config)),
         whatif={count: run_json(now, "whatif", *ask, "--instances", str(count)) for count in (1, 2, 3, 6)},
-        overview=run_command(now, "status", "--url", web),
+        overview=run_at(now, "status", "--url", web),
         api=api,
         page=render_page(found).decode(),
         metrics=exposition.render(found, "text/plain")[0].decode(),

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from building import build_once
+from commands import at, run_command
 from paths import ROOT, TESTS
-from test_surfaces_agree import TIER, at_now, slower, surfaces
+from test_surfaces_agree import NOW, TIER, slower, surfaces
 
-from agent.cli.main import command_line, main
+from agent.cli.main import command_line
 from agent.config.load import config_schema
 from exporters.docs.generated_files import RenderInputs, public_surface, surface_text
 from exporters.status.status_json import status_json
@@ -64,11 +65,9 @@ def keys_by_command(folder: Path) -> dict[str, set[str]]:
     asked = {name: ("-c", str(folder / "sizewatch.yaml"), *words) for name, words in HISTORY_COMMANDS.items()}
     found = {"/api/status": set(json_keys(json.loads(json.dumps(status_json(told)))))}
     for name, words in {**asked, **FILE_COMMANDS}.items():
-        out = folder / f"{name}.json"
-        with out.open("w") as stream, pytest.MonkeyPatch.context() as patched, at_now():
-            patched.setattr("sys.stdout", stream)
-            main([name, *words, "--format", "json"])
-        found[name] = set(json_keys(json.loads(out.read_text())))
+        with at(NOW):
+            _, out, _ = run_command(name, *words, "--format", "json")
+        found[name] = set(json_keys(json.loads(out)))
     return found
 
 

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT
-from waiting import CEILING_SECONDS
+from tools import run_words
 
 STAIRS = ("rules", "forecast", "exporters", "agent")
 """From the bottom up."""
@@ -74,9 +73,7 @@ print(json.dumps(sorted(sys.modules)))
 
 
 def test_commands_load_heavy_libraries_late() -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", LAZY], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True
-    )
+    found = run_words([sys.executable, "-c", LAZY], check=True)
     assert not {module for module in json.loads(found.stdout) if module.partition(".")[0] in HEAVY}
 
 
@@ -103,8 +100,6 @@ def test_room_imports_without_rooms_above(room: str) -> None:
     code = (
         f"import sys, importlib\nfor name in {modules!r}: importlib.import_module(name)\nprint('\\n'.join(sys.modules))"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True
-    )
+    found = run_words([sys.executable, "-c", code], check=True)
     above = set(STAIRS[STAIRS.index(room) + 1 :])
     assert not above & {module.partition(".")[0] for module in found.stdout.split()}

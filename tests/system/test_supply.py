@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from packaging.utils import canonicalize_name
 from paths import ROOT
-from waiting import CEILING_SECONDS
+from tools import run_words
 
 sys.path.append(str(ROOT / "deploy"))
 import audit
@@ -40,10 +39,7 @@ def test_licences_are_known_and_not_copyleft() -> None:
 
 def test_sbom_is_complete_and_reproducible() -> None:
     words = [sys.executable, "deploy/sbom.py"]
-    first, second = (
-        subprocess.run(words, cwd=ROOT, capture_output=True, check=True, timeout=CEILING_SECONDS).stdout
-        for _ in range(2)
-    )
+    first, second = (run_words(words, check=True, text=False).stdout for _ in range(2))
     assert first == second
     bill = json.loads(first)
     assert (bill["bomFormat"], bill["specVersion"], bill["metadata"]["component"]["name"]) == (
@@ -106,12 +102,7 @@ def test_audit_without_answer_says_why(program: str | None, said: str, tmp_path:
 def test_ci_builds_sbom_and_audits() -> None:
     words = ["make", "--dry-run", "test"]
     plain = {key: value for key, value in os.environ.items() if key != "CI"}
-    in_ci, here = (
-        subprocess.run(
-            words, cwd=ROOT, env=env, capture_output=True, text=True, check=True, timeout=CEILING_SECONDS
-        ).stdout
-        for env in (plain | {"CI": "true"}, plain)
-    )
+    in_ci, here = (run_words(words, env=env, check=True).stdout for env in (plain | {"CI": "true"}, plain))
     assert "deploy/sbom.py" in in_ci
     assert "deploy/audit.py build/audit/bin/pip-audit --lenient" in in_ci
     assert "deploy/audit.py" not in here

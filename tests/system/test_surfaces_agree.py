@@ -5,11 +5,8 @@ less than the benchmark says. What is compared is what users see: the JSON of th
 page of metrics and the status page of a daemon that stands on the same history.
 """
 
-import io
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 from building import build_once
+from commands import at, run_command
 from paths import TESTS
 from report_samples import DAY, START, book, hour
 
-from agent.cli.main import main
 from agent.config.load import load
 from agent.daemon.factory import assemble
 from agent.daemon.status_builder import status
@@ -90,19 +87,12 @@ class Surfaces:
         return float(line.rpartition(" ")[2])
 
 
-@contextmanager
-def at_now() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(time, "time", lambda: NOW)
-        yield
-
-
 def said(*words: str) -> str:
     """The standard output of a command at that time."""
-    out = io.StringIO()
-    with redirect_stdout(out), at_now():
-        assert main(list(words)) in (0, 1), words
-    return out.getvalue()
+    with at(NOW):
+        code, out, _ = run_command(*words)
+    assert code in (0, 1), words
+    return out
 
 
 def surfaces(folder: Path, made: Callable[[int], Window]) -> Surfaces:
@@ -120,7 +110,7 @@ def surfaces(folder: Path, made: Callable[[int], Window]) -> Surfaces:
     prewarm = json.loads(said("prewarm", "-c", str(path), "--tier", TIER, "--format", "json"))
     check = json.loads(said("check", "-c", str(path), "--format", "json"))
     said("report", "-c", str(path), "--out", str(folder / "weekly"))
-    with at_now():
+    with at(NOW):
         parts = assemble(load(path), clock=lambda: NOW)
         try:
             parts.forecast(NOW)
