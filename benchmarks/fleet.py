@@ -69,8 +69,8 @@ def main() -> int:
         with victoria_metrics(folder, "-memory.allowedBytes=4GB") as store:
             clock = StandingClock(BEGIN)
             history = HistoryService(lambda: HistoryStore(folder / "history.db"))
-            loop = build_loop(folder, store.url, options, clock, history)
-            is_met = _report(_run(options, store, loop, clock))
+            loop, source = build_loop(folder, store.url, options, clock, history)
+            is_met = _report(_run(options, store, loop, source, clock))
             status = common.read_status(store.pid)
             print(f"the store's memory at the end, MiB: {status['VmRSS'] / 1024:.0f}")
             loop.stop()
@@ -93,8 +93,8 @@ def _options() -> argparse.Namespace:
 
 def build_loop(
     folder: Path, url: str, options: argparse.Namespace, clock: StandingClock, history: HistoryService
-) -> EvaluationLoop:
-    """Return role fleet's loop over so many equal tiers, `tier-0` and so on, configured as a user would."""
+) -> tuple[EvaluationLoop, StoreSource]:
+    """Return role fleet's loop and source over so many equal tiers, `tier-0` and so on, configured as a user would."""
     plan = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
     (keys_of_tier,) = plan["tiers"].values()
     plan["tiers"] = {f"tier-{number}": keys_of_tier for number in range(options.tiers)}
@@ -114,13 +114,7 @@ def build_loop(
     contexts = build_tier_contexts(loaded)
     store = build_store_source(loaded, contexts, None)
     sinks = (RuntimeState(store.agent_tiers), HistorySink(history, store, plan_versions(loaded)))
-    return EvaluationLoop(source=store, tiers=contexts, sinks=sinks, clock=clock)
-
-
-def source_of(loop: EvaluationLoop) -> StoreSource:
-    """Return the loop's source, which is a store's."""
-    assert isinstance(loop.source, StoreSource)
-    return loop.source
+    return EvaluationLoop(source=store, tiers=contexts, sinks=sinks, clock=clock), store
 
 
 def build_writer(url: str, options: argparse.Namespace) -> Writer:
@@ -135,9 +129,11 @@ def build_writer(url: str, options: argparse.Namespace) -> Writer:
     return Writer(url, pods, series, options.interval)
 
 
-def _run(options: argparse.Namespace, store: Victoria, loop: EvaluationLoop, clock: StandingClock) -> list[CycleCost]:
+def _run(
+    options: argparse.Namespace, store: Victoria, loop: EvaluationLoop, source: StoreSource, clock: StandingClock
+) -> list[CycleCost]:
     writer = build_writer(store.url, options)
-    counts, pid = source_of(loop).api.counts, store.pid
+    counts, pid = source.api.counts, store.pid
     costs: list[CycleCost] = []
     for number in range(options.cycles):
         clock.now = BEGIN + 60.0 * (number + 1)
@@ -159,7 +155,7 @@ def _run(options: argparse.Namespace, store: Victoria, loop: EvaluationLoop, clo
             resident=common.read_status()["VmRSS"] / 1024,
         )
         costs.append(cost)
-        for tier, text in source_of(loop).errors.items():
+        for tier, text in source.errors.items():
             print(f"cycle {number}: {tier} cannot be read: {text}", flush=True)
         if number % 10 == 9:
             print(f"  cycle {number + 1}: {cost}", flush=True)
