@@ -81,12 +81,6 @@ def test_an_export_is_read_in_seconds(tmp_path: Path) -> None:
     assert one.remarks == []
 
 
-def test_inter_token_latency_is_tpot(tmp_path: Path) -> None:
-    point = read(tmp_path, inter_chunk_latency=None).point
-    assert point.tpot_p99_seconds == pytest.approx(0.02)
-    assert point.itl_p99_seconds is None
-
-
 CONFIG = {"endpoint": {"model_names": ["llama"]}}
 
 
