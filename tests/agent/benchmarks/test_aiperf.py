@@ -1,4 +1,3 @@
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -6,10 +5,9 @@ from typing import Any
 
 import pytest
 from paths import SHARED
-from result_files import read_results
+from result_files import explain_refusal, read_document, read_results
 
 from agent.benchmarks.run_model import BenchmarkRun, Statistics
-from agent.errors import BenchmarkError
 
 EXCERPT = SHARED / "bench" / "aiperf" / "doc_excerpt_profile_export_aiperf.json"
 
@@ -45,16 +43,11 @@ EXPORT: dict[str, Any] = {
 
 
 def read(tmp_path: Path, **changed: Any) -> BenchmarkRun:
-    path = tmp_path / "profile.json"
-    path.write_text(json.dumps({**EXPORT, **changed}), encoding="utf-8")
-    (one,) = read_results(path)
-    return one
+    return read_document(tmp_path, {**EXPORT, **changed})
 
 
 def refusal(tmp_path: Path, **changed: Any) -> str:
-    with pytest.raises(BenchmarkError) as caught:
-        read(tmp_path, **changed)
-    return caught.value.text
+    return explain_refusal(tmp_path, {**EXPORT, **changed})
 
 
 def test_an_export_is_read_in_seconds(tmp_path: Path) -> None:

@@ -1,15 +1,13 @@
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from paths import SHARED
-from result_files import read_results
+from result_files import explain_refusal, read_results, write_document
 
 from agent.benchmarks.formats import read_all_results
 from agent.benchmarks.run_model import BenchmarkRun, Statistics
-from agent.errors import BenchmarkError
 
 SHARED_BENCH = SHARED / "bench"
 OLD = SHARED_BENCH / "guidellm" / "example_output" / "benchmarks_v0.3.json"
@@ -57,21 +55,16 @@ def benchmark(
     }
 
 
-def report(tmp_path: Path, *benchmarks: Any) -> Path:
-    path = tmp_path / "report.json"
-    about = {"version": 2, "guidellm_version": "0.8.0"}
-    path.write_text(json.dumps({"metadata": about, "benchmarks": benchmarks}), encoding="utf-8")
-    return path
+def report(*benchmarks: Any) -> dict[str, Any]:
+    return {"metadata": {"version": 2, "guidellm_version": "0.8.0"}, "benchmarks": benchmarks}
 
 
 def read(tmp_path: Path, *benchmarks: Any) -> tuple[BenchmarkRun, ...]:
-    return read_results(report(tmp_path, *benchmarks))
+    return read_results(write_document(tmp_path, report(*benchmarks)))
 
 
 def refusal(tmp_path: Path, *benchmarks: Any) -> str:
-    with pytest.raises(BenchmarkError) as caught:
-        read(tmp_path, *benchmarks)
-    return caught.value.text
+    return explain_refusal(tmp_path, report(*benchmarks))
 
 
 def test_every_quantity_has_its_own_unit(tmp_path: Path) -> None:
@@ -138,7 +131,7 @@ def test_many_cut_off_requests_refuse_the_run(tmp_path: Path) -> None:
     cancelled = benchmark(totals={"successful": 10, "incomplete": 11})
     assert refusal(tmp_path, cancelled) == "is of a failed run: 11 of 21 requests were cut off"
     failed = benchmark(totals={"successful": 0, "errored": 30})
-    found, others = read_all_results((report(tmp_path, benchmark(), failed),))
+    found, others = read_all_results((write_document(tmp_path, report(benchmark(), failed)),))
     assert (len(found), [str(each.path).rpartition(": ")[2] for each in others]) == (1, ["benchmarks[1]"])
     assert others[0].text == "is of a failed run: none of 30 requests succeeded"
 
@@ -155,8 +148,7 @@ def test_slow_generator_censors_the_point(tmp_path: Path) -> None:
 def test_negative_times_leave_a_benchmark_out(tmp_path: Path) -> None:
     # GuideLLM issue 216: an overloaded server, and times to a first token that never came.
     negative = benchmark(time_to_first_token_ms=statistics(-1.7e12, 89_488.0))
-    path = tmp_path / "report.json"
-    path.write_text(json.dumps({"benchmarks": [benchmark(), negative]}), encoding="utf-8")
+    path = write_document(tmp_path, {"benchmarks": [benchmark(), negative]})
     (kept,), (left_out,) = read_all_results((path,))
     assert kept.location.endswith(": benchmarks[0]")
     assert left_out.text == (

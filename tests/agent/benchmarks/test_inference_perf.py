@@ -1,16 +1,13 @@
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from paths import SHARED
-from result_files import read_results
+from result_files import explain_refusal, read_document, read_results
 
 from agent.benchmarks.run_model import BenchmarkRun, Statistics
 from agent.errors import BenchmarkError
-from rules.plan.curve import Curve
-from rules.plan.schema import BenchmarkCurve, Gpu, Slo, TierPlan
 
 SWEEPS = SHARED / "bench" / "inference-perf"
 
@@ -37,21 +34,8 @@ def stage(load: Mapping[str, Any] | None = None, **successes: Any) -> dict[str, 
     }
 
 
-def read(tmp_path: Path, document: Mapping[str, Any]) -> BenchmarkRun:
-    path = tmp_path / "stage_0_lifecycle_metrics.json"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    (one,) = read_results(path)
-    return one
-
-
-def refusal(tmp_path: Path, document: Mapping[str, Any]) -> str:
-    with pytest.raises(BenchmarkError) as caught:
-        read(tmp_path, document)
-    return caught.value.text
-
-
 def test_stage_is_read_in_seconds(tmp_path: Path) -> None:
-    one = read(tmp_path, stage())
+    one = read_document(tmp_path, stage())
     assert (one.tool, one.loop, one.started_at, one.ended_at) == ("inference-perf", "open", None, None)
     assert one.point.model_dump(exclude_none=True) == {
         "completed_rps": 99.0,
@@ -73,70 +57,70 @@ def test_stage_is_read_in_seconds(tmp_path: Path) -> None:
 
 def test_median_gap_near_zero_is_an_artefact(tmp_path: Path) -> None:
     said = "several tokens came in one chunk, so ITL counts gaps of nearly 0 s: compare TPOT"
-    assert read(tmp_path, stage()).remarks == [said]
+    assert read_document(tmp_path, stage()).remarks == [said]
     document = stage()
     document["successes"]["latency"]["inter_token_latency"] = summary(0.0, 0.049)
-    assert read(tmp_path, document).remarks == [said]
+    assert read_document(tmp_path, document).remarks == [said]
     document["successes"]["latency"]["inter_token_latency"] = summary(0.009, 0.049)
-    assert read(tmp_path, document).remarks == []
+    assert read_document(tmp_path, document).remarks == []
 
 
 @pytest.mark.parametrize(("achieved", "censored"), [(97.9, True), (98.0, False), (101.0, False)])
 def test_slow_generator_censors_the_stage(tmp_path: Path, achieved: float, censored: bool) -> None:
-    one = read(tmp_path, stage({"achieved_rate": achieved}))
+    one = read_document(tmp_path, stage({"achieved_rate": achieved}))
     assert one.point.censored is censored
     said = "the generator sent 97.9 of 100 requested rps: the server is at least this bad"
     assert (said in one.remarks) is censored
 
 
 def test_slow_server_is_not_censored(tmp_path: Path) -> None:
-    one = read(tmp_path, stage(throughput={"requests_per_sec": 60.0, "output_tokens_per_sec": 3600.0}))
+    one = read_document(tmp_path, stage(throughput={"requests_per_sec": 60.0, "output_tokens_per_sec": 3600.0}))
     assert not one.point.censored
     assert any(text.startswith("completed 60 of 100 requested rps; the generator kept up") for text in one.remarks)
 
 
 def test_concurrency_is_a_closed_loop(tmp_path: Path) -> None:
-    one = read(tmp_path, stage({"concurrency": 64, "requested_rate": 6000.0, "achieved_rate": 99.0}))
+    one = read_document(tmp_path, stage({"concurrency": 64, "requested_rate": 6000.0, "achieved_rate": 99.0}))
     assert (one.loop, one.point.concurrency, one.point.requested_rps, one.point.censored) == ("closed", 64, None, False)
     assert "closed loop: TTFT P99 is that of the start burst, 64 of 6000 requests" in one.remarks
 
 
 def test_server_token_counts_give_prefix_hits(tmp_path: Path) -> None:
     usage = {"total": 1_200_000.0, "cached": 300_000.0, "uncached": 900_000.0, **summary(200.0, 220.0)}
-    one = read(tmp_path, stage(prompt_tokens=usage, output_tokens={"total": 1.0}))
+    one = read_document(tmp_path, stage(prompt_tokens=usage, output_tokens={"total": 1.0}))
     assert one.prompt_tokens.p50 == 200.0
     assert one.generation_tokens.p50 == 62.0
     assert one.point.prefix_hit_ratio == 0.25
     silent = {"total": 1_200_000.0, "cached": 0.0, "uncached": 1_200_000.0, **summary(200.0, 220.0)}
-    assert read(tmp_path, stage(prompt_tokens=silent)).point.prefix_hit_ratio is None
+    assert read_document(tmp_path, stage(prompt_tokens=silent)).point.prefix_hit_ratio is None
 
 
 def test_unstreamed_answers_have_their_latency_only(tmp_path: Path) -> None:
     document = stage()
     for metric in ("time_to_first_token", "time_per_output_token", "inter_token_latency"):
         document["successes"]["latency"][metric] = None
-    point = read(tmp_path, document).point
+    point = read_document(tmp_path, document).point
     assert point.ttft_p99_seconds is point.tpot_p50_seconds is point.itl_p99_seconds is None
     assert point.concurrency == 49.5
 
 
 def test_refused_stages_name_their_reason(tmp_path: Path) -> None:
     server = {"load_summary": {}, "successes": {"count": 10938, "rate": 91.0, "queue_len": {"mean": 0}}, "failures": {}}
-    assert refusal(tmp_path, server).startswith("is the server's side or a summary")
+    assert explain_refusal(tmp_path, server).startswith("is the server's side or a summary")
     averaged = stage()
     averaged["load_summary"] = {"count": 38717, "schedule_delay": None}
-    assert refusal(tmp_path, averaged).startswith("is the server's side or a summary")
+    assert explain_refusal(tmp_path, averaged).startswith("is the server's side or a summary")
     failed = {**stage(count=0), "failures": {"count": 7}}
-    assert refusal(tmp_path, failed) == "is of a failed run: none of 7 requests succeeded"
+    assert explain_refusal(tmp_path, failed) == "is of a failed run: none of 7 requests succeeded"
     no_rate = stage(throughput={"requests_per_sec": None})
     assert (
-        refusal(tmp_path, no_rate)
+        explain_refusal(tmp_path, no_rate)
         == "has a wrong value: successes.throughput.requests_per_sec: input should be a valid number"
     )
     wrong = stage(throughput=[])
-    assert refusal(tmp_path, wrong) == "has a wrong value: successes.throughput.requests_per_sec: is missing"
+    assert explain_refusal(tmp_path, wrong) == "has a wrong value: successes.throughput.requests_per_sec: is missing"
     idle = stage(throughput={"requests_per_sec": 0.0})
-    assert refusal(tmp_path, idle) == "does not make a point of a curve: completed_rps: must be greater than 0"
+    assert explain_refusal(tmp_path, idle) == "does not make a point of a curve: completed_rps: must be greater than 0"
 
 
 def sweep(name: str) -> tuple[BenchmarkRun, ...]:
@@ -168,20 +152,6 @@ def test_h100_sweeps_have_their_known_capacities(name: str) -> None:
     assert ttft[knee] == pytest.approx(after, abs=0.01)
     assert (points[0].tpot_p50_seconds or 0) * 1000 == pytest.approx(tpot, abs=0.005)
     assert all(not one.point.censored or "server is at least this bad" in one.remarks[0] for one in stages)
-
-
-def test_h100_knee_lies_before_censored_stages() -> None:
-    points = tuple(one.point for one in sweep("vllm"))
-    tier = TierPlan(
-        model="llama",
-        engine="vllm",
-        gpu=Gpu(product="H100", per_replica=1),
-        slo=Slo(ttft_p99_seconds=2.0),
-        curve=BenchmarkCurve(loop="open", points=points),
-    )
-    curve = Curve.from_plan(tier)
-    found = curve.usable(tier.slo) if curve else None
-    assert found.usable_rps == pytest.approx(91.36, abs=0.01)
 
 
 def test_real_server_files_are_refused() -> None:

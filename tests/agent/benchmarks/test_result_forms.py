@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from paths import TESTS
-from result_files import read_results
+from result_files import read_results, write_document
 
 from agent.benchmarks.formats import read_all_results
 from agent.errors import BenchmarkError, NotAResultError
@@ -16,12 +16,6 @@ FORMS = TESTS / "bench" / "forms"
 
 def load(name: str) -> Any:
     return json.loads((FORMS / name).read_text(encoding="utf-8"))
-
-
-def written(folder: Path, value: object, name: str = "run.json") -> Path:
-    path = folder / name
-    path.write_text(json.dumps(value), encoding="utf-8")
-    return path
 
 
 def test_sglang_writes_a_load_a_line() -> None:
@@ -37,14 +31,14 @@ def test_sglang_tells_server_failures_and_rate(tmp_path: Path) -> None:
     server = {"model_path": "meta/m", "version": "0.5.2", "tp_size": 4, "max_running_requests": 64}
     errors = ["", "timeout", *("" for _ in range(299))]
     closed = line | {"request_rate": float("inf"), "max_concurrency": 9, "server_info": server, "errors": errors}
-    (run,) = read_results(written(tmp_path, closed))
+    (run,) = read_results(write_document(tmp_path, closed))
     assert (run.loop, run.point.concurrency, run.model) == ("closed", 9, "meta/m")
     assert (run.setup.engine_version, run.setup.tensor_parallel, run.setup.max_num_seqs) == ("0.5.2", 4, 64)
     assert "1 of 301 requests failed or were under way at the end, and are not in the latencies" in run.remarks
-    (traced,) = read_results(written(tmp_path, line | {"request_rate": "trace"}))
+    (traced,) = read_results(write_document(tmp_path, line | {"request_rate": "trace"}))
     assert traced.loop is None
     with pytest.raises(NotAResultError, match=r"rps x 9 s are not the reported 174 requests at once"):
-        read_results(written(tmp_path, line | {"concurrency": 174.0}))
+        read_results(write_document(tmp_path, line | {"concurrency": 174.0}))
 
 
 def test_sweep_summary_is_a_load_a_run(tmp_path: Path) -> None:
@@ -52,13 +46,13 @@ def test_sweep_summary_is_a_load_a_run(tmp_path: Path) -> None:
     assert [run.point.concurrency for run in runs] == [16, 32, 64]
     assert [run.location.rpartition(": ")[2] for run in runs] == ["run 1", "run 2", "run 3"]
     with pytest.raises(BenchmarkError, match="holds no benchmark"):
-        read_results(written(tmp_path, []))
+        read_results(write_document(tmp_path, []))
     with pytest.raises(NotAResultError, match="run 2: holds no object"):
-        read_results(written(tmp_path, [load("sweep_run.json"), 3]))
+        read_results(write_document(tmp_path, [load("sweep_run.json"), 3]))
 
 
 def test_warm_up_run_is_left_out(tmp_path: Path) -> None:
-    path = written(tmp_path, [load("sweep_warmup.json"), load("sweep_run.json")])
+    path = write_document(tmp_path, [load("sweep_warmup.json"), load("sweep_run.json")])
     (run,), (left_out,) = read_all_results((path,))
     assert run.point.ttft_p99_seconds == pytest.approx(0.140)
     assert str(left_out).startswith(f"{path}: run 1: is a warm-up run (")

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from paths import TESTS
-from result_files import read_results
+from result_files import explain_refusal, read_document, read_results
 
 from agent.benchmarks.formats import read_all_results
 from agent.benchmarks.run_model import BenchmarkRun
-from agent.errors import BenchmarkError
 from rules.plan.schema import Provenance
 
 BENCH = TESTS / "bench"
@@ -49,17 +48,11 @@ CLOSED = {"request_rate": "inf", "max_concurrency": 8}
 
 
 def read(tmp_path: Path, document: Mapping[str, Any], **more: Any) -> BenchmarkRun:
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps({**document, **more}), encoding="utf-8")
-    (one,) = read_results(path)
-    return one
+    return read_document(tmp_path, {**document, **more})
 
 
 def refusal(tmp_path: Path, **more: Any) -> str:
-    with pytest.raises(BenchmarkError) as caught:
-        read(tmp_path, PLAIN, **more)
-    assert str(caught.value).startswith(f"{tmp_path / 'run.json'}: ")
-    return caught.value.text
+    return explain_refusal(tmp_path, {**PLAIN, **more})
 
 
 def test_plain_run_is_read_in_seconds(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The daemon in one process with real engines, a real history and real pages: what it survives, and what it tells."""
 
-import logging
 import socket
 import sqlite3
 import threading
@@ -192,15 +191,6 @@ def test_cycles_continue_while_reload_prepares(tmp_path: Path) -> None:
         # The second request came while the first was prepared.
         assert wait_for(lambda: daemon.counts.config_reloads == 2)
     assert daemon.counts.cycle_errors == 0
-
-
-def test_changed_address_needs_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, logger="agent.daemon.daemon")
-    with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
-        write(tmp_path, configuration(served, web={"listen": "127.0.0.1:9999"}))
-        daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.config_reloads == 1)
-        assert wait_for(lambda: "active after restart" in caplog.text)
 
 
 def test_history_moves_with_reload(tmp_path: Path) -> None:

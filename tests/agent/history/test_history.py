@@ -68,14 +68,6 @@ def test_file_is_marked_and_synchronous(store, path):
     assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
-def test_booked_minutes_survive_reopening(path):
-    with HistoryStore(path) as store:
-        store.book([booking(0), booking(1)])
-    with HistoryStore(path) as store:
-        store.book([booking(2)])
-        assert finished(store.bins("h100", *EVER)) == 180.0
-
-
 # ---- booking ----
 
 

@@ -129,18 +129,6 @@ def trouble_of(call, *arguments):
     return str(raised.value)
 
 
-def test_locked_file_books_later(store, path):
-    store.book([booking(0)])
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    assert trouble_of(store.book, [booking(1)]) == f"{path}: database is locked (SQLITE_BUSY)"
-    assert finished(store.bins("h100", *EVER)) == 60.0
-    other.execute("ROLLBACK")
-    other.close()
-    store.book([booking(1)])
-    assert finished(store.bins("h100", *EVER)) == 120.0
-
-
 def fill(store):
     """No page more: as if the disk were full."""
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
