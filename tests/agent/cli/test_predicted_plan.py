@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 import yaml
 from predicted_samples import predicted_row, write_table
 from report_samples import HOUR, START, TIER, book, hour
-from test_calibration import E2E_EDGES, TPOT_EDGES, TTFT_EDGES, histogram
+from test_calibration import simulate
 from test_whatif_command import configured
 
 from agent.cli import main
@@ -23,13 +21,11 @@ from exporters.documents.calibration import TIME, Calibration, calibrate
 from exporters.documents.plan_show import show
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import check_plan
-from rules.plan.curve import Curve
-from rules.plan.load_bins import BinnedWindow, build_tier_context
+from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import TierPlan, plan_version
 from rules.telemetry.windows import Window
 
 LOADS = (4, 8, 16, 32)
-REQUESTS = 3000
 
 Captured = pytest.CaptureFixture[str]
 
@@ -42,34 +38,6 @@ def imported(folder: Path, **columns: Any) -> Path:
     path.write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": bare}}, sort_keys=False))
     assert main.main(["plan", "import", str(table), "--into", str(path)]) == 0
     return path
-
-
-def produce(curve: Curve, factor: float) -> tuple[BinnedWindow, ...]:
-    """A bin for each point of the curve: medians and the mean time in the system are `factor` x the prediction."""
-    chance = random.Random(1)
-
-    def draw(median: float, sigma: float) -> list[float]:
-        return [factor * median * math.exp(chance.gauss(0, sigma)) for _ in range(REQUESTS)]
-
-    bins = []
-    for place, point in enumerate(curve.points):
-        seconds = REQUESTS / point.completed_rps
-        whole = (point.concurrency or 0.0) / point.completed_rps
-        window = Window(
-            start=0.0,
-            end=seconds,
-            expected_seconds=seconds,
-            covered_seconds=seconds,
-            counters={"requests_finished": float(REQUESTS)},
-            histograms={
-                "ttft_seconds": (histogram(TTFT_EDGES, draw(point.ttft_p50_seconds or 0.0, 0.6)),),
-                "tpot_seconds": (histogram(TPOT_EDGES, draw(point.tpot_p50_seconds or 0.0, 0.3)),),
-                # The mean of a log-normal distribution is its median x exp(sigma^2 / 2).
-                "e2e_seconds": (histogram(E2E_EDGES, draw(whole / math.exp(0.5**2 / 2), 0.5)),),
-            },
-        )
-        bins.append(BinnedWindow(replica=None, window=window, rps=point.completed_rps, in_system=None, bin=place))
-    return tuple(bins)
 
 
 def test_prediction_is_marked_wherever_it_is_shown(tmp_path: Path, capsys: Captured) -> None:
@@ -103,10 +71,11 @@ def test_another_machine_is_refused_as_predicted(tmp_path: Path, capsys: Capture
 def test_calibration_finds_the_factor(factor: float, tmp_path: Path) -> None:
     context = build_tier_context("t", load_plan(imported(tmp_path)).tiers["t"])
     assert context.curve is not None
-    made = calibrate(context, "vllm 0.24.0", "fp8", produce(context.curve, factor))
+    made = calibrate(context, "vllm 0.24.0", "fp8", simulate(factor, 3000, 1, points=context.curve.points))
     assert isinstance(made, Calibration)
     assert made.predicted_by == "planner"
-    assert made.factors.keys() == {"ttft_p50_seconds", "tpot_p50_seconds", TIME}
+    lengths = {"prompt_tokens_mean", "generation_tokens_mean"}
+    assert made.factors.keys() - lengths == {"ttft_p50_seconds", "tpot_p50_seconds", TIME}
     for metric, tolerance in (("ttft_p50_seconds", 0.1), ("tpot_p50_seconds", 0.1), (TIME, 0.03)):
         assert made.factors[metric].value == pytest.approx(factor, rel=tolerance), metric
     assert made.bins[0].missing["ttft_p99_seconds"] == "the curve does not have it at this load"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import NormalDist, fmean
 
@@ -26,7 +26,7 @@ from exporters.documents.calibration import (
 )
 from rules.confidence import nearest_rank
 from rules.plan.load_bins import BinnedWindow, bin_window, build_tier_context, sum_by_bin
-from rules.plan.schema import Plan
+from rules.plan.schema import Plan, Point
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.windows import Window
 
@@ -67,6 +67,7 @@ PLAN = Plan.model_validate(
     }
 )
 CONTEXT = build_tier_context("chat", PLAN.tiers["chat"])
+CURVE = CONTEXT.curve
 
 
 def histogram(edges: tuple[float, ...], values: list[float]) -> Histogram:
@@ -76,37 +77,30 @@ def histogram(edges: tuple[float, ...], values: list[float]) -> Histogram:
     return Histogram(edges=edges, counts=tuple(counts), total=math.fsum(values))
 
 
-def simulate(factor: float, requests: int, seed: int, prompt_tokens: float = 1000.0) -> tuple[BinnedWindow, ...]:
-    """Return one bin for each point of the curve, at its load, with every latency `factor` x the curve's."""
-    rng = random.Random(seed)
+def simulate(
+    factor: float, requests: int, seed: int, prompt_tokens: float = 1000.0, points: Sequence[Point] = CURVE.points
+) -> tuple[BinnedWindow, ...]:
+    """Return one bin for each point of a curve, at its load, with every latency `factor` x the curve's."""
+    rng, bins = random.Random(seed), []
 
-    def draw(p50: float, p99: float) -> list[float]:
-        return [factor * p50 * math.exp(rng.gauss(0, math.log(p99 / p50) / Z99)) for _ in range(requests)]
+    def draw(edges: tuple[float, ...], p50: float, p99: float | None) -> tuple[Histogram]:
+        sigma = math.log(p99 / p50) / Z99 if p99 else 0.5
+        return (histogram(edges, [factor * p50 * math.exp(rng.gauss(0, sigma)) for _ in range(requests)]),)
 
-    bins = []
-    for place, rps in enumerate(LOADS):
-        planned = point(rps)
+    for place, planned in enumerate(points):
+        rps, tokens = planned.completed_rps, {"prompt_tokens": prompt_tokens, "generation_tokens": 200.0}
         # Mean of a log-normal distribution: median x exp(sigma^2 / 2).
-        e2e_mean, sigma = planned["concurrency"] / rps, 0.5
-        median = e2e_mean / math.exp(sigma**2 / 2)
+        median = planned.concurrency / rps / math.exp(0.5**2 / 2)
         window = Window(
             start=0.0,
             end=requests / rps,
             expected_seconds=requests / rps,
             covered_seconds=requests / rps,
-            counters={
-                "requests_finished": float(requests),
-                "prompt_tokens": prompt_tokens * requests,
-                "generation_tokens": 200.0 * requests,
-            },
+            counters={"requests_finished": float(requests)} | {key: n * requests for key, n in tokens.items()},
             histograms={
-                "ttft_seconds": (
-                    histogram(TTFT_EDGES, draw(planned["ttft_p50_seconds"], planned["ttft_p99_seconds"])),
-                ),
-                "tpot_seconds": (
-                    histogram(TPOT_EDGES, draw(planned["tpot_p50_seconds"], planned["tpot_p99_seconds"])),
-                ),
-                "e2e_seconds": (histogram(E2E_EDGES, draw(median, median * math.exp(sigma * Z99))),),
+                "ttft_seconds": draw(TTFT_EDGES, planned.ttft_p50_seconds, planned.ttft_p99_seconds),
+                "tpot_seconds": draw(TPOT_EDGES, planned.tpot_p50_seconds, planned.tpot_p99_seconds),
+                "e2e_seconds": draw(E2E_EDGES, median, None),
             },
         )
         bins.append(BinnedWindow(replica=None, window=window, rps=rps, in_system=None, bin=place))
