@@ -75,21 +75,18 @@ def run(options: SimpleNamespace) -> int:
     """Look at engines, or without an address check the installation."""
     if options.url:
         return _look(options)
-    loaded = _loaded(options.config)
+    loaded: LoadedConfig | ConfigError
+    try:
+        loaded = load(find(options.config))
+    except ConfigError as error:
+        # It is the first finding.
+        loaded = error
     results = run_checks(loaded)
     if options.format == "json":
         print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in results]}, indent=2))
     else:
         print(format_text(results))
     return Exit.BAD_INPUT if isinstance(loaded, ConfigError) else exit_code(results)
-
-
-def _loaded(given: str | None) -> LoadedConfig | ConfigError:
-    """Return the configuration, or its error as the first finding."""
-    try:
-        return load(find(given))
-    except ConfigError as error:
-        return error
 
 
 def _look(options: SimpleNamespace) -> int:

@@ -7,6 +7,7 @@ of the 95 % quantile.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -64,26 +65,24 @@ def forecast_text(forecast: ForecastResult) -> str:
         parts.append("  nothing is expected: no forecast yet")
     if block > 1:
         parts.append(f"  each row is the highest of {block} bins of {format_duration(forecast.bin_seconds)}")
-    facts = {"lead": format_duration(projection.horizon_seconds), "coverage": coverage_text(projection)}
-    facts["error"] = comparison_text(projection)
+    return terminal_text(*parts, "", text_grid(_describe_accuracy(forecast)))
+
+
+def _describe_accuracy(forecast: ForecastResult) -> Iterator[tuple[str, str]]:
+    """Yield lead, coverage of the 95 % quantile, error relative to the naive method, also if it is worse, and methods."""
+    record = forecast.projection
+    coverage = error = "not known yet: no target has passed"
+    if record.forecasts:
+        coverage = f"{record.covered / record.forecasts:.1%} of {record.forecasts} past targets"
+        coverage += " at or below their 95% quantile"
+    if record.error_ratio is not None:
+        error = f"{record.error_ratio:.2f} of {record.naive or 'the naive method'} over {record.compared} targets"
+        error += "" if record.error_ratio < 1 else "; the naive method was as good"
+    yield "lead", format_duration(record.horizon_seconds)
+    yield "coverage", coverage
+    yield "error", error
     if forecast.weights:
-        facts["methods"] = ", ".join(f"{name} {share:.0%}" for name, share in forecast.weights if share >= 0.005)
-    return terminal_text(*parts, "", text_grid(facts.items()))
-
-
-def coverage_text(projection: Projection) -> str:
-    """Return in words how often the 95 % quantile was sufficient."""
-    if not projection.forecasts:
-        return "not known yet: no target has passed"
-    return f"{projection.covered / projection.forecasts:.1%} of {projection.forecasts} past targets at or below their 95% quantile"
-
-
-def comparison_text(projection: Projection) -> str:
-    """Return the error relative to the naive method in words, also if it is worse."""
-    if projection.error_ratio is None:
-        return "not compared yet: no target has passed"
-    worse = "" if projection.error_ratio < 1 else "; the naive method was as good"
-    return f"{projection.error_ratio:.2f} of {projection.naive or 'the naive method'} over {projection.compared} targets{worse}"
+        yield "methods", ", ".join(f"{name} {share:.0%}" for name, share in forecast.weights if share >= 0.005)
 
 
 def forecast_json(forecast: ForecastResult) -> dict[str, Any]:

@@ -10,10 +10,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from exporters.render.terminal import WIDEST, terminal_text, text_grid
-from exporters.render.text import format_duration, format_local
+from exporters.render.text import format_duration, format_local, json_fields
 from rules.evaluator.timeline import TimelineEntry, TimelineKind
 
 LONGEST = 200
@@ -29,8 +27,6 @@ WORDS: dict[str, str] = {
     TimelineKind.STOP: "sizewatch stopped",
 }
 """Words for kinds of entries. A finding is named by its status, an incident by its severity, others by their kind."""
-
-ENTRY = TypeAdapter(TimelineEntry)
 
 
 def timeline_text(entries: Sequence[TimelineEntry], now: float, findings: bool = False) -> str:
@@ -80,5 +76,5 @@ def timeline_json(entries: Iterable[TimelineEntry], since: float, until: float) 
 
 
 def entry_json(entry: TimelineEntry) -> dict[str, Any]:
-    fields: dict[str, Any] = ENTRY.dump_python(entry, mode="json")
+    fields: dict[str, Any] = json_fields(entry)
     return fields | {name: fields[name] or None for name in ("rule", "status", "incident")}

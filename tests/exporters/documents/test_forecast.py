@@ -83,7 +83,7 @@ def test_rows_hold_highest_of_many_bins() -> None:
     ("change", "words"),
     [
         ({"covered": 0, "forecasts": 0}, "coverage  not known yet: no target has passed"),
-        ({"error_ratio": None}, "error     not compared yet"),
+        ({"error_ratio": None}, "error     not known yet: no target has passed"),
         ({"error_ratio": 1.0}, "1.00 of same as now over 1000 targets; the naive method was as good"),
         ({"points": ()}, "nothing is expected: no forecast yet"),
     ],
