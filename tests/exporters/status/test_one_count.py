@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from status_samples import NOW, agent_status, fine_tier
@@ -87,12 +84,3 @@ def test_the_count_never_falls_when_demand_rises(
         decide(rps, usable).with_present(ready, is_burning=is_burning).replicas for rps in (demand, demand + more)
     )
     assert less <= higher
-
-
-def test_gauge_keeps_replicas_of_burning_tier() -> None:
-    wanted = decide(5.0, 10.0)
-    forecast = ForecastStatus(prewarm=Prewarm(tier="one", zone="UTC", recommendation=wanted), ready=4, is_burning=True)
-    assert (wanted.replicas, forecast.recommended) == (1, 4)
-    assert replace(forecast, is_burning=False).recommended == 1
-    assert forecast.decision is not None
-    assert forecast.decision.count.utilization == pytest.approx(5.0 / 40.0)
