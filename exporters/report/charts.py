@@ -5,11 +5,10 @@ Colours are CSS classes of the page. Unknown hours stay open.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from html import escape
-from zoneinfo import ZoneInfo
 
+from exporters.render.text import format_local
 from exporters.report.records import WeekHour
 from rules.resize.workload import WorkloadNow
 from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS
@@ -28,11 +27,14 @@ def rates_chart(part: WorkloadNow, hourly: Sequence[tuple[float, float]], since:
     top = max(planned, highest) * 1.12 or 1.0
     scale = WIDTH / (until - since)
     parts = [_line("grid", 0, BOTTOM, WIDTH, BOTTOM)]
-    for t in _midnights(since, until, zone):
+    hours = [since + HOUR_SECONDS * step for step in range(round((until - since) / HOUR_SECONDS))]
+    midnights = [t for t in hours if format_local(t, zone, "%H") == "00"]
+    # Only some of them in a long time.
+    for t in midnights[:: max(1, round((until - since) / DAY_SECONDS / 8))]:
         x = (t - since) * scale
         parts.append(_line("grid", x, 0, x, BOTTOM))
         if x < WIDTH - 40:
-            parts.append(_text(x + 4, BOTTOM + 16, f"{datetime.fromtimestamp(t, ZoneInfo(zone)):%a %d}"))
+            parts.append(_text(x + 4, BOTTOM + 16, format_local(t, zone, "%a %d")))
     last = 0.0
     path = ""
     for t, rps in hourly:
@@ -46,19 +48,6 @@ def rates_chart(part: WorkloadNow, hourly: Sequence[tuple[float, float]], since:
         parts.append(_line("limit", 0, y, WIDTH, y))
         parts.append(_text(6, y - 5, f"planned peak {number(planned, 'per_second')}"))
     return _svg(parts, f"requests per second by hour, {len(hourly)} hours", BOTTOM + 24)
-
-
-def _midnights(since: float, until: float, zone: str) -> Iterator[float]:
-    """Yield the midnights of the zone, only some of them in a long time."""
-    clock = ZoneInfo(zone)
-    every = max(1, round((until - since) / DAY_SECONDS / 8))
-    days = 0
-    for step in range(round((until - since) / HOUR_SECONDS)):
-        t = since + HOUR_SECONDS * step
-        if datetime.fromtimestamp(t, clock).hour == 0:
-            if days % every == 0:
-                yield t
-            days += 1
 
 
 def week_chart(week: Sequence[WeekHour]) -> str:

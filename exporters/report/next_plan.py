@@ -125,11 +125,10 @@ def _follow(tier: dict[str, Any], past: TierPast) -> None:
     resize = past.resize
     workload = tier.setdefault("workload", {})
     before = workload.get("prompt_tokens", {}).get("mean")
-    lengths = next_lengths(resize)
-    for what, key in KEYS.items():
-        workload[key] = {
-            length.quantile: length.value for length in lengths if length.what == what and length.value is not None
-        }
+    workload.update({key: {} for key in KEYS.values()})
+    for length in next_lengths(resize):
+        if length.value is not None:
+            workload[KEYS[length.what]][length.quantile] = length.value
     rates = workload.setdefault("requests_per_second", {})
     for name, seen in (("average", resize.workload.average_rps), ("peak", resize.workload.peak_rps)):
         if seen and abs(seen / rates.get(name, seen * 2) - 1) > SAME:
@@ -139,7 +138,9 @@ def _follow(tier: dict[str, Any], past: TierPast) -> None:
     if resize.proposal.replicas is not None:
         tier.setdefault("fleet", {})["instances"] = resize.proposal.replicas
     if refutes_plan(resize.usable):
-        tier["operating_point"] = _measured_point(resize.usable)
+        bounds = {"low": resize.usable.low, "usable_rps": resize.usable.rps, "high": resize.usable.high}
+        point: dict[str, Any] = {name: float(f"{value:.3g}") for name, value in bounds.items() if value}
+        tier["operating_point"] = {**point, "source": CapacitySource.PRODUCTION.value}
     _guard(tier, resize)
     if before is not None and workload["prompt_tokens"].get("mean") != before:
         # Keep the curve as measured. Points without lengths were measured at the workload's mean.
@@ -164,13 +165,6 @@ def refutes_plan(capacity: Capacity | None) -> TypeGuard[Capacity]:
     if capacity is None or capacity.source is not CapacitySource.PRODUCTION or capacity.kept_rps is None:
         return False
     return capacity.planned_rps is None or abs(capacity.rps / capacity.planned_rps - 1) > SAME
-
-
-def _measured_point(capacity: Capacity) -> dict[str, Any]:
-    """Return the operating point that production measured, with its known bounds."""
-    rounded = {"low": capacity.low, "usable_rps": capacity.rps, "high": capacity.high}
-    point: dict[str, Any] = {name: float(f"{value:.3g}") for name, value in rounded.items() if value}
-    return {**point, "source": CapacitySource.PRODUCTION.value}
 
 
 def _guard(tier: dict[str, Any], resize: Resize) -> None:
