@@ -62,7 +62,7 @@ def test_headings_go_down_by_one_step() -> None:
     assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
 
 
-def test_every_header_cell_says_of_what_and_whose() -> None:
+def test_header_cells_say_of_what() -> None:
     page = report_html(PAGE)
     assert re.findall(r"<th(?! scope=)[ >]", page) == []
     assert re.findall(r"<th[^>]*>\s*</th>", page) == []
@@ -71,14 +71,14 @@ def test_every_header_cell_says_of_what_and_whose() -> None:
         assert '<th scope="row">' in table
 
 
-def test_what_scrolls_sideways_can_be_reached_without_a_mouse() -> None:
+def test_sideways_scrolling_needs_no_mouse() -> None:
     tags = page_of(PAGE).tags
     wide = [attributes for tag, attributes in tags if tag == "div" and attributes.get("class") == "wide"]
     assert wide
     assert all(attributes.get("tabindex") == "0" for attributes in wide)
 
 
-def test_the_next_thing_to_do_stands_before_any_table() -> None:
+def test_next_step_stands_before_tables() -> None:
     head = report_html(PAGE).partition("<table")[0]
     assert "Shrink t: 480 USD a day less." in head
     assert "shrink from 10 to 6 replicas (likely)" in head

@@ -22,7 +22,7 @@ def said(one: Report, link: str = "") -> tuple[str, str]:
     return message(json.loads(report_json(one)), link)
 
 
-def test_the_subject_is_the_headline_and_each_tier_says_its_verdict_with_the_money() -> None:
+def test_message_has_headline_and_verdicts() -> None:
     one = found()
     subject, body = said(one, "https://w/reports/2026-11-09/report.html")
     assert subject == one.headline
@@ -36,13 +36,13 @@ def test_a_made_up_history_says_so_first() -> None:
     assert said(found(simulated=True))[1].startswith("Simulated: none of this traffic is real")
 
 
-def test_a_name_with_line_ends_begins_no_header_and_no_paragraph() -> None:
+def test_line_ends_begin_no_header() -> None:
     one = found(headline="Grow a\r\nBcc: everybody@example.com\x1b[2J\u2028x")
     assert said(one)[0] == "Grow a Bcc: everybody@example.com [2J x"
     assert len(said(found(headline="x" * 1000))[0]) == 180
 
 
-def test_of_many_tiers_the_first_are_told_and_the_others_counted() -> None:
+def test_many_tiers_are_counted() -> None:
     one = found()
     body = said(replace(one, tiers=one.tiers * (MOST_TIERS + 3)))[1]
     assert body.count("USD a day") >= MOST_TIERS

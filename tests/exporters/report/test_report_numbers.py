@@ -67,7 +67,7 @@ def rounded_twice(text: str) -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fact", FACTS)
-def test_a_fact_has_one_value_wherever_it_stands(told: Told, fact: str) -> None:
+def test_a_fact_has_one_value(told: Told, fact: str) -> None:
     several = {name: values(FACTS[fact], text) for name, text in texts_of(told.texts["report.md"]).items()}
     assert max(len(found) for found in several.values()) >= 2, several
     assert {name: found for name, found in several.items() if len(set(found)) > 1} == {}
@@ -84,7 +84,7 @@ def plain(page: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_page_has_no_number_that_the_text_has_not(told: Told) -> None:
+def test_page_has_the_texts_numbers_alone(told: Told) -> None:
     assert numbers(plain(told.texts["report.html"])) - numbers(told.texts["report.md"]) == set()
 
 
@@ -95,7 +95,7 @@ def test_no_number_is_rounded_in_two_ways() -> None:
 
 
 @pytest.mark.slow
-def test_the_data_has_one_value_for_a_fact(told: Told) -> None:
+def test_data_has_one_value_a_fact(told: Told) -> None:
     for tier in told.month["tiers"]:
         rows = {row["key"]: row["observed"].get("value") for row in tier["monitoring"]}
         answers = {
@@ -124,5 +124,5 @@ def test_the_lengths_of_a_tier_stand_once(told: Told, form: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_tier_of_a_month_prints_on_two_pages(told: Told, tmp_path: Path) -> None:
+def test_month_prints_two_pages_a_tier(told: Told, tmp_path: Path) -> None:
     assert count_pages(tmp_path, told.texts["report.html"]) <= 2 * len(told.month["tiers"])

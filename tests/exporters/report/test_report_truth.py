@@ -115,7 +115,7 @@ def told_of(folder: Path) -> Told:
     )
 
 
-def test_what_happened_is_one_incident_each_and_nothing_else_is_louder_than_a_note(told: Told) -> None:
+def test_each_event_is_one_loud_incident(told: Told) -> None:
     """The drift, the trap and the cascade; the fill makes no forecasts that could miss."""
     found = {name: told.tier(name)["grouped_incidents"] for name in TIERS}
     assert {name: [(one["root"], one["severity"]) for one in rows] for name, rows in found.items()} == {
@@ -176,7 +176,7 @@ def usable(plan: TierPlan, slower: float = 1.0) -> float:
 
 
 @pytest.mark.parametrize("name", TIERS)
-def test_requests_and_tokens_are_those_that_were_served(told: Told, name: str) -> None:
+def test_requests_and_tokens_are_the_served(told: Told, name: str) -> None:
     for which in ("month", "week"):
         tier = told.tier(name, which)
         served = told.total(name, "finished", which) - (told.unwatched(name) if which == "month" else 0.0)
@@ -188,7 +188,7 @@ def test_requests_and_tokens_are_those_that_were_served(told: Told, name: str) -
 
 
 @pytest.mark.parametrize("name", TIERS)
-def test_average_and_peak_are_those_of_the_people(told: Told, name: str) -> None:
+def test_average_and_peak_are_the_peoples(told: Told, name: str) -> None:
     tier = told.tier(name)["workload"]
     seconds = told.total(name, "seconds")
     assert tier["average_rps"] == pytest.approx(told.total(name, "arrived") / seconds, rel=5e-3)
@@ -197,7 +197,7 @@ def test_average_and_peak_are_those_of_the_people(told: Told, name: str) -> None
 
 
 @pytest.mark.parametrize("name", TIERS)
-def test_every_quantile_of_the_lengths_lies_within_its_bounds(told: Told, name: str) -> None:
+def test_length_quantiles_lie_within_bounds(told: Told, name: str) -> None:
     workload = told.plan.tiers[name].workload
     assert workload is not None
     for one in told.tier(name)["workload"]["lengths"]:
@@ -211,9 +211,7 @@ def test_every_quantile_of_the_lengths_lies_within_its_bounds(told: Told, name: 
 
 
 @pytest.mark.parametrize("name", TIERS)
-def test_latencies_within_their_bounds_are_the_benchmarks_where_the_story_does_not_say_otherwise(
-    told: Told, name: str
-) -> None:
+def test_latencies_are_the_benchmarks_or_the_storys(told: Told, name: str) -> None:
     drift = told.truth["tiers"][name]["prompt_drift"]
     slower = drift["factor"] ** PREFILL_EXPONENT if drift else 1.0
     curve = Curve.from_plan(told.plan.tiers[name])
@@ -230,7 +228,7 @@ def test_latencies_within_their_bounds_are_the_benchmarks_where_the_story_does_n
 
 
 @pytest.mark.parametrize("name", TIERS)
-def test_prefix_hits_utilisation_and_cost_are_those_that_were_served(told: Told, name: str) -> None:
+def test_hits_use_and_cost_are_served(told: Told, name: str) -> None:
     tier, plan = told.tier(name, "week"), told.plan.tiers[name]
     assert plan.workload is not None
     assert plan.cost is not None
@@ -264,7 +262,7 @@ def test_prefix_hits_utilisation_and_cost_are_those_that_were_served(told: Told,
     )
 
 
-def test_hours_that_were_not_watched_are_missing_and_no_others(told: Told) -> None:
+def test_unwatched_hours_alone_are_missing(told: Told) -> None:
     for name in TIERS:
         restarts = told.truth["tiers"][name]["restarts"]
         replicas = told.truth["tiers"][name]["replicas"]
@@ -276,7 +274,7 @@ def test_hours_that_were_not_watched_are_missing_and_no_others(told: Told) -> No
 
 
 @pytest.mark.parametrize("name", TIERS)
-def test_every_restart_is_told_with_the_time_in_which_nothing_was_seen(told: Told, name: str) -> None:
+def test_restarts_have_their_unseen_time(told: Told, name: str) -> None:
     known = [one for one in told.truth["tiers"][name]["restarts"] if one["ready"] >= told.month["since"]]
     rows = told.tier(name)["restarts"]
     assert sum(one["times"] for one in rows) == len(known)
@@ -287,7 +285,7 @@ def test_every_restart_is_told_with_the_time_in_which_nothing_was_seen(told: Tol
     assert all(one["first"] >= told.month["since"] and one["last"] < told.month["until"] for one in rows)
 
 
-def test_the_drift_is_told_with_its_factor_and_where_it_leads(told: Told) -> None:
+def test_drift_has_factor_and_direction(told: Told) -> None:
     chat = told.tier(CHAT)
     median = next(one for one in chat["workload"]["lengths"] if (one["what"], one["quantile"]) == ("prompts", "p50"))
     true = [told.longer(CHAT, END - 7 * DAY + (n + 0.5) * HOUR) for n in range(168)]
@@ -304,7 +302,7 @@ def test_the_drift_is_told_with_its_factor_and_where_it_leads(told: Told) -> Non
         assert "production confirms the benchmark" in told.tier(name)["verdict"]
 
 
-def test_the_cascade_is_told_stage_by_stage_before_the_alert_of_others(told: Told) -> None:
+def test_cascade_has_stages_before_the_alert(told: Told) -> None:
     true = told.truth["tiers"][CODE]["kv_cascade"]
     code = told.tier(CODE)
     (cascade,) = (one for one in code["incidents"] if one["rule"] == "KvCacheCascade")
@@ -328,14 +326,14 @@ def test_the_cascade_is_told_stage_by_stage_before_the_alert_of_others(told: Tol
     assert not [one for name in (CHAT, RAG) for one in told.tier(name)["incidents"] if one["rule"] == "KvCacheCascade"]
 
 
-def test_the_plan_that_changed_on_a_wednesday_is_told_in_the_verdict_and_beside_it(told: Told) -> None:
+def test_changed_plan_is_in_the_verdict(told: Told) -> None:
     at = datetime.fromtimestamp(told.truth["tiers"][CODE]["plan_changed_at"], UTC)
     assert at.weekday() == 2
     assert f"{CODE} (under another plan until {at:%a %d %b %H:%M} UTC)" in told.tier(CODE)["verdict"]
     assert told.tier(CODE)["quality"]["remarks"][0].startswith(f"The plan changed on {at:%a %d %b %H:%M} UTC")
 
 
-def test_the_forecast_that_failed_is_told_and_those_that_did_not_are_not(told: Told) -> None:
+def test_failed_forecast_alone_is_told(told: Told) -> None:
     """What people send to this tier became another thing three days ago, and its forecast learnt the weeks before."""
     assert told.truth["tiers"][CODE]["demand_changed"] is not None
     failed = told.tier(CODE)["prewarming"]
@@ -350,7 +348,7 @@ def test_the_forecast_that_failed_is_told_and_those_that_did_not_are_not(told: T
         assert part["failed"] == ""
 
 
-def test_the_utilization_trap_is_found_in_the_tier_that_is_in_it(told: Told) -> None:
+def test_trap_is_in_its_tier_alone(told: Told) -> None:
     for name in TIERS:
         trap = told.tier(name)["trap"]
         assert (trap["status"] in ("warning", "critical")) is told.truth["tiers"][name]["utilization_trap"], trap
@@ -363,7 +361,7 @@ def test_the_utilization_trap_is_found_in_the_tier_that_is_in_it(told: Told) -> 
 
 
 @pytest.mark.parametrize("name", TIERS)
-def test_what_a_replica_can_take_lies_within_its_bounds(told: Told, name: str) -> None:
+def test_replica_capacity_lies_within_bounds(told: Told, name: str) -> None:
     drift = told.truth["tiers"][name]["prompt_drift"]
     true = usable(told.plan.tiers[name], drift["factor"] ** PREFILL_EXPONENT if drift else 1.0)
     usable_now = told.tier(name)["curve"]["usable"]
@@ -405,7 +403,7 @@ def test_the_report_holds_by_its_schema(told: Told) -> None:
     assert list(validator.iter_errors({key: value for key, value in told.month.items() if key != "headline"})) != []
 
 
-def test_lengths_of_the_whole_time_are_not_those_of_its_last_days(told: Told) -> None:
+def test_whole_and_recent_lengths_differ(told: Told) -> None:
     """Over a month a drift hides: what was measured over all of it was measured at shorter prompts than those of last week."""
     chat = told.tier(CHAT)
     assert "P95 2,000 to 5,000 tokens" in chat["lengths"]
