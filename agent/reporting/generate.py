@@ -171,10 +171,11 @@ def make_files(
     loaded: LoadedConfig, seconds: float, now: float, progress: Callable[[float, str], None] = lambda share, tier: None
 ) -> tuple[dict[str, str], Report]:
     """Return the files of a report over the last `seconds` before `now`, and the report. Raise ConfigError or HistoryError."""
-    past = load_report_inputs(loaded, seconds, now, progress)
-    texts, made = files_of(past)
     with HistoryStore.open_reader(history_path(loaded)) as store:
-        calibrated = read_calibration(store, loaded, past.since, past.until)
+        since, until = daily_queries.choose_period(store, build_tier_contexts(loaded), seconds, now)
+        past = query_report_inputs(store, loaded, since, until, progress)
+        calibrated = read_calibration(store, loaded, since, until)
+    texts, made = files_of(past)
     return texts | {"calibration.json": ADAPTER.dump_json(calibrated, indent=2).decode() + "\n"}, made
 
 
@@ -185,12 +186,3 @@ def files_of(past: ReportInputs) -> tuple[dict[str, str], Report]:
     if proposed is not None:
         texts["plan.next.yaml"] = next_plan_text(made, proposed)
     return texts, made
-
-
-def load_report_inputs(
-    loaded: LoadedConfig, seconds: float, now: float, progress: Callable[[float, str], None] = lambda share, tier: None
-) -> ReportInputs:
-    """Return the inputs of a report over the last `seconds` before `now`. Raise ConfigError or HistoryError."""
-    with HistoryStore.open_reader(history_path(loaded)) as store:
-        since, until = daily_queries.choose_period(store, build_tier_contexts(loaded), seconds, now)
-        return query_report_inputs(store, loaded, since, until, progress)

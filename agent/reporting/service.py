@@ -96,11 +96,12 @@ class ReportService:
             for destination, delivery in state.deliveries.items():
                 if delivery.is_pending:
                     self._give_up(state, destination, delivery, "a newer report takes its place")
-            sent = {destination: delivery.sent_at for destination, delivery in state.deliveries.items()}
-            names = [destination.name for destination in loaded.config.report.deliver]
             state.newest, state.made_for, state.made_at, state.headline = name, due, now, result.headline
             state.attempts, state.tried_at, state.trouble = 0, 0.0, ""
-            state.deliveries = {destination: Delivery(sent_at=sent.get(destination)) for destination in names}
+            before, state.deliveries = state.deliveries, {}
+            for keys in loaded.config.report.deliver:
+                sent_at = before[keys.name].sent_at if keys.name in before else None
+                state.deliveries[keys.name] = Delivery(sent_at=sent_at)
         storage.write_state(self._path, state)
 
     def _deliver(

@@ -19,7 +19,7 @@ from agent.cli.report import describe_span
 from agent.config.load import LoadedConfig, find, load, parse_config
 from agent.files import EVERYBODY_READS, write_files
 from agent.history.store import HistoryStore
-from agent.reporting.generate import load_report_inputs, query_report_inputs
+from agent.reporting.generate import make_files, query_report_inputs
 from exporters.report.build import report
 from exporters.report.inputs import ReportInputs
 from exporters.report.records import TierReport, report_schema
@@ -191,9 +191,9 @@ def test_uneven_time_is_told_with_its_hours(since: str, why: str, tmp_path: Path
 def test_first_hour_is_reported_as_seen(tmp_path: Path) -> None:
     (whole,) = hours(1)
     config = configured(tmp_path, [replace(whole, end=whole.start + 20 * 60)])
-    inputs = load_report_inputs(load(find(str(config))), WEEK, START + 20 * 60 + 7)
-    assert (inputs.since, inputs.until) == (START, START + 20 * 60)
-    found = report(inputs)[0].tiers[0]
+    _, made = make_files(load(find(str(config))), WEEK, START + 20 * 60 + 7)
+    assert (made.since, made.until) == (START, START + 20 * 60)
+    found = made.tiers[0]
     assert found.quality.hours_seen == pytest.approx(1 / 3)
     assert found.workload.requests == day_and_night(0) * HOUR
     assert describe_span(1200.0, HOUR) == ("20m (not 1h: a report is of full hours of the history, at most 13 weeks)")
@@ -201,12 +201,12 @@ def test_first_hour_is_reported_as_seen(tmp_path: Path) -> None:
 
 def test_full_hour_ends_the_report(tmp_path: Path) -> None:
     config = configured(tmp_path, hours(2))
-    inputs = load_report_inputs(load(find(str(config))), HOUR, START + HOUR + 20 * 60)
-    assert (inputs.since, inputs.until) == (START, START + HOUR)
+    _, made = make_files(load(find(str(config))), HOUR, START + HOUR + 20 * 60)
+    assert (made.since, made.until) == (START, START + HOUR)
 
 
 def test_at_most_thirteen_weeks_are_reported(tmp_path: Path) -> None:
-    found = load_report_inputs(load(find(str(configured(tmp_path, recent(24))))), 1e13, time.time())
+    _, found = make_files(load(find(str(configured(tmp_path, recent(24))))), 1e13, time.time())
     assert found.until - found.since == 13 * WEEK
 
 
