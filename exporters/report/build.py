@@ -17,10 +17,9 @@ from exporters.documents.plan_diff import plan_diff, tier_diff
 from exporters.documents.prewarm import Strategy
 from exporters.render.text import copy_fields, printable_line, shorten
 from exporters.report.findings import list_findings, list_incidents, quality, quality_summary, restarts, worst_titles
+from exporters.report.guide_tables import judge_row, lengths_words, monitoring_rows, questions
 from exporters.report.inputs import Prewarming, ReportInputs, TierPast
-from exporters.report.monitoring import judge_row, monitoring_rows
 from exporters.report.next_plan import is_benchmark_refuted, next_plan, unchanged_lengths
-from exporters.report.questions import lengths_words, questions
 from exporters.report.records import SCHEMA, CurvePart, Report, TierReport, WeekHour
 from exporters.report.wording import SIMULATED, instant, lower_first, money
 from rules.catalogue.registry import BY_NAME as RULES

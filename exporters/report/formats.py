@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from exporters.render.text import SIGNS, format_reading, icon, strip_control_characters, table
 from exporters.report import charts
 from exporters.report.findings import NEARLY, blind_lines, incident_lines, restart_line
-from exporters.report.monitoring import NO_SLO, MonitoredValue
+from exporters.report.guide_tables import NO_SLO, MonitoredValue
 from exporters.report.records import Report, TierReport
 from exporters.report.wording import (
     FLEET_USE,

@@ -13,9 +13,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from exporters.report.findings import DataQuality, FindingRow, IncidentRow, RestartRow
+from exporters.report.guide_tables import MonitoredValue, Question, RuleOutcome
 from exporters.report.inputs import Prewarming
-from exporters.report.monitoring import MonitoredValue, RuleOutcome
-from exporters.report.questions import Question
 from rules.plan.guardrails import Guardrail
 from rules.plan.replica_count import ReplicaCount
 from rules.plan.schema import Point

@@ -30,8 +30,8 @@ from report_samples import (
 from exporters.documents.prewarm import PrewarmValue, Strategy
 from exporters.report.build import report
 from exporters.report.formats import observed_text, report_html, report_markdown
+from exporters.report.guide_tables import judge_row
 from exporters.report.inputs import Prewarming
-from exporters.report.monitoring import judge_row
 from exporters.report.next_plan import next_plan_text
 from exporters.report.records import Report, report_json, report_schema
 from rules.catalogue.registry import CATALOGUE

@@ -9,7 +9,7 @@ import pytest
 from report_samples import TIER, USABLE, hours, plan, reported, reported_tier
 
 from exporters.report.formats import report_markdown
-from exporters.report.monitoring import ROWS, TargetRange
+from exporters.report.guide_tables import ROWS, TargetRange
 from exporters.report.records import TierReport
 from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import Plan

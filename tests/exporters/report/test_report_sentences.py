@@ -12,7 +12,7 @@ from report_samples import DAY, finding, hour, hours, plan, reported, reported_t
 from exporters.documents.check import NO_BENCHMARK, result_words
 from exporters.report.findings import MOST_BLIND, UnknownPeriod, blind_lines
 from exporters.report.formats import BOUNDS, observed_text, report_html, report_markdown
-from exporters.report.monitoring import NO_SLO
+from exporters.report.guide_tables import NO_SLO
 from exporters.report.records import Report
 from exporters.report.wording import seen_words
 from rules.evaluator.benchmark_check import Step13
