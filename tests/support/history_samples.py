@@ -2,6 +2,7 @@
 
 import math
 
+import making
 import recorded
 
 from agent.scrape.scrapers import PageReader
@@ -11,7 +12,6 @@ from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
 from rules.replicas.state import ScrapeTrack, record_failure, record_success
 from rules.telemetry import windows
-from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
@@ -27,17 +27,13 @@ def window(minute: int, finished: float = 60.0, covered: float = 60.0) -> Window
     start = START + 60.0 * minute
     if covered == 0:
         return windows.gap_window(start, start + 60.0, Gap.SCRAPE_FAILED)
-    gauge = GaugeSum(integral=4.0 * covered, seconds=covered, minimum=1.0, maximum=9.0, samples=4.0)
-    return Window(
-        start=start,
-        end=start + 60.0,
-        expected_seconds=60.0,
+    ttft = Histogram(edges=EDGES, counts=(finished - 1, 1.0, 0.0, 0.0), total=2 * finished)
+    return making.window(
+        start,
         covered_seconds=covered,
         counters={"requests_finished": finished, "preemptions": 0.0},
-        histograms={
-            "ttft_seconds": (Histogram(edges=EDGES, counts=(finished - 1, 1.0, 0.0, 0.0), total=2 * finished),)
-        },
-        gauges={"requests_running": gauge, "requests_waiting": gauge},
+        histograms={"ttft_seconds": (ttft,)},
+        gauges=dict.fromkeys(("requests_running", "requests_waiting"), making.gauge(4.0, covered, 1.0, 9.0)),
     )
 
 

@@ -4,6 +4,7 @@ One daemon watches an engine whose page is hostile, for a tier and a replica who
 takes; then every command reads what it left. A further output is a line of `OUTPUTS` or of `_commands`.
 """
 
+import io
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -108,11 +110,10 @@ def _outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         served[0].pages = tuple(hostile(page) for page in pages())
         served[1].pages = (hostile_gpus(),)
         path = _configured(folder, served[:1])
-        log = _Log()
-        with log, running(path, cycles=8) as daemon:
+        with _logging() as log, running(path, cycles=8) as daemon:
             for page in (*ROUTES, "/reports/"):
                 found[f"web {page}"] = ask(daemon, page.lstrip("/")).decode()
-        found["log"] = log.text()
+        found["log"] = log.getvalue()
         restart = TimelineEvent(t=time.time(), kind=TimelineKind.RESTART, tier=NAME, replica=NAME, text="restarted")
         with HistoryStore(load(path).config.history_path) as store:
             store.book(events=(restart,))
@@ -130,41 +131,22 @@ def _configured(folder: Path, served: list[Engine]) -> Path:
     return write(folder, data)
 
 
-class _Log(logging.Handler):
-    """What the daemon would have written on standard error, and one line that holds the worst."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(_formatter().format(record))
-
-    def __enter__(self) -> None:
-        logging.getLogger().addHandler(self)
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger().removeHandler(self)
-
-    def text(self) -> str:
+@contextmanager
+def _logging() -> Iterator[io.StringIO]:
+    """What the daemon would have written on standard error, and at the end an error that holds the worst."""
+    root, errors = logging.getLogger(), io.StringIO()
+    before, level = root.handlers[:], root.level
+    try:
+        with redirect_stderr(errors):
+            set_up(Logging())
+        yield errors
         try:
             raise ValueError(PAGE)
         except ValueError:
-            self.emit(logging.getLogger("x").makeRecord("x", 40, "f", 1, "lost %s", (PAGE,), sys.exc_info()))
-        return "\n".join(self._lines)
-
-
-def _formatter() -> logging.Formatter:
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    try:
-        set_up(Logging())
-        made = root.handlers[0].formatter
+            root.exception("lost %s", PAGE)
     finally:
         root.handlers[:] = before
         root.setLevel(level)
-    assert made is not None
-    return made
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
