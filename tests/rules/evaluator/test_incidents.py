@@ -11,12 +11,10 @@ from rules.catalogue.registry import BY_NAME, RULES, SUSPECTED
 from rules.causes.explain import SUSPECTS
 from rules.confidence import Certainty
 from rules.evaluator.incidents import APART_SECONDS, NEAR_SECONDS, SHARP_SECONDS, group_incidents
-from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.signals import Reading
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Cause, IdleReplicas, MissedObjective, Status, Subject
-
-NOTHING = Missing(gap=Gap.NO_TRAFFIC)
 
 
 def finding(

@@ -39,11 +39,6 @@ def test_only_needed_minutes_are_kept() -> None:
     assert booked.binned[0].window.start == START + 9 * 60
 
 
-def test_every_rule_over_load_bins_answers() -> None:
-    booked = minutes(context(), {"a": each(5, minute)})
-    assert [a.rule for a in tier_rules.evaluate_tier_rules(booked, context(), START + 300)] == TIER_RULES
-
-
 def test_nothing_yet_is_unknown_for_every_rule() -> None:
     results = tier_rules.evaluate_tier_rules(tier_minutes.TierMinutes(), context(), START)
     lacking = {"TpotSloBurn", "ItlSloBurn", "E2eSloBurn", "PrefixHitLow", "PdRatioOff", "KvResidencyShort"}
@@ -208,22 +203,6 @@ def test_hold_is_the_rules_window() -> None:
     for window in each(70, minute):
         kept = add_minute(kept, window, "a", WHOLE)
     assert len(kept.binned) == tier_minutes.LONGEST / 60 + 1
-
-
-def test_long_findings_need_three_hours() -> None:
-    rule = BY_NAME["TtftDivergence"]
-
-    def hours(slow: tuple[int, ...]) -> Status:
-        made = [minute(60 * n, seconds=3600.0, slow=1000.0 if n in slow else 0.0) for n in range(8)]
-        placed = tuple(
-            one for window in made for one in add_minute(tier_minutes.TierMinutes(), window, "", WHOLE).binned
-        )
-        found = evaluate_rule(rule, WHOLE, placed, START + 8 * 3600, 3600.0)
-        return found.status
-
-    assert hours((6, 7)) is Status.OK
-    assert hours((1, 6, 7)) is Status.WARNING
-    assert hours((0, 1, 2, 3)) is Status.OK
 
 
 COUNT = 20

@@ -8,7 +8,7 @@ from gpu_pages import by_gpu, page_text, read_page
 from rules.gpu_sources.amd import AMD, signature, strip_prefix
 from rules.gpu_sources.dcgm import DCGM
 from rules.gpu_sources.exporter import MIB
-from rules.telemetry.families import GPU_NAMES, LINKS
+from rules.telemetry.families import LINKS
 
 MI300X, DPX, OLD = "made-amd-1.5-mi300x.prom", "made-amd-1.5-dpx.prom", "made-amd-old-mi210.prom"
 LABELS = {"gpu_id": "0", "serial_number": "S1", "gpu_partition_id": "0", "gpu_compute_partition_type": "spx"}
@@ -210,8 +210,3 @@ def test_amd_page_without_gpus_is_told() -> None:
     )
     (said,) = AMD.read([], 0.0).problems
     assert said.startswith("no GPU series on the page: is this a device-metrics-exporter (port 5000)")
-
-
-def test_amd_names_are_in_the_table() -> None:
-    assert {row.ours for row in AMD.fields} <= set(GPU_NAMES)
-    assert set(AMD.not_exposed) <= set(GPU_NAMES)

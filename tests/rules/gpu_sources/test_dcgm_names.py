@@ -7,7 +7,7 @@ import pytest
 
 from rules.gpu_sources.dcgm import FIELDS, read
 from rules.gpu_sources.devices import same_refresh
-from rules.telemetry.families import GPU_NAMES, LINKS
+from rules.telemetry.families import LINKS
 
 MIB = 1024 * 1024
 OFF = "not in dcgm-exporter's default counters"
@@ -108,11 +108,6 @@ def test_full_dcgm_page_in_base_units():
     }
     assert gpu.gaps == {}
     assert gpu.sampled == {"gpu_utilization_sampled", "gpu_power_watts"}
-
-
-def test_dcgm_names_are_in_the_table():
-    assert set(OURS) <= set(GPU_NAMES)
-    assert {row.ours for row in FIELDS} <= set(OURS)
 
 
 def test_missing_field_is_a_named_gap():

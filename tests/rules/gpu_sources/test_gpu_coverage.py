@@ -10,6 +10,7 @@ from agent.config.load import parse_config
 from rules.engines.coverage import FamilyUse
 from rules.gpu_sources.exporter import GpuExporter, explain_families
 from rules.gpu_sources.registry import BY_NAME, EXPORTERS, detect_exporter
+from rules.telemetry.families import GPU_NAMES
 
 ALL_PAGES = {**MADE_PAGES, **SHARED_PAGES}
 
@@ -105,7 +106,9 @@ def test_every_row_meets_page_or_document(exporter: GpuExporter) -> None:
 
 @pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda exporter: exporter.name)
 def test_names_are_given_or_not_exposed(exporter: GpuExporter) -> None:
-    assert not {row.ours for row in exporter.fields} & set(exporter.not_exposed)
+    ours = {row.ours for row in exporter.fields}
+    assert not ours & set(exporter.not_exposed)
+    assert ours | set(exporter.not_exposed) <= set(GPU_NAMES)
     assert not {name for row in exporter.fields for name in row.names} & set(UNREAD[exporter.title])
 
 

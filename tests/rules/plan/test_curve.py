@@ -102,10 +102,6 @@ def test_curve_vouches_only_while_measured() -> None:
     assert (point.usable_rps, point.knee_reached) == (3, False)
 
 
-def test_no_load_within_slo_no_point() -> None:
-    assert CLOSED.usable(Slo(ttft_p99_seconds=0.05)) is None
-
-
 def test_exactly_met_slo_ends_there() -> None:
     curve = curve_with(
         {"concurrency": 48, "completed_rps": 12, "ttft_p99_seconds": 2.0},

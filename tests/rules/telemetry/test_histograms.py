@@ -186,12 +186,6 @@ def test_rank_survives_large_counts() -> None:
     assert found.high == 1.0
 
 
-def test_moved_edges_widen_bounds_only() -> None:
-    old, new = histogram([0.3] * 50, (0.1, 0.2, 0.5, math.inf)), histogram([0.3] * 50, (0.1, 0.5, math.inf))
-    found = quantile(sum_histograms((old, new)), 0.99)
-    assert (found.n, found.low, found.high) == (100, 0.1, 0.5)
-
-
 def test_tail_falls_by_a_constant_factor() -> None:
     found = share_above((histogram([0.2] * 60 + [0.7] * 30 + [3.0] * 10),), 0.75)
     assert (found.low, found.high) == (10, 40)

@@ -209,14 +209,6 @@ def test_missing_counter_costs_its_seconds() -> None:
     assert read_all(whole)["generation_tokens_per_second"] == Reading(value=0.0, low=0.0, high=0.0, n=0)
 
 
-def test_missing_seconds_add_up() -> None:
-    with_it = window(START, counters={"preemptions": 1.0})
-    without_it = window(START + 60)
-    failed = windows.gap_window(START + 120, START + 180, Gap.SCRAPE_FAILED)
-    assert windows.sum_windows([with_it, without_it, failed]).seconds_of("preemptions") == 60
-    assert windows.sum_windows([without_it, failed, with_it]).seconds_of("preemptions") == 60
-
-
 def test_unexposed_family_outlives_failed_scrape() -> None:
     failed = windows.gap_window(START + 10, START + 20, Gap.SCRAPE_FAILED)
     whole = windows.sum_windows([windows.diff_snapshots(snapshot(START), snapshot(START + 10)), failed])
@@ -362,33 +354,6 @@ def test_uncounted_steps_are_believed() -> None:
 
 
 # --- coverage
-
-
-def test_low_coverage_total_is_lower_bound() -> None:
-    """Two replicas over a minute, one of them unseen."""
-    seen = window(START, counters={"requests_finished": 120.0}, gauges={"requests_running": gauge(5.0)})
-    whole = windows.sum_windows([seen, windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED)])
-    assert whole.coverage == 0.5
-    readings = read_all(whole)
-    assert readings["completed_rps"] == Reading(value=None, low=2.0, high=None, n=120)
-    assert readings["requests_running"] == Reading(value=None, low=5.0, high=None, n=4)
-
-
-def test_high_coverage_total_is_scaled() -> None:
-    """Ten minutes of a replica, one of them unseen."""
-    several = [window(START + 60 * i, counters={"requests_finished": 120.0}) for i in range(9)]
-    whole = windows.sum_windows([*several, windows.gap_window(START + 540, START + 600, Gap.SCRAPE_FAILED)])
-    assert whole.coverage == 0.9
-    assert read_all(whole)["completed_rps"] == Reading(value=2.0, low=1.8, high=None, n=1080)
-
-
-def test_full_coverage_total_is_exact() -> None:
-    several = [
-        window(START, counters={"requests_finished": n}, gauges={"requests_running": gauge(n)}) for n in (60.0, 30.0)
-    ]
-    readings = read_all(windows.sum_windows(several))
-    assert readings["completed_rps"] == Reading(value=1.5, low=1.5, high=1.5, n=90)
-    assert readings["requests_running"] == Reading(value=90.0, low=60.0, high=120.0, n=8)
 
 
 def test_coverage_stays_within_bounds() -> None:

@@ -17,11 +17,10 @@ from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Status, Subject
 
 RULES = frozenset({*BURNS, "QueueGrowing", "GpuSaturated"})
-DIVERGENCE = "TtftDivergence"
 BURN = ("TtftSloBurn", Subject(tier="t"))
 
 
-def findings(name: str, rules: frozenset[str] = RULES) -> dict[str, Finding]:
+def findings(name: str) -> dict[str, Finding]:
     """What fires where the plan promises whole requests and output events too."""
     recording, _ = load(recorded.folder(name))
     plan = load_plan(recorded.PLANS / "cpu-small-open.yaml")
@@ -30,7 +29,7 @@ def findings(name: str, rules: frozenset[str] = RULES) -> dict[str, Finding]:
     done = replay(recording, plan.model_copy(update={"tiers": {"cpu-small": tier.model_copy(update={"slo": slo})}}))
     every = [e for e in done.ended if isinstance(e, Finding)]
     found = [*every, *(s.finding for s in done.rule_states if s.finding is not None)]
-    return {e.rule: e for e in found if e.rule in rules}
+    return {e.rule: e for e in found if e.rule in RULES}
 
 
 @pytest.mark.parametrize("name", ["steady", "diurnal", "diurnal_quiet", "near_full_healthy", "kv_brim_healthy"])
@@ -56,19 +55,6 @@ def test_whole_requests_match_clients() -> None:
     queue = next(cause for cause in worst.causes if cause.cause == "queueing")
     assert queue.evidence[0].endswith("of the time of requests is spent in the queue")
     assert "ItlSloBurn" not in found, "its tokens came in time"
-
-
-def test_adapters_cause_divergence_in_lora() -> None:
-    worst = findings("lora", frozenset({DIVERGENCE}))[DIVERGENCE].worst
-    assert worst.status is Status.WARNING
-    assert worst.causes[0].cause == "adapters held back"
-
-
-def test_lost_hits_cause_the_divergence() -> None:
-    """The plan names no hits: the slow minutes against the others tell, whatever limit made them slow."""
-    worst = findings("prefix", frozenset({DIVERGENCE}))[DIVERGENCE].worst
-    assert worst.causes[0].cause == "prefix hits"
-    assert worst.causes[0].evidence[0].startswith("fewer prefix hits: 8% in the slow minutes, 94% before")
 
 
 def test_burn_pages_once_and_resolves() -> None:
