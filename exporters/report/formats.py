@@ -2,24 +2,23 @@
 
 Both are written from the same sections, in reading order: what to do and the money first, then each tier. A new section is
 a function here and a row of SECTIONS. The layout of the page is `report.html.j2`, its style `report.css`. The template
-escapes every text; only pictures are markup.
+escapes every text; only the pictures, whose colours are CSS classes of the page, are markup.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from exporters.render.text import SIGNS, format_reading, icon, strip_control_characters, table
-from exporters.report import charts
+from exporters.render.text import SIGNS, format_local, format_reading, icon, strip_control_characters, table
 from exporters.report.findings import NEARLY, blind_lines, incident_lines, restart_line
 from exporters.report.guide_tables import NO_SLO, MonitoredValue
-from exporters.report.records import Report, TierReport
+from exporters.report.records import Report, TierReport, WeekHour
 from exporters.report.wording import (
     FLEET_USE,
     SIMULATED,
@@ -36,8 +35,8 @@ from rules.plan.money import figure
 from rules.plan.replica_count import ReplicaCount
 from rules.resize.proposal import ProposalKind
 from rules.telemetry.signals import BY_NAME, Missing, Reading, SignalKind
-from rules.telemetry.windows import DAY_SECONDS, group_by
-from rules.telemetry.wording import format_count, join_range
+from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, group_by
+from rules.telemetry.wording import format_count, join_range, number
 from rules.verdicts.verdict import FIRING, Status
 
 HERE = Path(__file__).parent
@@ -263,7 +262,7 @@ def _workload(tier: TierReport, report: Report) -> Section:
     for outcome in tier.drift:
         if outcome.status in FIRING and outcome.rule not in incidents:
             lines.append(outcome.sentence)
-    picture = charts.rates_chart(part, tier.hourly, report.since, report.until, report.zone)
+    picture = rates_chart(tier, report)
     return _list("Workload (step 1)", lines, (picture, "Requests per second that arrived, by hour."))
 
 
@@ -328,7 +327,7 @@ def _trap(tier: TierReport, report: Report) -> Section:
     without = ", ".join(lever.name for lever in tier.levers if not lever.replicas)
     lines += [f"no worth here: {without}"] if without else []
     caption = f"Fleet utilisation by hour of the week, {report.zone}: the busier, the more it stands out."
-    return _list("Idle capacity, and levers that overlap", lines, (charts.week_chart(tier.week), caption))
+    return _list("Idle capacity, and levers that overlap", lines, (week_chart(tier.week), caption))
 
 
 def busiest_idle(tier: TierReport, zone: str) -> str:
@@ -424,3 +423,70 @@ SECTIONS: tuple[Callable[[TierReport, Report], Section | None], ...] = (
     ),
 )
 """Sections of a tier, in reading order. A section without content is None."""
+
+
+WIDTH, BOTTOM = 620.0, 200.0
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
+
+def rates_chart(tier: TierReport, report: Report) -> str:
+    """Return an inline SVG of hourly arrivals with the plan's peak. Unknown hours stay open."""
+    hourly, since, until = tier.hourly, report.since, report.until
+    if len(hourly) < 2:
+        return ""
+    planned = tier.workload.planned_peak_rps or 0.0
+    highest = max(rps for _, rps in hourly)
+    top = max(planned, highest) * 1.12 or 1.0
+    scale = WIDTH / (until - since)
+    parts = [_line("grid", 0, BOTTOM, WIDTH, BOTTOM)]
+    hours = [since + HOUR_SECONDS * step for step in range(round((until - since) / HOUR_SECONDS))]
+    midnights = [t for t in hours if format_local(t, report.zone, "%H") == "00"]
+    # Only some of them in a long time.
+    for t in midnights[:: max(1, round((until - since) / DAY_SECONDS / 8))]:
+        x = (t - since) * scale
+        parts.append(_line("grid", x, 0, x, BOTTOM))
+        if x < WIDTH - 40:
+            parts.append(_text(x + 4, BOTTOM + 16, format_local(t, report.zone, "%a %d")))
+    last = 0.0
+    path = ""
+    for t, rps in hourly:
+        step = "L" if t - last <= 1.5 * HOUR_SECONDS else "M"
+        path += f"{step}{(t + HOUR_SECONDS / 2 - since) * scale:.1f},{BOTTOM * (1 - rps / top):.1f}"
+        last = t
+    parts.append(f'<path class="rate" d="{path}"/>')
+    parts.append(_text(WIDTH - 160, 12, f"highest hour {number(highest, 'per_second')}"))
+    if planned:
+        y = BOTTOM * (1 - planned / top)
+        parts.append(_line("limit", 0, y, WIDTH, y))
+        parts.append(_text(6, y - 5, f"planned peak {number(planned, 'per_second')}"))
+    return _svg(parts, f"requests per second by hour, {len(hourly)} hours", BOTTOM + 24)
+
+
+def week_chart(week: Sequence[WeekHour]) -> str:
+    """Return seven rows of 24 cells: mean fleet utilisation by hour of the week in local time."""
+    if all(hour.utilization is None for hour in week):
+        return ""
+    parts = [_text(4, 20 * day + 17, name) for day, name in enumerate(DAYS)]
+    parts += [_text(24 * hour + 40, 160, f"{hour}:00") for hour in range(0, 24, 3)]
+    for hour in week:
+        kind, text = "none", "not seen"
+        if hour.utilization is not None:
+            kind, text = f"u{min(4, int(hour.utilization * 5))}", f"{hour.utilization:.0%} used"
+        parts.append(
+            f'<rect class="{kind}" x="{24 * hour.hour + 40}" y="{20 * hour.weekday + 4}" width="22" height="18">'
+            f"<title>{DAYS[hour.weekday]} {hour.hour}:00: {text}</title></rect>"
+        )
+    return _svg(parts, "fleet utilisation by hour of the week", 166)
+
+
+def _line(name: str, x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="{name}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def _text(x: float, y: float, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+
+
+def _svg(parts: Sequence[str], spoken: str, height: float) -> str:
+    head = f'<svg class="chart" role="img" aria-label="{escape(spoken)}" viewBox="0 0 {WIDTH:g} {height:g}">'
+    return f"{head}{''.join(parts)}</svg>"
