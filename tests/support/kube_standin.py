@@ -113,7 +113,6 @@ class Kube:
     refuse: int = 0
     """HTTP status of every answer, where not 0."""
     hang: bool = False
-    bookmarks: bool = True
     break_off: bool = False
     list_body: bytes | None = None
     """Body of every list, where not None."""
@@ -234,7 +233,7 @@ class _Handler(Quiet, BaseHTTPRequestHandler):
                     # What no longer fits the selector is gone for a client that watches by it.
                     self._chunk({"type": "DELETED", "object": event["object"]})
                 at = version
-            if kube.bookmarks and not fresh and not kube.break_off:
+            if not fresh and not kube.break_off:
                 self._chunk({"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": {"resourceVersion": str(now)}}})
         self.wfile.write(b"0\r\n\r\n")
 

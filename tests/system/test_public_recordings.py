@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from paths import SHARED
+from replays import findings
 
 from agent.config.files import load_plan
-from agent.replay.replay import Replay, replay
+from agent.replay.replay import replay
 from agent.sources.recording import load
 from rules.telemetry.gauges import IN_SYSTEM_BY_LITTLE, STEP_GAUGES
 from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import Verdict
 
 PUBLIC = SHARED / "recordings" / "public"
 PRESSURE = PUBLIC / "kv_pressure_4090"
@@ -30,15 +30,8 @@ pytestmark = pytest.mark.skipif(
 
 
 @functools.cache
-def judged(plan: str) -> Replay:
-    recording, _ = load(PRESSURE)
-    return replay(recording, load_plan(PRESSURE / plan))
-
-
-def fired(plan: str) -> list[Verdict]:
-    found = judged(plan)
-    every = [*found.ended, *(one.finding for one in found.rule_states if one.finding)]
-    return [one.worst for one in every if isinstance(one, Finding)]
+def judged() -> dict[str, Finding]:
+    return findings(replay(load(PRESSURE)[0], load_plan(PRESSURE / "plan.yaml")))
 
 
 @functools.cache
@@ -52,7 +45,7 @@ def test_slow_share_is_within_bounds(rule: str, column: str, limit: float) -> No
     """69.3 % and 58.1 % by the clients; a TTFT on the way to them is a little longer."""
     values = [float(row[column]) for row in requests(PRESSURE) if row["ok"] == "True" and row[column]]
     truth = sum(value > limit for value in values) / len(values)
-    verdict = next(one for one in fired("plan.yaml") if one.rule == rule)
+    verdict = judged()[rule].worst
     assert (verdict.observed.low or 0.0) - 0.005 <= truth <= (verdict.observed.high or 1.0) + 0.005
     assert f"of {len(values):,} requests" in verdict.sentence
 
