@@ -81,11 +81,6 @@ def test_silent_counters_book_once() -> None:
     assert track.misses == 0
 
 
-def test_late_window_has_its_rate() -> None:
-    _, found = walk(page(0), -15.0, -30.0, page(45))
-    assert read_all(found[-1])["completed_rps"] == Reading(value=2.0, low=2.0, high=2.0, n=90)
-
-
 def test_late_counters_bound_the_total() -> None:
     """Both finish two a second; the sum reaches back over time in which one of them is not in it."""
     _, late = walk(page(0), -15.0, -30.0, page(45))
