@@ -53,13 +53,6 @@ SATURATED = curve_with(
 )
 
 
-def test_guide_curve_crosses_slo_at_48() -> None:
-    point = GUIDE.usable(tier_of("guide-h100").slo)
-    assert point.c_max == pytest.approx(48)
-    assert point.usable_rps == pytest.approx(12)
-    assert (point.limited_by, point.knee_reached) == ("ttft_p99_seconds", True)
-
-
 def test_closed_loop_slo_ends_at_31() -> None:
     # TTFT P99 is 0.9666 s at 16 and 2.108 s at 32: ln(2 / 0.9666) / ln(2.108 / 0.9666) = 0.72712 / 0.77973 = 0.93253.
     # C_max 16 + 0.93253 x 16 = 30.921; rps 6.346 + 0.93253 x (7.413 - 6.346) = 7.3410. TPOT ends at 0.07935, below 0.15.
