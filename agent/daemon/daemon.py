@@ -1,25 +1,31 @@
 """Daemon process: signals, configuration reload (SIGHUP) and orderly stop (SIGTERM).
 
-An unexpected error costs one cycle: it is logged with its traceback and counted.
+An unexpected error costs one cycle: it is logged with its traceback and counted. The daemon follows the plan, a mounted
+configuration, and the secrets of its own pages and webhook. Connections to others read their files again at each use.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import queue
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 
+from agent.config.files import named_files
 from agent.config.load import LoadedConfig, load
-from agent.config.web import Web
+from agent.config.web import Web, find_web_file
 from agent.daemon import status_builder
 from agent.daemon.assembly import Assembly
 from agent.daemon.factory import Assemble, assemble
-from agent.daemon.followed_files import digest_file, digest_files
 from agent.daemon.jobs import BACK_FILL, CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs
 from agent.daemon.logs import set_up
 from agent.errors import SizewatchError
@@ -30,6 +36,12 @@ from exporters.status.records import AgentHealth, AgentStatus
 
 CLOCK_SECONDS = 5.0
 """Interval in seconds of the check of the clock, followed files and pods."""
+
+MARK = "..data"
+"""Link in a folder that Kubernetes mounts. The kubelet writes a new folder and moves the link to it (atomic writer)."""
+
+RESTED_SECONDS = 2.0
+"""Age in seconds from which a file's times tell of every change. FAT's clock has the coarsest tick: two seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -267,3 +279,36 @@ class Daemon:
     def seconds_since_cycle(self) -> float | None:
         """Return the seconds since the last cycle that succeeded, None before the first. It waits for no cycle."""
         return time.monotonic() - self._succeeded_at if self._succeeded_at is not None else None
+
+
+def digest_files(loaded: LoadedConfig, web: Web) -> dict[Path, str]:
+    """Return a digest of the plan, of every file with a secret or a certificate of the pages and of the webhook, and of the
+    configuration if Kubernetes mounts it. Elsewhere a person may be editing it: it waits for SIGHUP, or for the others.
+    """
+    paths = [loaded.config.plan] if loaded.config.plan else []
+    if any((folder / MARK).is_symlink() for folder in loaded.path.absolute().parents):
+        paths.append(str(loaded.path))
+    for section in (web, find_web_file(web.config_file), loaded.config.alerting.receiver):
+        paths += [path for _, path in named_files(section)]
+    return {Path(path): digest_file(path) for path in paths}
+
+
+def digest_file(path: str | Path) -> str:
+    """Return a digest of a file, "" if it is missing, unreadable or no file: reading a pipe could block without end.
+
+    It is read again only after a change of what the file system tells of it.
+    """
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            return ""
+        # Two changes within a tick of the file system's clock look like one: a file is trusted when it has rested.
+        unrested = time.time_ns() if time.time() - status.st_ctime < RESTED_SECONDS else 0
+        return _digest(path, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size, unrested)
+    except OSError:
+        return ""
+
+
+@lru_cache(maxsize=64)
+def _digest(path: str | Path, *_: int) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
