@@ -12,7 +12,7 @@ from paths import ROOT
 from waiting import CEILING_SECONDS
 
 sys.path.append(str(ROOT / "benchmarks"))
-from nvml_recording import Recorder, cycles, memory_versions
+from nvml_cycle import Recorder, cycles, memory_versions
 
 LATER = (
     {"0.samples": "1000000:50,2000000:80", "0.energy_mj": 11_000_000, "0.gpm.clock": 115, "0.gpm.5": 3_600},
