@@ -38,7 +38,6 @@ from agent.config.peer import Peer
 from agent.errors import CannotJudgeError, ConfigError, ScrapeError
 from agent.history.daily_queries import read_production
 from agent.http_client.errors import place_of
-from agent.reporting.calibration import read_calibration
 from agent.scrape.engine_probe import EngineProbe, probe_engine
 from exporters.documents.calibration import ADAPTER as CALIBRATION
 from exporters.documents.calibration import CalibrationFile, calibration_text, compare_calibrations
@@ -204,6 +203,9 @@ def _calibration(options: SimpleNamespace) -> int:
         lines = compare_calibrations(*files)
         print_result(options, {"changes": lines}, "\n".join(lines) or "The files have no tier in common.")
         return Exit.FINE if lines else Exit.CANNOT_JUDGE
+    # It loads the libraries of the report's page.
+    from agent.reporting.generate import read_calibration
+
     loaded, now = load_config(options), time.time()
     tier = select_tier(loaded, options.tier) if options.tier else None
     with open_history(loaded) as store:

@@ -16,9 +16,8 @@ from agent.history import daily_queries
 from agent.history.reader import Reader
 from agent.history.schema import DAY
 from agent.history.store import HistoryStore
-from agent.reporting.calibration import read_calibration
 from agent.version import VERSION
-from exporters.documents.calibration import ADAPTER
+from exporters.documents.calibration import ADAPTER, Calibration, CalibrationFile, calibrate, collect_calibrations
 from exporters.render.text import copy_fields
 from exporters.report.build import report
 from exporters.report.formats import report_html, report_markdown
@@ -186,3 +185,28 @@ def files_of(past: ReportInputs) -> tuple[dict[str, str], Report]:
     if proposed is not None:
         texts["plan.next.yaml"] = next_plan_text(made, proposed)
     return texts, made
+
+
+def read_calibration(
+    store: Reader, loaded: LoadedConfig, since: float, until: float, tier: str | None = None
+) -> CalibrationFile:
+    """Return the calibration of one tier or all over [since, until), unix seconds. Raise HistoryError.
+
+    Only hours under the present version of the plan count: another version has another curve.
+    """
+    made: list[tuple[str, Calibration | str]] = []
+    versions = plan_versions(loaded)
+    contexts = {name: view for name, view in build_tier_contexts(loaded).items() if tier in (None, name)}
+    for name, context in daily_queries.measured_views(store, contexts, versions, until).items():
+        if name not in versions:
+            made.append((name, "it has no plan"))
+            continue
+        sums: dict[tuple[str, str], tuple[BinnedWindow, ...]] = {}
+        # Day by day: weeks of hours do not fit into memory.
+        for begin, end in daily_queries.pieces(since, until, DAY):
+            for key, hours in store.bins_by_release(name, begin, end, versions[name]).items():
+                sums[key] = load_bins.sum_by_bin((*sums.get(key, ()), *hours))
+        made += [(name, calibrate(context, *key, bins)) for key, bins in sorted(sums.items())]
+        if not sums:
+            made.append((name, "its history has no hour under the present plan"))
+    return collect_calibrations(made, until, VERSION, bool(store.simulated_notice()))
