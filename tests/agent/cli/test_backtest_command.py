@@ -112,25 +112,23 @@ def test_repeated_clock_hour_is_two_hours(tmp_path: Path) -> None:
     assert targets == [line.partition(",")[0] for line in trace.read_text().splitlines()[-24:]]
 
 
-BAD = {
-    "a text cell": ("2026-01-11T00:00:00Z,many", "is no count"),
-    "a negative count": ("2026-01-11T00:00:00Z,-3", "is no count"),
-    "an earlier time": ("2026-01-06T00:00:00Z,4", "is not later than the row before; sort by time"),
-    "a repeated time": ("2026-01-10T23:00:00Z,4", "is not later than the row before; sort by time"),
-}
-
-
 @pytest.mark.parametrize("command", ["backtest", "forecast"])
-@pytest.mark.parametrize("what", BAD)
-def test_bad_row_is_refused_with_its_line(command: str, what: str, tmp_path: Path, capsys: Captured) -> None:
-    row, told = BAD[what]
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("2026-01-11T00:00:00Z,many", "is no count"),
+        ("2026-01-11T00:00:00Z,-3", "is no count"),
+        ("2026-01-06T00:00:00Z,4", "is not later than the row before; sort by time"),
+        ("2026-01-10T23:00:00Z,4", "is not later than the row before; sort by time"),
+    ],
+)
+def test_bad_row_is_refused_with_its_line(command: str, row: str, told: str, tmp_path: Path, capsys: Captured) -> None:
     lines = written(tmp_path / "bad.csv", week(6)).read_text().splitlines()
     (tmp_path / "bad.csv").write_text("\n".join([*lines, row]) + "\n")
     assert main.main([command, "--history", str(tmp_path / "bad.csv")]) == 2
-    error = capsys.readouterr().err
+    (error,) = capsys.readouterr().err.splitlines()
     assert f"bad.csv:{len(lines) + 1}: " in error
     assert told in error
-    assert len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
