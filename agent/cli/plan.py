@@ -101,8 +101,7 @@ def tier_facts(
     return TierFacts(
         name=name or tier_name(product, first.model),
         engine=first.engine.name,
-        title=first.engine.label,
-        release=first.page.facts.get("engine_versions", ""),
+        title=f"{first.engine.label} {first.page.facts.get('engine_versions', '')}".strip(),
         model=first.model,
         pages=tuple(probe.page for probe in running),
         context_tokens=first.context_tokens,

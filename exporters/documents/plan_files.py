@@ -84,12 +84,11 @@ def yaml_number(value: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFacts:
-    """Known facts of a tier. `release` and `gpu_product` are empty and numbers None if unknown."""
+    """Known facts of a tier. `title` is the engine with its release, `gpu_product` is empty and numbers None if unknown."""
 
     name: str
     engine: str
     title: str
-    release: str
     model: str
     pages: tuple[Snapshot, ...]
     context_tokens: int | None
@@ -167,28 +166,27 @@ def _tier_values(tier: TierFacts) -> dict[str, object]:
     product = tier.gpu_product
     if tier.assumed and not tier.gpus_here:
         product = product or "cpu"
+    kv_tokens = engine_kv_tokens(page.facts)
+    memory = f"KV cache: {kv_tokens} tokens" if kv_tokens else "KV cache: not told"
+    if tier.context_tokens:
+        memory += f"; context length: {tier.context_tokens} tokens"
     gpus = "" if tier.gpus_per_replica is None else f" {tier.gpus_per_replica}"
     if tier.assumed or not gpus:
         gpus += f"  # {count_note}"
     return {
         "model": _filled(tier.model or unknown, "the name the engine serves it under"),
         "engine": scalar(tier.engine),
-        "title": f"{tier.title} {tier.release}".strip(),
+        "title": tier.title,
         "kv_format": {"": "not told by the page", "auto": "of the model's own type"}.get(kv, kv),
         "product": _filled(product, "product name as NVML or the GPU exporter prints it"),
         "per_replica": gpus,
-        "memory": _memory(engine_kv_tokens(page.facts), tier.context_tokens),
+        "memory": memory,
         "ttft": ttft,
         "prompts": _seen(page, "prompt_tokens"),
         "outputs": _seen(page, "generation_tokens"),
         "instances": len(tier.pages),
         "limit": tier.context_tokens or "",
     }
-
-
-def _memory(kv_tokens: float | None, context: int | None) -> str:
-    kv_text = f"{kv_tokens} tokens" if kv_tokens else "not told"
-    return f"KV cache: {kv_text}; context length: {context} tokens" if context else f"KV cache: {kv_text}"
 
 
 def _filled(value: str, what: str) -> str:
@@ -281,9 +279,8 @@ def workload_files(workload: BenchmarkWorkload, tool: str, model: str, head: str
 
 def _requests(workload: BenchmarkWorkload, rps: float, chance: Random, own: Iterator[int]) -> list[dict[str, object]]:
     lines = []
-    prompts, generations = (
-        chance.sample(lengths, len(lengths)) for lengths in (workload.prompts, workload.generations)
-    )
+    prompts = chance.sample(workload.prompts, len(workload.prompts))
+    generations = chance.sample(workload.generations, len(workload.generations))
     for place, (prompt, generation) in enumerate(zip(prompts, generations, strict=True)):
         blocks = math.ceil(prompt / workload.block_tokens)
         shared = min(workload.shared_blocks, blocks - 1)

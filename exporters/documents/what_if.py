@@ -50,8 +50,7 @@ HOLDS: Mapping[SloStatus, str] = {
     SloStatus.LIKELY_KEPT: "would likely hold",
     SloStatus.LIKELY_BROKEN: "would likely break",
     SloStatus.BROKEN: "would break",
-    SloStatus.TOO_FEW: "may or may not hold",
-    SloStatus.NOT_KNOWN: "may or may not hold",
+    **dict.fromkeys((SloStatus.TOO_FEW, SloStatus.NOT_KNOWN), "may or may not hold"),
 }
 
 USE = ("utilization", "utilization_one_lost")
