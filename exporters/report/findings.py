@@ -83,7 +83,7 @@ class IncidentRow:
     idle: IdleReplicas | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRow:
     """Engine restarts of a replica ("" if only their number is known). `unseen_seconds` is the total from the last page
     of an old process to the first page of the new. It excludes `untimed` restarts of unknown duration.
@@ -258,13 +258,14 @@ def restarts(past: TierPast) -> tuple[RestartRow, ...]:
         times = [event.t for event in group]
         timed = [silent[name, t] for t in times if (name, t) in silent]
         unseen, untimed = math.fsum(timed), len(times) - len(timed)
-        rows.append(RestartRow(name, len(times), min(times), max(times), unseen, untimed))
+        span = {"first": min(times), "last": max(times)}
+        rows.append(RestartRow(replica=name, times=len(times), **span, unseen_seconds=unseen, untimed=untimed))
     rows.sort(key=lambda row: (-row.times, row.replica))
     total = past.resize.seen.total
     counted = round(total.counters.get("restarts", 0.0)) if total is not None else 0
     more = counted - sum(row.times for row in rows)
     if more > 0:
-        rows.append(RestartRow("", more, None, None, 0.0, more))
+        rows.append(RestartRow(replica="", times=more, first=None, last=None, unseen_seconds=0.0, untimed=more))
     return tuple(rows)
 
 

@@ -345,7 +345,7 @@ def busiest_idle(tier: TierReport, zone: str) -> str:
 
 
 def _prewarming(tier: TierReport, report: Report) -> Section:
-    """What pre-warming saved against reacting to load, and the forecast's quality, or why nothing is known."""
+    """Return what pre-warming saved against reacting to load, and the forecast's quality, or why nothing is known."""
     part = tier.prewarming
     lines = [f"Not known: {part.missing}"] if part.missing else []
     if part.worth is not None and part.saved is not None:

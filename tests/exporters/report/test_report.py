@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import Any
 
 import jsonschema
 import pytest
@@ -28,7 +29,7 @@ from report_samples import (
 )
 
 from exporters.documents.prewarm import PrewarmValue, Strategy
-from exporters.report.build import report
+from exporters.report.build import MOST_TIERS, message, report
 from exporters.report.formats import observed_text, report_html, report_markdown
 from exporters.report.guide_tables import judge_row
 from exporters.report.inputs import Prewarming
@@ -371,3 +372,29 @@ def test_simulated_week_says_so_everywhere() -> None:
 def test_fleet_of_no_tier_says_so() -> None:
     found, _ = report(replace(past(PLAN, tier_past(PLAN, [])), tiers=()))
     assert found.headline == "No tier is watched: the configuration names none."
+
+
+def message_of(link: str = "", **parts: Any) -> tuple[str, str]:
+    """Subject and body of the message of a week's report with these fields."""
+    return message(json.loads(report_json(replace(reported(PLAN, hours())[0], **parts))), link)
+
+
+def test_message_has_headline_and_verdicts() -> None:
+    subject, body = message_of("https://w/reports/2026-11-09/report.html")
+    assert subject == "Shrink t: 480 USD a day less."
+    first, last = body.split("\n\n")
+    assert first == reported_tier().verdict
+    assert last == "Mon 02 Nov 00:00 UTC to Mon 09 Nov 00:00 UTC: https://w/reports/2026-11-09/report.html"
+    assert message_of(simulated=True)[1].startswith("Simulated: none of this traffic is real")
+
+
+def test_line_ends_begin_no_header() -> None:
+    hostile = "Grow a\r\nBcc: everybody@example.com\x1b[2J\u2028x"
+    assert message_of(headline=hostile)[0] == "Grow a Bcc: everybody@example.com [2J x"
+    assert len(message_of(headline="x" * 1000)[0]) == 180
+
+
+def test_many_tiers_are_counted() -> None:
+    body = message_of(tiers=(reported_tier(),) * (MOST_TIERS + 3))[1]
+    assert body.count("t: shrink from 10 to 6 replicas") == MOST_TIERS
+    assert "3 more tiers are in the report." in body
