@@ -105,7 +105,7 @@ def find_gpus(
     host = find_host(probe.url)
     known = tuple(gpu for gpu, place in hosts.items() if len(engines) == 1 or place == host)
     size = _read_parallel_size(probe)
-    if host == "":
+    if known and host == "":
         port = urlsplit(probe.url).port
         process = next((candidate for candidate in find_candidates() if candidate.port == port), None)
         if process is not None and process.pid is not None:
@@ -140,10 +140,10 @@ def describe_gpus(readouts: Iterable[GpuReadout]) -> str:
 def find_candidates(proc: Path = PROC) -> tuple[Candidate, ...]:
     """Return the ports to ask: those of processes that look like engines, then the engines' usual ports.
 
-    Of several processes of a port the first counts.
+    Of several processes of a port the first counts. A machine without `/proc` shows none.
     """
     candidates: dict[int, Candidate] = {}
-    for pid in sorted(int(path.name) for path in proc.iterdir() if path.name.isdigit()):
+    for pid in sorted(int(path.name) for path in proc.glob("*") if path.name.isdigit()):
         try:
             arguments = (proc / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
         except OSError:

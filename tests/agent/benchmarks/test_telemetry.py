@@ -61,25 +61,23 @@ def test_scrapes_far_apart_give_no_level() -> None:
     assert "kv_utilization" not in told.values
 
 
-def test_uncovered_run_gets_its_share_only() -> None:
-    pages = pages_of("steady")
-    told = found(pages, run(requests=9, started_at=pages[0][0] - 300, ended_at=pages[0][0] + 200))
+@pytest.mark.parametrize(
+    ("name", "first", "last", "shift", "text"),
+    [
+        ("steady", 0, 0, (-300, 200), "the store http://memory.example covers 40% of this run, 2026-11-20"),
+        ("restart", 0, -1, (0, 0), "of this run, 2026-11-20"),
+        ("steady", 5, -5, (0, 0), "the result file has 9: its telemetry is not of this run alone"),
+    ],
+    ids=["uncovered", "silent for a third", "other traffic"],
+)
+def test_run_not_seen_alone_gets_nothing(
+    name: str, first: int, last: int, shift: tuple[float, float], text: str
+) -> None:
+    pages = pages_of(name)
+    start, end = pages[first][0] + shift[0], pages[last][0] + shift[1]
+    told = found(pages, run(requests=9, started_at=start, ended_at=end))
     assert told.values == {}
-    assert "the store http://memory.example covers 40% of this run, 2026-11-20" in told.remarks[0]
-
-
-def test_silence_of_a_third_gives_nothing() -> None:
-    pages = pages_of("restart")
-    told = found(pages, run(requests=9, started_at=pages[0][0], ended_at=pages[-1][0]))
-    assert told.values == {}
-    assert "of this run, 2026-11-20" in told.remarks[0]
-
-
-def test_run_with_other_traffic_gets_nothing() -> None:
-    pages = pages_of("steady")
-    told = found(pages, run(requests=10, started_at=pages[5][0], ended_at=pages[-5][0]))
-    assert told.values == {}
-    assert "the result file has 10: its telemetry is not of this run alone" in told.remarks[0]
+    assert text in told.remarks[0]
 
 
 def test_idle_engine_has_no_requests() -> None:
