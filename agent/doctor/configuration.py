@@ -19,6 +19,8 @@ from rules.telemetry.wording import format_count
 
 CORRECT = "correct it; docs/configuration.md has every key"
 
+PODS = "pods"
+
 
 def check_config(loaded: LoadedConfig) -> Iterator[CheckResult]:
     """Report grave mistakes, what is watched, and weaknesses."""
@@ -82,9 +84,6 @@ def check_report(loaded: LoadedConfig) -> Iterator[CheckResult]:
     yield ok("report", f"every {when}, of the last {span}, {where}; delivered to {receivers}")
 
 
-CHECK = "pods"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodsProbe:
     """Discovered pods. `loaded` is the configuration with the pods, `trouble` is why discovery failed."""
@@ -118,27 +117,26 @@ def check_pods(probe: PodsProbe | None, loaded: LoadedConfig) -> Iterator[CheckR
     if probe is None or keys is None:
         return
     if probe.trouble:
-        yield fail(
-            CHECK, probe.trouble, "look at the service account and its role; docs/kubernetes-discovery.md has both"
-        )
+        advice = "look at the service account and its role; docs/kubernetes-discovery.md has both"
+        yield fail(PODS, probe.trouble, advice)
         return
     if probe.health is None:
-        yield ok(CHECK, f"sidecar of {keys.namespace}/{keys.pod}; its targets stand in the file")
+        yield ok(PODS, f"sidecar of {keys.namespace}/{keys.pod}; its targets stand in the file")
         return
     health = probe.health
-    yield ok(CHECK, f"node {keys.node}: {format_count(health.watched, 'engine pod')}, {health.starting} starting")
+    yield ok(PODS, f"node {keys.node}: {format_count(health.watched, 'engine pod')}, {health.starting} starting")
     if not health.watched and not health.left_out:
         advice = "annotate them with sizewatch.io/scrape: 'true', or set discovery.kubernetes.selector"
-        yield warn(CHECK, "no pod of this node is taken for an engine", advice)
+        yield warn(PODS, "no pod of this node is taken for an engine", advice)
     for text in health.left_out:
-        yield warn(CHECK, f"left out: {text}", "docs/kubernetes-discovery.md says what a pod must tell")
+        yield warn(PODS, f"left out: {text}", "docs/kubernetes-discovery.md says what a pod must tell")
     plan, targets = loaded.plan, probe.loaded.config.targets
     tiers = plan.tiers if plan is not None else {target.tier for target in targets}
     if open_tiers := find_open_tiers(tiers, TierCandidates(entries=keys.tiers, namespaces=keys.namespaces)):
         text = f"no namespaces are named for {', '.join(open_tiers)}: a pod with a GPU may join from any"
-        yield warn(CHECK, text, "name the namespaces of each tier: discovery.kubernetes.tiers[].namespaces")
+        yield warn(PODS, text, "name the namespaces of each tier: discovery.kubernetes.tiers[].namespaces")
     for text in health.notes:
-        yield warn(CHECK, text, "docs/kubernetes-discovery.md has what the agent needs")
+        yield warn(PODS, text, "docs/kubernetes-discovery.md has what the agent needs")
     if not pod_resources.socket_exists(keys.pod_resources):
         text = f"there is no socket {keys.pod_resources} here: which GPU is whose only the exporter can tell"
-        yield warn(CHECK, text, "mount the folder of the kubelet's pod-resources socket")
+        yield warn(PODS, text, "mount the folder of the kubelet's pod-resources socket")

@@ -1,9 +1,9 @@
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_samples import readout
 from paths import TESTS
 
 from agent.config.files import load_plan
@@ -46,18 +46,7 @@ def tier(**parts: Any) -> TierPlan:
 
 
 def gpu(index: int, product: str = H100, **changes: Any) -> GpuReadout:
-    readout = GpuReadout(
-        t=NOW,
-        gpu=f"GPU-{index}",
-        index=index,
-        product=product,
-        counters={"gpu_busy_seconds": 1.0},
-        gauges={},
-        gaps={},
-        sampled=frozenset(),
-        pids=(4242,),
-    )
-    return replace(readout, **changes)
+    return replace(readout(f"GPU-{index}", index, (4242,), NOW), **{"product": product, "gauges": {}, **changes})
 
 
 def loaded(plan: Plan | None = None, **keys: Any) -> LoadedConfig:
@@ -82,41 +71,30 @@ def test_target_as_planned_is_one_line() -> None:
     assert found.text == f"as planned: model small-llama, KV cache auto, 2 x {H100}"
 
 
+GIANT = "acme/giant-405b"
+UNTOLD = f"the page tells no model, {GIANT} is the plan's alone"
+LLAMACPP, TGI = (TESTS / "cases" / "33-doctor-model" / name for name in ("llamacpp.prom", "tgi.prom"))
+STEADY = TESTS / "pages" / "steady_after_load.prom"
+
+
 @pytest.mark.parametrize(
-    ("parts", "text"),
+    ("path", "parts", "level", "text"),
     [
-        ({"model": "llama-3.3-70b"}, "serves small-llama, the plan's tier is for llama-3.3-70b"),
-        (
-            {"engine": "sglang"},
-            "vllm runs, the plan was measured with sglang: latencies mean different things",
-        ),
+        (STEADY, {"model": "llama-3.3-70b"}, "fail", "serves small-llama, the plan's tier is for llama-3.3-70b"),
+        (STEADY, {"engine": "sglang"}, "fail", "vllm runs, the plan was measured with sglang: latencies mean "),
+        (LLAMACPP, {"engine": "llamacpp", "model": GIANT}, "ok", f"as planned: engine llamacpp; {UNTOLD}"),
+        (TGI, {"engine": "tgi", "model": GIANT}, "ok", f"as planned: engine tgi; {UNTOLD}"),
+        (TGI, {"model": GIANT}, "fail", "tgi runs, "),
+        (STEADY, {"model": "small-llama"}, "ok", "as planned: model small-llama, "),
+        (STEADY, {"model": "Small-Llama"}, "ok", "as planned: model Small-Llama, "),
+        (STEADY, {"model": "org/small-llama"}, "ok", "as planned: model org/small-llama, "),
+        (STEADY, {"model": "/models/small-llama/"}, "ok", "as planned: model /models/small-llama/, "),
     ],
 )
-def test_another_model_or_engine_fails(parts: Mapping[str, Any], text: str) -> None:
-    (found,) = planned(page(tier=tier(**parts)))
-    assert (found.level, found.text) == (CheckLevel.FAIL, text)
-
-
-@pytest.mark.parametrize(
-    ("name", "engine"), [("33-doctor-model/llamacpp.prom", "llamacpp"), ("33-doctor-model/tgi.prom", "tgi")]
-)
-def test_untold_model_is_not_told_as_planned(name: str, engine: str) -> None:
-    body = (TESTS / "cases" / name).read_bytes()
-    (found,) = planned(page(body, tier=tier(engine=engine, model="acme/giant-405b")))
-    text = f"as planned: engine {engine}; the page tells no model, acme/giant-405b is the plan's alone"
-    assert (found.level, found.text) == (CheckLevel.OK, text)
-
-
-def test_untold_model_still_shows_another_engine() -> None:
-    body = (TESTS / "cases" / "33-doctor-model" / "tgi.prom").read_bytes()
-    (found,) = planned(page(body, tier=tier(model="acme/giant-405b")))
-    assert found.level is CheckLevel.FAIL
-
-
-@pytest.mark.parametrize("model", ["small-llama", "Small-Llama", "org/small-llama", "/models/small-llama/"])
-def test_model_is_the_same_without_its_prefix(model: str) -> None:
-    (found,) = planned(page(tier=tier(model=model)))
-    assert found.level is CheckLevel.OK
+def test_model_and_engine_need_the_plan(path: Path, parts: dict[str, Any], level: str, text: str) -> None:
+    (found,) = planned(page(path.read_bytes(), tier=tier(**parts)))
+    assert found.level == level
+    assert found.text.startswith(text)
 
 
 @pytest.mark.parametrize(
