@@ -58,9 +58,8 @@ class TierForecast:
     def __init__(self, request: ForecastRequest, work: Series, requests: Series | None = None) -> None:
         self.settings = request.settings
         self._capacity = request.capacity
-        self._work = DemandBins(request, work)
-        self._requests = None if requests is None else DemandBins(request, requests)
-        self._kinds = (self._work,) if self._requests is None else (self._work, self._requests)
+        self._kinds = [DemandBins(request, series) for series in (work, requests) if series is not None]
+        self._work = self._kinds[0]
         self.started_at = self.end
         self._lead = lead_minutes(request.lead_seconds + request.settling_seconds) if request.lead_seconds else None
         self._certainty = self._level(request)
@@ -106,29 +105,32 @@ class TierForecast:
                 factor = self._work.factors(self.end - MINUTE_SECONDS, MINUTE_SECONDS, 1)
                 self._live.step(float(remove_event_effects(np.array(self._work.rates[-1:]), factor)[0]))
             self._warm()
-        if self._requests is not None:
-            for amount in kinds[1][1:].tolist():
-                self._requests.take(amount / MINUTE_SECONDS)
+        for bins, amounts in zip(self._kinds[1:], kinds[1:], strict=True):
+            for amount in amounts[1:].tolist():
+                bins.take(amount / MINUTE_SECONDS)
 
     def respond(self, request: ForecastRequest) -> ForecastResponse:
         """Return the forecast at the request's `now`. Its settings must be the same."""
         forecast, factors = self._work.forecast(request)
-        requests = self._requests.forecast(request)[0] if self._requests is not None else None
-        return ForecastResponse(
+        requests = None
+        for bins in self._kinds[1:]:
+            requests, _ = bins.forecast(request)
+        response = ForecastResponse(
             tier=request.tier,
             made_at=request.now,
             bin_seconds=request.bin_seconds,
             forecast=forecast,
-            prewarm=self._prewarm(request, forecast.projection if forecast is not None else None, factors, requests),
+            prewarm=self._prewarm(request, forecast, factors, requests),
             now_rps=self._work.now_rps(),
             requests=requests,
             now_requests=self._kinds[-1].now_rps(),
-            minimum_warm=self._minimum if self._warmer is not None else None,
-            gap="" if forecast is not None else TOO_YOUNG,
         )
+        if forecast is None:
+            response = replace(response, gap=TOO_YOUNG)
+        return response if self._warmer is None else replace(response, minimum_warm=self._minimum)
 
     def _prewarm(
-        self, request: ForecastRequest, projection: Projection | None, factors: Array, requests: ForecastResult | None
+        self, request: ForecastRequest, forecast: ForecastResult | None, factors: Array, requests: ForecastResult | None
     ) -> Prewarm:
         known = np.flatnonzero(np.isfinite(self._work.rates))
         seen_until = self._work.start + (int(known[-1]) + 1) * MINUTE_SECONDS if len(known) else None
@@ -140,8 +142,9 @@ class TierForecast:
             worth=self._worth,
             reason=self._reason(request, seen_until),
         )
-        if self._warmer is not None and request.capacity and request.lead_seconds and projection and projection.points:
-            prewarm = with_next_step(self._with_schedule(prewarm, request, projection, factors), request.bin_seconds)
+        if self._warmer is not None and request.capacity and request.lead_seconds and forecast:
+            prewarm = self._with_schedule(prewarm, request, forecast.projection, factors)
+            prewarm = with_next_step(prewarm, request.bin_seconds)
         return without_old_schedule(prewarm, request.now)
 
     def _with_schedule(
@@ -185,7 +188,7 @@ class TierForecast:
         until = request.now + lead_seconds
         expected_requests = next((point.q50 for point in reversed(ahead) if point.t <= until), None)
         now_requests = self._kinds[-1].now_rps()
-        lengths = UNTOLD if self._requests is None else capacity.lengths
+        lengths = capacity.lengths if len(self._kinds) > 1 else UNTOLD
         demand = max(decision.quantile_rps or 0.0, decision.now_rps)
         counted = replica_count(demand, capacity, request.margin, minimum=self._minimum)
         return Recommendation(

@@ -49,11 +49,6 @@ class TierCandidates:
         return not (entries and all(entry.namespaces for entry in entries))
 
 
-def has_gpu(pod: Pod, holders: Container[str]) -> bool:
-    """Return whether a pod holds a GPU: a device plugin gave it, or the kubelet says so. A claim may be of any device."""
-    return (pod.wants_gpu and not pod.by_claim) or pod.place in holders
-
-
 def find_open_tiers(names: Iterable[str], known: TierCandidates) -> tuple[str, ...]:
     """Return the tiers that a pod of any namespace may join."""
     return () if known.namespaces else tuple(name for name in sorted(set(names)) if known.is_open(name))
@@ -61,7 +56,8 @@ def find_open_tiers(names: Iterable[str], known: TierCandidates) -> tuple[str, .
 
 def tier_of(pod: Pod, known: TierCandidates) -> str:
     """Return the tier of a pod. Raise ExcludedPodError for a pod without a tier, or that may not belong to it."""
-    holds_gpu = has_gpu(pod, known.holders)
+    # A device plugin gave it, or the kubelet says so. A claim may be of any device.
+    holds_gpu = (pod.wants_gpu and not pod.by_claim) or pod.place in known.holders
     named = {*known.namespaces, *(name for entry in known.entries for name in entry.namespaces)}
     if not holds_gpu and pod.namespace not in named:
         kind = "devices by a claim, which may be no GPU" if pod.by_claim else "no GPU"
