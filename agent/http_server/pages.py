@@ -209,10 +209,11 @@ class Pages:
     def _report(self, request: Request) -> Response:
         """Return a file of a report, its page for a path of the folder. A path is compared with names and never joined."""
         name, file = request.path_params["name"], request.path_params["file"] or "report.html"
-        names = storage.names(self.reports) if self.reports is not None else ()
-        if name == storage.LATEST and names:
-            name = names[0]
-        content = storage.read_report_file(self.reports, name, file) if self.reports is not None else None
+        content = None
+        if self.reports is not None:
+            if name == storage.LATEST:
+                name = next(iter(storage.names(self.reports)), name)
+            content = storage.read_report_file(self.reports, name, file)
         if content is None:
             raise HTTPException(404, "there is no such report; /reports/ lists those there are")
         return content_response(content, storage.FILES[file])

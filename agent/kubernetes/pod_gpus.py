@@ -82,23 +82,20 @@ def _by_kubelet(
     pod: Pod, readouts: Mapping[str, GpuReadout], devices: Sequence[Devices]
 ) -> tuple[tuple[str, ...], str]:
     """Return the GPUs that the kubelet gave the pod, or a reason."""
-    own = [given for given in devices if (given.namespace, given.pod) == (pod.namespace, pod.name)]
-    own = [given for given in own if is_gpu(given)]
+    own = [given for given in devices if (given.namespace, given.pod) == (pod.namespace, pod.name) and is_gpu(given)]
     if not own:
         return (), "the kubelet gave it no GPU"
     indices = gpus_by_index(readouts)
     gpus = {}
     for device_id in (device_id for given in own for device_id in given.ids):
-        match = DEVICE_ID.fullmatch(device_id)
-        index = (match["index"] or match["gke"] or "") if match is not None else ""
-        uuid = (match["uuid"] if match is not None else None) or indices.get(index, device_id)
-        gpus[device_id] = uuid if uuid in readouts else None
-    unknown = [device_id for device_id, gpu in gpus.items() if gpu is None]
-    if unknown:
+        gpus[device_id] = device_id
+        if match := DEVICE_ID.fullmatch(device_id):
+            gpus[device_id] = match["uuid"] or indices.get(match["index"] or match["gke"], device_id)
+    if unknown := [device_id for device_id, gpu in gpus.items() if gpu not in readouts]:
         # A part must not look like the whole.
         names = ", ".join(unknown[:3])
         return (), f"the kubelet names device {names} of {own[0].resource}, which is no GPU that is read here"
-    return tuple(dict.fromkeys(gpu for gpu in gpus.values() if gpu is not None)), ""
+    return tuple(dict.fromkeys(gpus.values())), ""
 
 
 def _named(place: str, readouts: Mapping[str, GpuReadout]) -> tuple[str, ...]:

@@ -271,16 +271,6 @@ def test_removed_tier_is_forgotten(history: Path) -> None:
         assert shown(forecasts).gap == "no forecast is made yet"
 
 
-def test_silent_tier_is_answered(tmp_path: Path) -> None:
-    path = keep(tmp_path / "history.db", 3 * DAY_MINUTES, SETTLED - 20 * 86_400)
-    with forecasting() as forecasts:
-        assert forecasts.run([question(path)]) == ()
-        found = shown(forecasts)
-        assert found.recommended is None
-        assert found.now_rps is None
-        assert found.prewarm.reason == "the newest demand of the tier is 20 d old; after 10 min nothing is recommended"
-
-
 def test_missing_history_is_reported(history: Path, tmp_path: Path) -> None:
     with forecasting() as forecasts:
         forecasts.run([question(history, tier="unseen"), question(tmp_path / "none.db", tier="nowhere")])
