@@ -65,11 +65,11 @@ def forecast_text(forecast: ForecastResult) -> str:
         parts.append("  nothing is expected: no forecast yet")
     if block > 1:
         parts.append(f"  each row is the highest of {block} bins of {format_duration(forecast.bin_seconds)}")
-    return terminal_text(*parts, "", text_grid(_describe_accuracy(forecast)))
+    return terminal_text(*parts, "", text_grid(describe_accuracy(forecast)))
 
 
-def _describe_accuracy(forecast: ForecastResult) -> Iterator[tuple[str, str]]:
-    """Yield lead, coverage of the 95 % quantile, error relative to the naive method, also if it is worse, and methods."""
+def describe_accuracy(forecast: ForecastResult) -> Iterator[tuple[str, str]]:
+    """Yield name and words of lead, coverage of the 95 % quantile, error relative to the naive method, and methods."""
     record = forecast.projection
     coverage = error = "not known yet: no target has passed"
     if record.forecasts:
