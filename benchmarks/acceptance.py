@@ -45,7 +45,8 @@ from waiting import StandingClock, free_port, wait_for
 
 from exporters.autoscaling.manifests import recommended_query
 from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
-from exporters.render.text import alert_name, shorten, text_table
+from exporters.render.terminal import WIDEST, terminal_text, text_grid
+from exporters.render.text import alert_name, shorten
 from rules.catalogue.registry import margin_of
 from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import TierPlan
@@ -199,7 +200,8 @@ class Acceptance:
                 wait_for(lambda: self._notified("pages", "resolved"), PATIENCE_SECONDS, every=0.1)
             self._conclude()
         rows = [(*texts, "yes" if is_fine else "NO") for *texts, is_fine in self._rows]
-        return "\n".join(text_table(("step", "expected", "seen", "ok"), rows)), all(row[-1] for row in self._rows)
+        table = text_grid(rows, ("step", "expected", "seen", "ok"), indent=0, words=1)
+        return terminal_text(table, width=WIDEST), all(row[-1] for row in self._rows)
 
     def _write(self) -> None:
         """Write plan, token and configuration with the replicas that there are."""

@@ -32,7 +32,8 @@ import numpy as np
 from agent.cli.forecast import durations
 from agent.errors import SizewatchError
 from agent.forecasting.csv_series import read_trace
-from exporters.render.text import format_duration, text_table
+from exporters.render.terminal import WIDEST, terminal_text, text_grid
+from exporters.render.text import format_duration
 from forecast.backtest.scores import Scored, interval, score_walk
 from forecast.backtest.walk import NAMES, BacktestRun, walk
 from forecast.backtest.window import CannotTest
@@ -122,8 +123,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _print_means(tested)
     rows = [row for goal in GOALS if (row := _goal_row(goal, tested)) is not None]
     print(f"\nGoals for {COMBINATION} over the traces given")
-    print("\n".join(text_table(("goal", "wanted", "reached", "(95 %)", ""), rows, words=2)))
+    print(_table(("goal", "wanted", "reached", "(95 %)", ""), rows, 2))
     return 0
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
+    return terminal_text(text_grid(rows, head, indent=0, words=words), width=WIDEST)
 
 
 def _test(file: Path, options: argparse.Namespace) -> TestedTrace | None:
@@ -151,7 +156,7 @@ def _print_traces(horizon: float, tested: Sequence[TestedTrace]) -> None:
         rows += _trace_rows(trace, horizon)
     text = f"{format_duration(horizon)} ahead; pinball loss of the 95 % quantile in % of the mean; intervals: block bootstrap"
     print(f"\n{text}")
-    print("\n".join(text_table(HEAD, rows, words=2)))
+    print(_table(HEAD, rows, 2))
 
 
 def _trace_rows(trace: TestedTrace, horizon: float) -> Iterable[tuple[str, ...]]:
@@ -185,7 +190,7 @@ def _print_means(tested: Sequence[TestedTrace]) -> None:
     print(
         f"\nGeometric means by the naive method over {len(whole)} traces (15 min: same as now; 24 h: same as yesterday)"
     )
-    print("\n".join(text_table(("method", "15 min WAPE", "15 min pinball", "24 h WAPE", "24 h pinball"), rows)))
+    print(_table(("method", "15 min WAPE", "15 min pinball", "24 h WAPE", "24 h pinball"), rows))
 
 
 def _goal_row(goal: Goal, tested: Sequence[TestedTrace]) -> tuple[str, ...] | None:

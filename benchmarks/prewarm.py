@@ -21,7 +21,7 @@ import numpy as np
 
 from agent.durations import parse_duration
 from agent.forecasting.csv_series import TraceError
-from exporters.render.text import text_table
+from exporters.render.terminal import WIDEST, terminal_text, text_grid
 from forecast.capacity.prewarm import LATE_TO_WARM, certainty, lead_minutes
 from forecast.capacity.simulation import (
     Outcome,
@@ -224,7 +224,8 @@ def _print_results(results: list[Result]) -> None:
         values = np.array([of(result) for result in results])
         mean = float(np.exp(np.log(values).mean())) if title in ("cost", "static") else float(values.mean())
         means.append(form.format(mean))
-    print("\n".join(text_table(("trace", *(title for title, _, _ in COLUMNS)), [*rows, ("mean", *means)])))
+    head = ("trace", *(title for title, _, _ in COLUMNS))
+    print(terminal_text(text_grid([*rows, ("mean", *means)], head, indent=0, words=1), width=WIDEST))
 
 
 if __name__ == "__main__":

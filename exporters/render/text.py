@@ -104,19 +104,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {line} |" for line in cells)])
 
 
-def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> list[str]:
-    """Return the lines of a table. The first `words` columns are left-aligned, others right-aligned. Nothing is cut."""
-    lines = [list(head), *(list(row) for row in rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
-    return [
-        "  ".join(
-            cell.ljust(width) if place < words else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-
-
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from exporters.render.text import SIGNS, Tone, format_clock, text_table
+from exporters.render.terminal import WIDEST, terminal_text, text_grid
+from exporters.render.text import SIGNS, Tone, format_clock
 from exporters.status.active_findings import ActiveIncident
 from exporters.status.records import AgentStatus, TierStatus
 from rules.catalogue.registry import BY_NAME
@@ -239,8 +240,7 @@ def overview_text(document: Mapping[str, Any]) -> str:
         texts.append(f"Configuration or plan on disk is not valid, the previous configuration is active: {trouble}")
     lines = [text for text in texts if text]
     if rows:
-        incidents = ["Incident", *(row.pop("Incident") for row in rows)]
-        table = text_table(list(rows[0]), [list(row.values()) for row in rows], words=2)
-        lines += ["", *(f"{row}  {text}".rstrip() for row, text in zip(table, incidents, strict=True))]
+        table = text_grid([list(row.values()) for row in rows], list(rows[0]), indent=0)
+        lines += ["", terminal_text(table, width=WIDEST)]
     decided = [f"{tier}: {decision}" for tier, decision in decisions.items() if decision]
     return "\n".join([*lines, "", *decided]).rstrip()

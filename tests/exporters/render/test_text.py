@@ -12,19 +12,9 @@ from exporters.render.text import (
     replace_undecodable,
     strip_control_characters,
     table,
-    text_table,
     tier_anchor,
 )
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
-
-
-def test_columns_align_and_nothing_trails() -> None:
-    assert text_table(("name", "n"), [("a", "1"), ("longer", "100")]) == ["name      n", "a         1", "longer  100"]
-    assert text_table(("a", "b", "c"), [("xx", "y", "")], words=2) == ["a   b  c", "xx  y"]
-
-
-def test_a_head_alone_is_a_table() -> None:
-    assert text_table(("a", "b"), []) == ["a  b"]
 
 
 @pytest.mark.parametrize(
