@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from building import build_once
 from report_samples import hours, plan, reported
-from test_report_in_browser import count_pages
+from test_report_looks import count_pages
 from test_report_truth import Told, told_of
 
 from exporters.report.formats import report_html, report_markdown
