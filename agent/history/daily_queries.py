@@ -75,10 +75,8 @@ def read_production(store: Reader, context: TierContext, since: float, until: fl
     return seen
 
 
-def read_capacity(
-    store: Reader, context: TierContext, version: str, now: float, daily: Capacity | None
-) -> Capacity | None:
-    """Return the capacity of one replica at `now` (unix seconds), from hours under the present plan.
+def read_capacity(store: Reader, context: TierContext, now: float, daily: Capacity | None) -> Capacity | None:
+    """Return the capacity of one replica at `now` (unix seconds).
 
     `daily` is the estimate of the last midnight (UTC). The newest overload of LOOK_BACK_SECONDS bounds it until
     production carries more. So do the lengths of the last two hours. None where nothing tells. Raise HistoryError.
@@ -133,6 +131,6 @@ def measured_views(
     known = read_daily_capacities(store, contexts, versions, now) if daily is None else daily
     measured = dict(contexts)
     for tier in contexts.keys() & versions.keys():
-        capacity = read_capacity(store, contexts[tier], versions[tier], now, known.get(tier))
+        capacity = read_capacity(store, contexts[tier], now, known.get(tier))
         measured[tier] = with_capacity(contexts[tier], capacity)
     return measured

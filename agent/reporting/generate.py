@@ -78,9 +78,7 @@ def _tier(
     measured = version and context.serves_whole_requests
     days = tuple(daily_queries.read_capacity_days(store, tier, version, until)) if measured else ()
     daily = capacity_now(context, days)
-    context = with_capacity(
-        context, daily_queries.read_capacity(store, context, version, until, daily) if measured else daily
-    )
+    context = with_capacity(context, daily_queries.read_capacity(store, context, until, daily) if measured else daily)
     is_forecast = loaded.config.forecast.enabled
     prewarming = _prewarming(store, loaded, context, until) if is_forecast else None
     versions = store.plan_versions(tier, since, until)

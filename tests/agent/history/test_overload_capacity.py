@@ -98,5 +98,5 @@ def test_earlier_days_are_read_once(store: HistoryStore, monkeypatch: pytest.Mon
     known = read_daily_capacities(store, {"t": bare}, VERSIONS, BEGIN)
     assert known == {"t": None}
     measured_views(store, {"t": bare}, VERSIONS, BEGIN + 60, known)
-    assert read_capacity(store, bare, "v1", BEGIN + 60, None) is None
+    assert read_capacity(store, bare, BEGIN + 60, None) is None
     assert len(days) == 1
