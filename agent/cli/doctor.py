@@ -7,7 +7,6 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from agent.cli.arguments import (
     ways_in,
 )
 from agent.cli.inspect import read_page_body
-from agent.cli.terminal import tell_progress
+from agent.cli.terminal import progress_bar
 from agent.config.load import LoadedConfig, find, load
 from agent.doctor.check_result import exit_code, format_text
 from agent.doctor.run import run_checks
@@ -114,8 +113,8 @@ def _look(options: SimpleNamespace) -> int:
         # The query of an address may be a secret.
         where = " ".join(shlex.quote(place_of(url) if "://" in url else url) for url in pages.places)
         if pages.engines:
-            show = partial(tell_progress, note=f"looking for {format_duration(seconds)}")
-            looks = look_at_engines(pages, ways_in(options), seconds, objectives, show)
+            with progress_bar(f"looking for {format_duration(seconds)}") as show:
+                looks = look_at_engines(pages, ways_in(options), seconds, objectives, show)
     diagnosis = EngineDiagnosis(
         looks=looks,
         problems=problems,

@@ -204,6 +204,12 @@ class Dumper(yaml.SafeDumper):
         return True
 
 
+def _represent_float(dumper: Dumper, value: float) -> yaml.Node:
+    """Write a whole number as people do: 2341 in place of 2341.0."""
+    return dumper.represent_int(int(value)) if value.is_integer() else yaml.SafeDumper.represent_float(dumper, value)
+
+
+Dumper.add_representer(float, _represent_float)
 Dumper.add_representer(Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
 
 

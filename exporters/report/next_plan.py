@@ -7,10 +7,10 @@ bound keeps the planned value, or no value, with the reason.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from textwrap import indent
 from typing import Any, TypeGuard
 
 from exporters.documents.plan_files import DUMP_WIDTH, scalar
@@ -210,9 +210,13 @@ def next_plan_text(report: Report, proposed: Plan) -> str:
         fields = tier.model_dump(mode="json", exclude_none=True)
         if tier.curve is not None:
             fields["curve"] = tier.curve.model_dump(mode="json", exclude_defaults=True)
-        lines = [f"# {printable_line(line)}" for line in comments.get(name, ())]
+        lines = []
+        for comment in comments.get(name, ()):
+            lines += textwrap.wrap(
+                f"# {printable_line(comment)}", 110, subsequent_indent="#   ", break_on_hyphens=False
+            )
         lines.append(dump_object(fields, allow_unicode=True, default_flow_style=None, width=DUMP_WIDTH))
-        text += f"  {scalar(name)}:\n" + indent("\n".join(lines), "    ")
+        text += f"  {scalar(name)}:\n" + textwrap.indent("\n".join(lines), "    ")
     return text
 
 
