@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from exporters.metrics import names, self_metrics
 from exporters.prometheus_rules.rule_files import (
     WATCHER_LABELS,
-    Alert,
-    Group,
-    Pairs,
-    common_labels,
+    Fields,
+    alert_of,
+    duration,
     link_templates,
     rule_file,
-    subject_labels,
     value_template,
 )
 from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
@@ -93,40 +91,32 @@ def alerts_text(external_url: str = "") -> str:
     return rule_file(HEAD, alert_groups(external_url=external_url))
 
 
-def alert_groups(rules: tuple[Rule, ...] = RULES, external_url: str = "") -> tuple[Group, ...]:
+def alert_groups(rules: tuple[Rule, ...] = RULES, external_url: str = "") -> list[Fields]:
     """Return a group for each severity and a group about sizewatch itself."""
-    by_severity = (
-        Group(
-            name=f"sizewatch-{severity.value}",
-            interval_seconds=INTERVALS[severity],
-            rows=tuple(
-                verdict_alert(rule, level, external_url)
-                for rule in rules
-                for level in LEVELS[rule.severity]
-                if level.severity is severity
-            ),
-        )
-        for severity in Severity
-    )
-    catalogued = frozenset(rule.name for rule in rules)
-    itself = Group(
-        name="sizewatch-itself",
-        interval_seconds=30.0,
-        rows=tuple(itself_alert(row) for row in ITSELF if row.name not in catalogued or not row.until_judged),
-    )
-    return (*(group for group in by_severity if group.rows), itself)
+    groups: list[Fields] = []
+    for severity in Severity:
+        alerts = []
+        for rule in rules:
+            alerts += [verdict_alert(rule, at, external_url) for at in LEVELS[rule.severity] if at.severity is severity]
+        interval = duration(INTERVALS[severity])
+        groups.append({"name": f"sizewatch-{severity.value}", "interval": interval, "rules": alerts})
+    itself: Fields = {"name": "sizewatch-itself", "interval": "30s", "rules": list(map(itself_alert, ITSELF))}
+    return [*groups, itself]
 
 
-def verdict_alert(rule: Rule, level: AlertLevel, external_url: str = "") -> Alert:
+def verdict_alert(rule: Rule, level: AlertLevel, external_url: str = "") -> Fields:
     """Return the alert of a rule at a level."""
-    return Alert(
-        name=rule.name,
-        expr=alert_expr(rule.name, level),
-        hold_seconds=hold_seconds(rule, level.severity),
-        keep_seconds=KEEP[level.severity],
-        labels=common_labels(level.severity),
-        annotations=_annotations(rule, external_url),
-    )
+    subject = "{{ $labels.tier }}"
+    if rule.scope is Scope.REPLICA:
+        subject += "{{ with $labels.replica }}/{{ . }}{{ end }}"
+    annotations = {
+        "summary": f"{rule.title}: {subject}",
+        "description": f"{rule.meaning}\nNext: {rule.actions[0]}.",
+        "value": value_template(rule),
+        **link_templates(rule.name, external_url),
+    }
+    holds = hold_seconds(rule, level.severity), KEEP[level.severity]
+    return alert_of(rule.name, alert_expr(rule.name, level), holds, level.severity, annotations)
 
 
 WHOLE_TIER: Mapping[str, str] = {
@@ -157,14 +147,3 @@ def hold_seconds(rule: Rule, severity: Severity) -> float:
     if rule.window_seconds:
         return WINDOW_HOLD
     return SCRAPE_HOLD if severity is Severity.PAGE else TICKET_SCRAPE_HOLD
-
-
-def _annotations(rule: Rule, external_url: str) -> Pairs:
-    where = subject_labels(rule.scope is Scope.REPLICA)
-    value = value_template(rule)
-    return (
-        ("summary", f"{rule.title}: {where}"),
-        ("description", f"{rule.meaning}\nNext: {rule.actions[0]}."),
-        *((("value", value),) if value else ()),
-        *link_templates(rule.name, external_url),
-    )

@@ -1,14 +1,12 @@
-"""Rule files for Prometheus: types of alerts and groups, their YAML, and the labels and templates that all alerts share.
+"""Rule files for Prometheus: alerts and groups as their YAML has them, and the labels and templates that all share.
 
-Alerts print as plain groups. `exporters.prometheus_rules.alerts` and
-`.self_monitoring` fill the groups. Templates run inside Prometheus: a missing value must leave
-readable text. A new unit is a row of UNITS.
+`exporters.prometheus_rules.alerts` and `.self_monitoring` fill the groups. Templates run inside Prometheus: a missing
+value must leave readable text. A new unit is a row of UNITS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from exporters.metrics import self_metrics
@@ -16,45 +14,13 @@ from exporters.render.text import Block, alert_name, comment_lines, dump_yaml, r
 from rules.evaluator.external_alerts import OURS
 from rules.verdicts.rule import Rule, Severity
 
-Pairs = tuple[tuple[str, str], ...]
+Fields = dict[str, Any]
+"""Alert, or group of alerts that are evaluated together, in order, as in the file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
-    """Alerting rule with its hold (`for`) and `keep_firing_for` in seconds."""
-
-    name: str
-    expr: str
-    hold_seconds: float
-    keep_seconds: float
-    labels: Pairs
-    annotations: Pairs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Group of alerts evaluated together, in order, every `interval_seconds`."""
-
-    name: str
-    interval_seconds: float
-    rows: tuple[Alert, ...]
-
-
-def rule_file(head: str, groups: Iterable[Group]) -> str:
+def rule_file(head: str, groups: Iterable[Fields]) -> str:
     """Return a rule file for `rule_files:` of Prometheus. `head` is its comment."""
-    return f"{comment_lines(head)}\n{dump_yaml({'groups': plain_groups(groups)})}"
-
-
-def plain_groups(groups: Iterable[Group]) -> list[dict[str, Any]]:
-    """Return the groups as YAML data."""
-    return [
-        {
-            "name": group.name,
-            "interval": duration(group.interval_seconds),
-            "rules": [_alert(row) for row in group.rows],
-        }
-        for group in groups
-    ]
+    return f"{comment_lines(head)}\n{dump_yaml({'groups': list(groups)})}"
 
 
 def duration(seconds: float) -> str:
@@ -68,19 +34,18 @@ def duration(seconds: float) -> str:
     return f"{whole}s"
 
 
-def _alert(alert: Alert) -> dict[str, Any]:
-    times = {"for": alert.hold_seconds, "keep_firing_for": alert.keep_seconds}
-    return {
-        "alert": alert_name(alert.name),
-        "expr": Block(alert.expr),
-        **{key: duration(seconds) for key, seconds in times.items() if seconds},
-        "labels": dict(alert.labels),
-        "annotations": {key: Block(text) if "\n" in text else text for key, text in alert.annotations},
-    }
+def alert_of(
+    name: str, expr: str, holds: tuple[float, float], severity: Severity, annotations: Mapping[str, str]
+) -> Fields:
+    """Return an alert. `holds` are the seconds of `for` and of `keep_firing_for`; empty annotations are left out."""
+    alert: Fields = {"alert": alert_name(name), "expr": Block(expr)}
+    for key, seconds in zip(("for", "keep_firing_for"), holds, strict=True):
+        if seconds:
+            alert[key] = duration(seconds)
+    alert["labels"] = {"severity": severity.value, OURS[0]: OURS[1]}
+    texts = {key: Block(text) if "\n" in text else text for key, text in annotations.items() if text}
+    return alert | {"annotations": texts}
 
-
-ALERTING = "docs/alerting.md"
-"""Path of the repository."""
 
 WATCHER_LABELS = ("instance", "pod", "node", "container", "endpoint")
 """Labels that identify the agent. On an alert they would make it a new alert after a restart."""
@@ -97,22 +62,7 @@ UNITS: Mapping[str, str] = {
     "bytes_per_second": "{0} B/s",
     "joules_per_token": "{0} J/token",
 }
-"""Templates of values by unit. Any other unit prints as the number and the unit's name."""
-
-
-def common_labels(severity: Severity) -> Pairs:
-    """Return the labels of every alert of this severity."""
-    return (("severity", severity.value), OURS)
-
-
-def alerting_url(heading: str) -> str:
-    """Return the address of a section of docs/alerting.md."""
-    return f"{ALERTING}#{heading.lower()}"
-
-
-def subject_labels(of_replica: bool) -> str:
-    """Return the subject of an alert for a summary."""
-    return "{{ $labels.tier }}{{ with $labels.replica }}/{{ . }}{{ end }}" if of_replica else "{{ $labels.tier }}"
+"""Templates of values by unit. A value of another unit is not shown."""
 
 
 def value_template(rule: Rule) -> str:
@@ -120,14 +70,16 @@ def value_template(rule: Rule) -> str:
     if rule.unit not in UNITS:
         return ""
     query = f"max by (bound) ({self_metrics.OBSERVED.name}{{tier=%q,replica=%q,rule='{rule.name}'}})"
-    value = f"{{{{ with .Labels.bound }}}}{{{{ . }}}} bound {{{{ end }}}}{_value(rule.unit)}"
+    value = UNITS[rule.unit].replace("{%}", "{{ .Value | humanizePercentage }}")
+    value = value.replace("{0}", '{{ .Value | printf "%.4g" }}')
+    value = f"{{{{ with .Labels.bound }}}}{{{{ . }}}} bound {{{{ end }}}}{value}"
     return (
         f'{{{{- with printf "{query}" $labels.tier $labels.replica | query }}}}'
         f"Now: {{{{ with index . 0 }}}}{value}{{{{ end }}}}{{{{ end }}}}"
     )
 
 
-def link_templates(rule: str, external_url: str) -> Pairs:
+def link_templates(rule: str, external_url: str) -> dict[str, str]:
     """Return the links to the runbook and to the card of the tier: of the status page at `external_url`, if given.
 
     Otherwise the runbook is a path of the repository, and one query looks for the page of the agent that watches the tier.
@@ -135,13 +87,8 @@ def link_templates(rule: str, external_url: str) -> Pairs:
     card = "#tier-{{ $labels.tier | urlquery }}"
     if external_url:
         address = external_url.rstrip("/")
-        return ("runbook_url", f"{address}/runbooks/{rule}"), ("status_url", f"{address}/{card}")
+        return {"runbook_url": f"{address}/runbooks/{rule}", "status_url": f"{address}/{card}"}
     agent = f"{self_metrics.STATUS_PAGE.name} and on (instance) {self_metrics.VERDICT.name}{{tier=%q}}"
     query = f'printf "{agent}" $labels.tier | query'
     page = f'{{{{ with {query} }}}}{{{{ . | first | label "url" }}}}/{card}{{{{ end }}}}'
-    return ("runbook_url", runbook_url(rule)), ("status_url", page)
-
-
-def _value(unit: str) -> str:
-    pattern = UNITS.get(unit, "{0} " + unit.replace("_", " "))
-    return pattern.replace("{%}", "{{ .Value | humanizePercentage }}").replace("{0}", '{{ .Value | printf "%.4g" }}')
+    return {"runbook_url": runbook_url(rule), "status_url": page}

@@ -1,7 +1,6 @@
 """Alerts about sizewatch itself that only Prometheus can raise, such as a dead agent.
 
-These rules are not in the catalogue. A row with `until_judged` gives way to a catalogue row of its name. A new alert is
-a row here and a section of docs/alerting.md under its name.
+These rules are not in the catalogue. A new alert is a row here and a section of docs/alerting.md under its name.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from exporters.metrics import names, self_metrics
-from exporters.prometheus_rules.rule_files import WATCHER_LABELS, Alert, Pairs, alerting_url, common_labels
+from exporters.prometheus_rules.rule_files import WATCHER_LABELS, Fields, alert_of
 from rules.telemetry.signals import Gap
 from rules.verdicts.rule import Severity
 
@@ -34,7 +33,7 @@ CYCLE_AGE_SECONDS = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfMonitoringAlert:
-    """Row of an alert. `reason` separates rows of a name. With `until_judged`, a catalogue row of the name replaces it."""
+    """Row of an alert. `reason` separates rows of a name."""
 
     name: str
     reason: str = ""
@@ -44,7 +43,6 @@ class SelfMonitoringAlert:
     severity: Severity = Severity.TICKET
     summary: str
     description: str
-    until_judged: bool = False
 
 
 def _without(expr: str, *more: str) -> str:
@@ -54,7 +52,6 @@ def _without(expr: str, *more: str) -> str:
 _SEEN = f"group without {_without(f'last_over_time({self_metrics.TARGET_UP.name}[{REMEMBERED}])', names.POOL, names.REPLICA)}"
 _TOLD = f"group without {_without(self_metrics.VERDICT.name, names.RULE, names.REPLICA)}"
 _ASKED = f"group without {_without(self_metrics.UNKNOWN.name, names.RULE, names.REPLICA, names.REASON)}"
-_BLIND = f'{self_metrics.UNKNOWN.name}{{{names.REASON}=~"{"|".join(NOT_SEEING)}"}}'
 
 ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
@@ -145,30 +142,14 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
         summary="The weekly report does not reach {{ $labels.destination }}",
         description="It stands at /reports/ of the agent.\nNext: the status page says why.",
     ),
-    SelfMonitoringAlert(
-        name="UnknownTooLong",
-        expr=f"count without {_without(_BLIND, names.RULE, names.REPLICA)}",
-        hold_seconds=1800,
-        keep_seconds=600,
-        summary="{{ $labels.tier }} cannot be judged: {{ $labels.reason }}",
-        description="{{ $value }} judgements of this tier could not be made for half an hour. Unknown is not healthy.\n"
-        "Next: the status page names them and says why; `sizewatch doctor` says what to do.",
-        until_judged=True,
-    ),
 )
 
 
-def alert(row: SelfMonitoringAlert) -> Alert:
-    told_apart: Pairs = (("reason", row.reason),) if row.reason else ()
-    return Alert(
-        name=row.name,
-        expr=row.expr,
-        hold_seconds=row.hold_seconds,
-        keep_seconds=row.keep_seconds,
-        labels=(*common_labels(row.severity), *told_apart),
-        annotations=(
-            ("summary", row.summary),
-            ("description", row.description),
-            ("runbook_url", alerting_url(row.name)),
-        ),
-    )
+def alert(row: SelfMonitoringAlert) -> Fields:
+    """Return the alert of a row."""
+    runbook = f"docs/alerting.md#{row.name.lower()}"
+    texts = {"summary": row.summary, "description": row.description, "runbook_url": runbook}
+    rule = alert_of(row.name, row.expr, (row.hold_seconds, row.keep_seconds), row.severity, texts)
+    if row.reason:
+        rule["labels"]["reason"] = row.reason
+    return rule

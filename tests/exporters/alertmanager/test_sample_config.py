@@ -12,6 +12,7 @@ from paths import ROOT
 from tools import tool
 from waiting import CEILING_SECONDS, wait_for
 
+from agent.durations import parse_duration
 from exporters.prometheus_rules.alerts import alert_groups
 from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
 from exporters.render.text import alert_name
@@ -86,15 +87,14 @@ def fits(matcher: str, labels: Labels) -> bool:
 
 @pytest.mark.parametrize("row", INHIBITIONS[1:], ids=lambda row: row["source_matchers"][0])
 def test_inhibitor_outlasts_what_it_inhibits(row: dict[str, list[str]]) -> None:
-    alerts_of_rules = [alert for group in alert_groups() for alert in group.rows]
+    alerts_of_rules = [alert for group in alert_groups() for alert in group["rules"]]
     kept = {
         side: [
-            alert.keep_seconds
+            parse_duration(alert["keep_firing_for"])
             for alert in alerts_of_rules
-            if dict(alert.labels)["severity"] != "info"
+            if alert["labels"]["severity"] != "info"
             and all(
-                fits(matcher, {"tier": "t", **dict(alert.labels), "alertname": alert_name(alert.name)})
-                for matcher in row[side]
+                fits(matcher, {"tier": "t", **alert["labels"], "alertname": alert["alert"]}) for matcher in row[side]
             )
         ]
         for side in ("source_matchers", "target_matchers")

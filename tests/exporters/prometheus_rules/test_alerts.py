@@ -25,8 +25,9 @@ from exporters.prometheus_rules.alerts import (
     hold_seconds,
     verdict_alert,
 )
-from exporters.prometheus_rules.rule_files import UNITS, duration, plain_groups
+from exporters.prometheus_rules.rule_files import UNITS, duration
 from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
+from exporters.render.text import alert_name
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.verdicts.rule import Rule, Scope, Severity
 from rules.verdicts.verdict import SEVERITY
@@ -36,7 +37,7 @@ ALERTS = FOLDER / "sizewatch-alerts.yaml"
 LEVELLED = [(rule, level) for rule in RULES for level in LEVELS[rule.severity]]
 """Every alert that comes from the catalogue."""
 
-ALL_ALERTS = [row for group in alert_groups() for row in group.rows]
+ALL_ALERTS = [row for group in alert_groups() for row in group["rules"]]
 
 SPOKEN = {"seconds": "0.25 s", "ratio": "25%", "per_second": "0.25 requests/s"}
 """A quarter in some units."""
@@ -89,18 +90,18 @@ def test_promtool_accepts_the_rule_file() -> None:
 
 
 def test_each_rule_has_its_alerts() -> None:
-    found = [(row.name, dict(row.labels)["severity"]) for row in ALL_ALERTS]
+    found = [(row["alert"], row["labels"]["severity"]) for row in ALL_ALERTS]
     for rule in RULES:
-        severities = [severity for name, severity in found if name == rule.name]
+        severities = [severity for name, severity in found if name == alert_name(rule.name)]
         expected = {
             Severity.PAGE: ["critical", "warning"],
             Severity.TICKET: ["warning"],
             Severity.REPORT: ["info"],
         }
         assert severities == expected[rule.severity], rule.name
-    others = {name for name, _ in found} - {rule.name for rule in RULES}
-    assert others <= {row.name for row in ITSELF}
-    assert {"AgentDown", "SizewatchWatchdog"} <= {name for name, _ in found}
+    others = {name for name, _ in found} - {alert_name(rule.name) for rule in RULES}
+    assert others <= {alert_name(row.name) for row in ITSELF}
+    assert {"SizewatchAgentDown", "SizewatchWatchdog"} <= {name for name, _ in found}
 
 
 @pytest.mark.parametrize("pair", LEVELLED, ids=ids)
@@ -111,8 +112,8 @@ def test_alerts_read_incidents_notes_read_verdicts(pair: tuple[Rule, AlertLevel]
     if level.severity is not Severity.REPORT:
         read = {self_metrics.INCIDENT_ALERT.name}
     read |= {self_metrics.TARGET_UP.name} if rule.name in WHOLE_TIER else set()
-    assert set(re.findall(r"sizewatch_\w+", alert.expr)) == read
-    assert str(parse(alert.expr))
+    assert set(re.findall(r"sizewatch_\w+", alert["expr"])) == read
+    assert str(parse(alert["expr"]))
 
 
 @pytest.mark.slow
@@ -256,11 +257,11 @@ def test_alert_links_card_and_names_bound(tmp_path: Path) -> None:
 def test_alert_asks_at_most_two_queries() -> None:
     for url, most in (("", 2), ("https://sizewatch.example/", 1)):
         for group in alert_groups(external_url=url):
-            for row in group.rows:
-                assert sum(text.count("| query") for _, text in row.annotations) <= most, row.name
-    alert = next(row for group in alert_groups(external_url=url) for row in group.rows if row.name == "KvCacheCascade")
-    assert dict(alert.annotations)["runbook_url"] == "https://sizewatch.example/runbooks/KvCacheCascade"
-    assert dict(alert.annotations)["status_url"] == "https://sizewatch.example/#tier-{{ $labels.tier | urlquery }}"
+            for row in group["rules"]:
+                assert sum(text.count("| query") for text in row["annotations"].values()) <= most, row["alert"]
+    alert = next(row for group in alert_groups(external_url=url) for row in group["rules"] if "Cascade" in row["alert"])
+    assert alert["annotations"]["runbook_url"] == "https://sizewatch.example/runbooks/KvCacheCascade"
+    assert alert["annotations"]["status_url"] == "https://sizewatch.example/#tier-{{ $labels.tier | urlquery }}"
 
 
 @pytest.mark.server
@@ -271,7 +272,7 @@ def test_prometheus_evaluates_the_file(tmp_path: Path) -> None:
         urllib.request.urlopen(f"{url}/api/v1/rules", timeout=CEILING_SECONDS) as result,
     ):
         groups = json.load(result)["data"]["groups"]
-    assert {group["name"] for group in groups} == {group.name for group in alert_groups()}
+    assert {group["name"] for group in groups} == {group["name"] for group in alert_groups()}
     assert not [rule for group in groups for rule in group["rules"] if rule["health"] == "err"]
 
 
@@ -282,9 +283,9 @@ def test_durations_are_written_as_prometheus_writes_them() -> None:
 
 
 def test_added_rule_adds_an_alert() -> None:
-    more = [row for group in alert_groups((*RULES, RULES[0])) for row in group.rows]
-    assert len(more) == 1 + sum(len(group.rows) for group in alert_groups())
-    assert plain_groups(alert_groups()) == yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    more = [row for group in alert_groups((*RULES, RULES[0])) for row in group["rules"]]
+    assert len(more) == 1 + sum(len(group["rules"]) for group in alert_groups())
+    assert alert_groups() == yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
 
 
 @pytest.mark.slow

@@ -6,11 +6,8 @@ import pytest
 from paths import ROOT
 from promtool import Case, complaints, differences, firing
 
-from exporters.prometheus_rules.alerts import alert_groups
-from exporters.prometheus_rules.rule_files import Group, rule_file
-from exporters.prometheus_rules.self_monitoring import NOT_SEEING, ROWS, alert
-from rules.catalogue.registry import RULES
-from rules.telemetry.signals import Gap
+from exporters.prometheus_rules.rule_files import rule_file
+from exporters.prometheus_rules.self_monitoring import ROWS, alert
 
 DOCS = ROOT / "docs" / "alerting.md"
 BUILD = 'sizewatch_build_info{job="s",instance="a:1"}'
@@ -23,9 +20,8 @@ def of_tier(name: str, tier: str, more: str = "") -> str:
 
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
-    """All rows, also those to which the catalogue has its own by now."""
     file = tmp_path / "itself.yaml"
-    group = Group(name="itself", interval_seconds=15, rows=tuple(alert(row) for row in ROWS))
+    group = {"name": "itself", "interval": "15s", "rules": [alert(row) for row in ROWS]}
     file.write_text(rule_file("for a test", [group]), encoding="utf-8")
     assert not complaints(file)
     return file
@@ -51,17 +47,6 @@ SICK = {
 }
 HISTORY = firing("SizewatchDegraded", reason="history")
 CONFIGURATION = firing("SizewatchDegraded", reason="configuration")
-
-BLIND = firing("UnknownTooLong", tier="t", reason="scrape_failed")
-BLINDNESS = {
-    "exp_labels": {"tier": "t", "reason": "scrape_failed", "job": "s", "severity": "warning", "source": "sizewatch"},
-    "exp_annotations": {
-        "summary": "t cannot be judged: scrape_failed",
-        "description": "3 judgements of this tier could not be made for half an hour. Unknown is not healthy.\n"
-        "Next: the status page names them and says why; `sizewatch doctor` says what to do.",
-        "runbook_url": "docs/alerting.md#unknowntoolong",
-    },
-}
 
 CASES = (
     Case(name="watchdog alone", series={}, values=[("0s", WATCHDOG, 1), ("1h", WATCHDOG, 1)]),
@@ -112,19 +97,6 @@ CASES = (
             ("2h", firing("SizewatchDegraded", reason="report_delivery", destination="chat"), 0),
         ],
     ),
-    Case(
-        name="three rules are blind",
-        series={of_tier("unknown", "t", f',rule="R{n}",reason="scrape_failed"'): "1x200" for n in range(3)},
-        values=[("29m45s", BLIND, 0), ("30m", BLIND, 1)],
-        alerts=[("30m", "UnknownTooLong", [BLINDNESS])],
-    ),
-    Case(
-        name="other gaps are no blindness",
-        series={
-            of_tier("unknown", "t", f',rule="{gap}",reason="{gap}"'): "1x200" for gap in Gap if gap not in NOT_SEEING
-        },
-        values=[("45m", firing("UnknownTooLong"), 0)],
-    ),
     Case(name="old errors", series={CYCLE_ERRORS: "7x100"}, values=[("20m", DEGRADED, 0)]),
 )
 
@@ -132,13 +104,6 @@ CASES = (
 @pytest.mark.slow
 def test_each_alert_fires_for_its_cause_only(tmp_path: Path, rules: Path) -> None:
     assert not differences(tmp_path, rules, CASES)
-
-
-def test_row_yields_only_if_marked() -> None:
-    catalogued = {rule.name for rule in RULES}
-    (itself,) = [group for group in alert_groups() if group.name == "sizewatch-itself"]
-    expected = [row.name for row in ROWS if not (row.until_judged and row.name in catalogued)]
-    assert [row.name for row in itself.rows] == expected
 
 
 def test_every_row_has_its_section_for_operators() -> None:
