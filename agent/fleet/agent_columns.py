@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from agent.prometheus.answers import MatrixSeries
-from exporters.metrics import names, self_metrics
+from exporters.metrics import names
 from rules.telemetry.families import FAMILIES, GPU_NAMES, FamilyKind
 from rules.telemetry.gpu_limits import drop_impossible
 from rules.telemetry.histograms import Cumulative
 from rules.telemetry.snapshots import GpuReadout, Snapshot
 
-GPU_INFO = self_metrics.GPU_INFO.name
+GPU_INFO = names.GPU_INFO.name
 
 _NUMBER = re.compile(r"[+-]?(\d|Inf)")
 _KINDS = {family.name: family.kind for family in FAMILIES}

@@ -17,7 +17,7 @@ from agent.fleet.agent_columns import GPU_INFO, SAMPLES, SeriesColumns
 from agent.fleet.stored_pages import StoredPage
 from agent.fleet.sums import quote_value
 from agent.prometheus.answers import MatrixSeries
-from exporters.metrics import names, self_metrics
+from exporters.metrics import names
 from rules.telemetry.histograms import Cumulative
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 
@@ -36,7 +36,7 @@ AGENT = ("instance", "job", "pod", "namespace", "node", "container", "endpoint")
 CARRIED_SECONDS = 60.0
 """Validity of the last sample of a GPU on another node: Prometheus' usual scrape interval."""
 
-_UP, _SEEN, _INFO = self_metrics.TARGET_UP.name, self_metrics.TARGET_SEEN.name, self_metrics.REPLICA_INFO.name
+_UP, _SEEN, _INFO = names.TARGET_UP.name, names.TARGET_SEEN.name, names.REPLICA_INFO.name
 
 
 @dataclass(slots=True)

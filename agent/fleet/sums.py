@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from agent.fleet.agent_columns import SAMPLES, SeriesColumns
 from agent.prometheus.answers import MatrixSeries
-from exporters.metrics import names, self_metrics
+from exporters.metrics import names
 from rules.telemetry import histograms, windows
 from rules.telemetry.families import GPU_NAMES, FamilyKind
 from rules.telemetry.gauges import GaugeSum
@@ -59,7 +59,7 @@ _EACH = (
         for name, metric in names.FAMILY.items()
         if metric.kind is FamilyKind.GAUGE and name not in GPU_NAMES
     ),
-    *(metric.name for metric in (self_metrics.TARGET_UP, self_metrics.TARGET_SEEN, self_metrics.REPLICA_INFO)),
+    *(metric.name for metric in (names.TARGET_UP, names.TARGET_SEEN, names.REPLICA_INFO)),
 )
 
 LEVEL_NAMES = frozenset(

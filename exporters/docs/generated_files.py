@@ -25,7 +25,7 @@ from exporters.docs.reference_pages import (
 from exporters.docs.runbooks import fill_runbooks
 from exporters.documents.calibration import calibration_schema
 from exporters.grafana.dashboards import FILES as GRAFANA
-from exporters.metrics import self_metrics
+from exporters.metrics import names
 from exporters.prometheus_rules.alerts import alerts_text
 from exporters.report.records import report_schema
 from rules.catalogue.registry import RULES
@@ -75,7 +75,7 @@ def public_surface(inputs: RenderInputs) -> dict[str, list[str]]:
     A metric has its labels, a command its options. Keys are dotted paths. The JSON that commands print is not here:
     a test takes its keys from real output.
     """
-    metrics = [f"{metric.name}{{{','.join(metric.labels)}}}" for metric in self_metrics.ALL]
+    metrics = [f"{metric.name}{{{','.join(metric.labels)}}}" for metric in names.ALL]
     # Every command has --help; it is listed once.
     commands = [f"{inputs.command_line.name} --help"]
     for context in list_contexts(inputs.command_line):

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from exporters.metrics import names, self_metrics
+from exporters.metrics import names
 from exporters.render.text import table
 from rules.engines.registry import ENGINES
 from rules.engines.several import TELLING
@@ -138,7 +138,7 @@ def _kind(part: Schema) -> str:
 def signals_page() -> str:
     """Return docs/signals.md: signals, families with their exported names, and metrics of sizewatch's own."""
     signals = ((f"`{s.name}`", s.unit, s.text, ", ".join(f"`{name}`" for name in s.families)) for s in SIGNALS)
-    own = ((f"`{metric.name}`", metric.type, ", ".join(metric.labels), metric.text) for metric in self_metrics.OWN)
+    own = ((f"`{metric.name}`", metric.type, ", ".join(metric.labels), metric.text) for metric in names.OWN)
     return _page(
         "Signals",
         SIGNALS_TEXT,

@@ -18,7 +18,7 @@ from jinja2 import Environment, StrictUndefined
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from exporters.grafana import promql
-from exporters.metrics import names, self_metrics
+from exporters.metrics import names
 from exporters.prometheus_rules.self_monitoring import CYCLE_AGE_SECONDS
 from rules.catalogue.registry import BY_NAME as RULES
 
@@ -156,7 +156,7 @@ SCOPES = {
     "tier": f'{_CLUSTERS}, tier="$tier"',
     "agents": 'instance=~"$instance"',
 }
-_UP, _INFO = self_metrics.TARGET_UP.name, self_metrics.REPLICA_INFO.name
+_UP, _INFO = names.TARGET_UP.name, names.REPLICA_INFO.name
 _OF_MODEL = f'{_INFO}{{{_CLUSTERS}, model=~"$model"}}'
 VARIABLES: Mapping[str, tuple[str, str, str, str | None]] = {
     "cluster": ("Cluster", _UP, "cluster", ".*"),
@@ -164,7 +164,7 @@ VARIABLES: Mapping[str, tuple[str, str, str, str | None]] = {
     "tiers": ("Tier", _OF_MODEL, "tier", ""),
     "tier": ("Tier", _OF_MODEL, "tier", None),
     "replica": ("Replica", f"{_UP}{{{SCOPES['tier']}}}", "replica", ".*"),
-    "instance": ("Agent", self_metrics.BUILD_INFO.name, "instance", ".*"),
+    "instance": ("Agent", names.BUILD_INFO.name, "instance", ".*"),
 }
 """Title, source, label, and what All stands for ("": the values themselves; None: there is no All)."""
 
@@ -176,7 +176,7 @@ ANNOTATIONS = (
 """Title, colour, expression and heading of the marks on every dashboard about tiers."""
 
 _EXPRESSIONS = Environment(undefined=StrictUndefined, autoescape=False)
-_WORDS = {**vars(names), **vars(self_metrics), **vars(promql)}
+_WORDS = {**vars(names), **vars(promql)}
 
 
 def promql_of(expr: str, scope: str, chosen: str = "", signal: str = "") -> str:

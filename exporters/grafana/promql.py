@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from exporters.metrics import names, self_metrics
+from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
 from exporters.prometheus_rules.self_monitoring import NOT_SEEING
 from rules.catalogue.registry import BY_NAME, RULES
@@ -74,7 +74,7 @@ def quantile(q: float, family: str, labels: tuple[str, ...] = BY_POOL) -> str:
     engine = ", ".join(BY_ENGINE)
     buckets = by("max", (*BY_ENGINE, "le"), per_second(names.bucket(family)))
     # Of several agents' series only the first counts: two would fail the whole query.
-    release = f"topk by ({engine}) (1, {series(self_metrics.REPLICA_INFO.name)})"
+    release = f"topk by ({engine}) (1, {series(names.REPLICA_INFO.name)})"
     joined = f"{buckets}\n* on ({engine}) group_left ({', '.join(names.RELEASE)})\n{release}"
     # A quantile without requests is NaN, which draws no line and spoils the axis.
     return f"(histogram_quantile({q:g}, {by('sum', (*labels, *names.RELEASE, 'le'), joined)}) >= 0)"
@@ -92,7 +92,7 @@ def by_gpu(above: str, below: str) -> str:
 
 def price_of(gpus: str) -> str:
     """Return the hourly cost of a tier's GPUs. The plan's currency stays a label."""
-    return f"{gauge(self_metrics.PLAN_PRICE)}\n* {TO_POOLS}\n(\n{gpus}\n)"
+    return f"{gauge(names.PLAN_PRICE)}\n* {TO_POOLS}\n(\n{gpus}\n)"
 
 
 def verdict_of(metric: ExportedMetric, rule: str, bound: str = "") -> str:
@@ -102,39 +102,39 @@ def verdict_of(metric: ExportedMetric, rule: str, bound: str = "") -> str:
 
 def tolerated(rule: str) -> str:
     """Return the benchmark's value at this load with the rule's factor."""
-    return f"{BY_NAME[rule].thresholds['factor'].value:g} * {verdict_of(self_metrics.EXPECTED, rule)}"
+    return f"{BY_NAME[rule].thresholds['factor'].value:g} * {verdict_of(names.EXPECTED, rule)}"
 
 
-UP_BY_POOL = by("sum", BY_POOL, gauge(self_metrics.TARGET_UP))
-REPLICAS_UP = by("sum", BY_TIER, gauge(self_metrics.TARGET_UP))
-GPUS_UP = f"{REPLICAS_UP}\n*\n{of_tier(self_metrics.PLAN_GPUS)}"
+UP_BY_POOL = by("sum", BY_POOL, gauge(names.TARGET_UP))
+REPLICAS_UP = by("sum", BY_TIER, gauge(names.TARGET_UP))
+GPUS_UP = f"{REPLICAS_UP}\n*\n{of_tier(names.PLAN_GPUS)}"
 """GPUs of running replicas, with the planned GPUs of each."""
-USABLE_RPS = f"{UP_BY_POOL}\n* {TO_POOLS}\n{of_tier(self_metrics.CAPACITY_RPS)}"
-PLANNED_IN_SYSTEM = f"{UP_BY_POOL}\n* {TO_POOLS}\n{of_tier(self_metrics.PLAN_C_MAX)}"
+USABLE_RPS = f"{UP_BY_POOL}\n* {TO_POOLS}\n{of_tier(names.CAPACITY_RPS)}"
+PLANNED_IN_SYSTEM = f"{UP_BY_POOL}\n* {TO_POOLS}\n{of_tier(names.PLAN_C_MAX)}"
 FINISHED = by("max", BY_TIER, total("requests_finished"))
 """Requests per second of a tier; where they pass through several pools, those of the busiest."""
 GENERATED = total("generation_tokens", BY_TIER)
 TTFT = by("max", BY_TIER, quantile(0.99, "ttft_seconds"))
 TPOT = by("max", BY_TIER, quantile(0.99, "tpot_seconds"))
-TTFT_SHARE = divide(TTFT, of_tier(self_metrics.PLAN_TTFT))
-TPOT_SHARE = divide(TPOT, of_tier(self_metrics.PLAN_TPOT))
+TTFT_SHARE = divide(TTFT, of_tier(names.PLAN_TTFT))
+TPOT_SHARE = divide(TPOT, of_tier(names.PLAN_TPOT))
 """P99 as a share of its objective, for the worst pool and release."""
 RESTARTS = by("max", BY_REPLICA, f"round(increase({series(names.exported('restarts'))}[{WINDOW}]))")
 
-CERTAIN_VERDICTS = f"{gauge(self_metrics.VERDICT, WITHOUT_NOTES)}\n*\n{gauge(self_metrics.VERDICT_CERTAIN)}"
+CERTAIN_VERDICTS = f"{gauge(names.VERDICT, WITHOUT_NOTES)}\n*\n{gauge(names.VERDICT_CERTAIN)}"
 """Likely verdicts count as 0."""
 WORST_VERDICT = by("max", BY_TIER, CERTAIN_VERDICTS)
-FIRING = f"{gauge(self_metrics.VERDICT, WITHOUT_NOTES)} > 0"
-BLIND = by("count", (*BY_TIER, names.REASON), gauge(self_metrics.UNKNOWN, f'reason=~"{"|".join(NOT_SEEING)}"'))
-_INCIDENTS = by("sum", BY_TIER, gauge(self_metrics.INCIDENT, LOUD))
-INCIDENT_COUNT = f"{_INCIDENTS}\nor\n0 * {of_tier(self_metrics.VERDICT)}"
+FIRING = f"{gauge(names.VERDICT, WITHOUT_NOTES)} > 0"
+BLIND = by("count", (*BY_TIER, names.REASON), gauge(names.UNKNOWN, f'reason=~"{"|".join(NOT_SEEING)}"'))
+_INCIDENTS = by("sum", BY_TIER, gauge(names.INCIDENT, LOUD))
+INCIDENT_COUNT = f"{_INCIDENTS}\nor\n0 * {of_tier(names.VERDICT)}"
 
 MONEY_PER_HOUR = price_of(GPUS_UP)
 COST_PER_MILLION = f"1e6 / 3600 * ({MONEY_PER_HOUR} > 0)\n/ {TO_POOLS}\n({GENERATED} > 0)"
 """Money by generated tokens, divided once (DESIGN 3.14)."""
 REQUESTS_FOR_MONEY = f"3600 * {FINISHED}\n/ {ON_TIER} group_right ()\n({MONEY_PER_HOUR} > 0)"
-_PLANNED_GPUS = of_tier(self_metrics.PLAN_GPUS)
-SURPLUS_MONEY = price_of(f"{of_tier(self_metrics.SURPLUS_REPLICAS)}\n*\n{_PLANNED_GPUS}")
+_PLANNED_GPUS = of_tier(names.PLAN_GPUS)
+SURPLUS_MONEY = price_of(f"{of_tier(names.SURPLUS_REPLICAS)}\n*\n{_PLANNED_GPUS}")
 TTFT_PRICE = f"{price_of(_PLANNED_GPUS)}\n* {TO_POOLS}\n({TTFT})"
 _PREFILL, _DECODE = (
     by("sum", BY_POOL, by("max", BY_ENGINE, per_second(names.total(family))))

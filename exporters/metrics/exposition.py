@@ -1,7 +1,7 @@
 """Collector of the `/metrics` page: agent status as Prometheus text or OpenMetrics, written by prometheus_client.
 
 Engine and GPU families go out as running sums and gauges per replica. sizewatch's own metrics come from
-`exporters.metrics.self_metrics`. A new family of `rules.telemetry.families` needs no change here.
+`exporters.metrics.names`. A new family of `rules.telemetry.families` needs no change here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from exporters.metrics import names
-from exporters.metrics.names import ExportedMetric
+from exporters.metrics.names import SAMPLES, ExportedMetric
 from exporters.metrics.samples import engine_labels, gpu_labels
-from exporters.metrics.self_metrics import SAMPLES
 from exporters.render.text import replace_undecodable
 from exporters.status.records import AgentStatus, ExportScope, ReplicaStatus
 from rules.telemetry.families import GPU_NAMES, FamilyKind, stem

@@ -1,15 +1,13 @@
-"""Samples of sizewatch's own metrics, from an agent status. `exporters.metrics.self_metrics` declares the metrics."""
+"""Samples of sizewatch's own metrics, from an agent status. `exporters.metrics.names` declares the metrics."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from exporters.status.records import AgentStatus, ExportScope, ReplicaStatus, TierStatus
 from rules.catalogue.registry import margin_of
-from rules.confidence import Certainty
 from rules.evaluator.incident_alerts import TIER_DOWN, held_back
 from rules.evaluator.incidents import Incident
 from rules.plan.curve import operating_point
@@ -19,13 +17,14 @@ from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Missing, Reading
 from rules.telemetry.snapshots import GpuReadout
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import SEVERITY, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 Labels = tuple[str, ...]
 """Label values in the order of the metric's labels."""
 
 Sample = tuple[Labels, float]
-Samples = Callable[[AgentStatus], Iterable[Sample]]
+Items = Callable[[AgentStatus], Iterable[tuple[Labels, Any]]]
+"""Function that gives the records of a metric with their labels."""
 
 Value = str | Callable[[Any], float | None]
 """Path of attributes from a record to a number, or a function of the record. A None on the way gives no sample."""
@@ -41,67 +40,41 @@ def read_path(record: Any, path: str) -> Any:
     return record
 
 
-def map_items(items: Callable[[AgentStatus], Iterable[tuple[Labels, Any]]], value: Value) -> Samples:
-    """Return a sample of each item with its labels. A value that is None has none."""
-
-    def samples(status: AgentStatus) -> Iterator[Sample]:
-        for labels, item in items(status):
-            measured = read_path(item, value) if isinstance(value, str) else value(item)
-            if measured is not None:
-                yield labels, float(measured)
-
-    return samples
+def list_samples(items: Items, value: Value, status: AgentStatus) -> Iterator[Sample]:
+    """Yield a sample of each item with its labels. A value that is None has none."""
+    for labels, item in items(status):
+        measured = read_path(item, value) if isinstance(value, str) else value(item)
+        if measured is not None:
+            yield labels, float(measured)
 
 
-def map_tiers(value: Value) -> Samples:
-    return map_items(lambda status: (((tier.name,), tier) for tier in status.tiers), value)
+def tiers(status: AgentStatus) -> Iterator[tuple[Labels, TierStatus]]:
+    return (((tier.name,), tier) for tier in status.tiers)
 
 
-def map_whole_tiers(value: Value) -> Samples:
-    """Return samples of the tiers that the agent exports whole. The agent of a node sees a part, and lacks the history."""
-
-    def tiers(status: AgentStatus) -> Iterator[tuple[Labels, TierStatus]]:
-        for tier in status.tiers:
-            if tier.export_scope is not ExportScope.REPLICAS:
-                yield (tier.name,), tier
-
-    return map_items(tiers, value)
+def whole_tiers(status: AgentStatus) -> Iterator[tuple[Labels, TierStatus]]:
+    """Yield the tiers that the agent exports whole. The agent of a node sees a part, and lacks the history."""
+    return (((tier.name,), tier) for tier in status.tiers if tier.export_scope is not ExportScope.REPLICAS)
 
 
-def map_agent(value: Value) -> Samples:
-    """Return the sample of the agent's health. It has no labels."""
-    return map_items(lambda status: [((), status.health)], value)
+def map_keys(path: str) -> Items:
+    """Return the values of a mapping in the agent's health, labelled by their keys."""
+    return lambda status: (((key,), value) for key, value in sorted((read_path(status.health, path) or {}).items()))
 
 
-def map_keys(path: str) -> Samples:
-    """Return a sample of each count of a mapping in the agent's health, labelled by its key."""
-
-    def samples(status: AgentStatus) -> Iterator[Sample]:
-        for key, number in sorted((read_path(status.health, path) or {}).items()):
-            yield (key,), float(number)
-
-    return samples
+def map_parts(path: str, name: str) -> Items:
+    """Return the parts of the agent's health, labelled by their own `name`."""
+    return lambda status: (((getattr(part, name),), part) for part in read_path(status.health, path) or ())
 
 
-def map_parts(path: str, labels: Callable[[Any], Labels], value: Value) -> Samples:
-    return map_items(lambda status: ((labels(part), part) for part in read_path(status.health, path) or ()), value)
+def map_tier_parts(path: str, label: Callable[[Any], str]) -> Items:
+    """Return the parts of each tier at a path, labelled by the tier and by themselves."""
 
-
-def map_alertmanagers(value: Value) -> Samples:
-    return map_parts("alertmanagers", lambda peer: (peer.alertmanager,), value)
-
-
-def map_deliveries(value: Value) -> Samples:
-    """Return a sample of each report destination, labelled by its configured name, never by its address."""
-    return map_parts("reporting.deliveries", lambda delivery: (delivery.destination,), value)
-
-
-def map_tier_parts(path: str, labels: Callable[[Any], Labels], value: Value) -> Samples:
     def parts(status: AgentStatus) -> Iterator[tuple[Labels, Any]]:
         for tier in status.tiers:
-            yield from (((tier.name, *labels(part)), part) for part in read_path(tier, path) or ())
+            yield from (((tier.name, label(part)), part) for part in read_path(tier, path) or ())
 
-    return map_items(parts, value)
+    return parts
 
 
 def is_empty(path: str) -> Value:
@@ -127,24 +100,19 @@ def gpu_labels(replica: ReplicaStatus, gpu: GpuReadout) -> Labels:
     return (*replica_labels(replica), gpu.gpu)
 
 
-def _replicas(status: AgentStatus, *, after_death: bool = False) -> Iterator[tuple[Labels, ReplicaStatus]]:
+def targets(status: AgentStatus) -> Iterator[tuple[Labels, ReplicaStatus]]:
+    """Yield each replica, those that are gone included."""
     for tier in status.tiers:
-        for replica in tier.replicas if tier.export_scope is not ExportScope.WHOLE_TIER else ():
-            if after_death or not replica.is_gone:
-                yield replica_labels(replica), replica
+        if tier.export_scope is not ExportScope.WHOLE_TIER:
+            yield from ((replica_labels(replica), replica) for replica in tier.replicas)
 
 
-def map_replicas(value: Value) -> Samples:
-    return map_items(_replicas, value)
-
-
-def map_targets(value: Value) -> Samples:
-    """Return a sample of each replica, those that are gone included."""
-    return map_items(partial(_replicas, after_death=True), value)
+def replicas(status: AgentStatus) -> Iterator[tuple[Labels, ReplicaStatus]]:
+    return ((labels, replica) for labels, replica in targets(status) if not replica.is_gone)
 
 
 def releases(status: AgentStatus) -> Iterator[Sample]:
-    for _, replica in _replicas(status):
+    for _, replica in replicas(status):
         yield (*engine_labels(replica), replica.engine, replica.versions), 1.0
 
 
@@ -165,7 +133,7 @@ def _subject(subject: Subject, rule: str) -> Labels:
     return subject.tier, subject.replica or "", rule
 
 
-def _verdicts(status: AgentStatus) -> Iterator[tuple[Labels, Verdict]]:
+def verdicts(status: AgentStatus) -> Iterator[tuple[Labels, Verdict]]:
     for tier in status.tiers:
         for result in tier.results:
             if isinstance(result, Unknown) or result.status is Status.UNKNOWN:
@@ -174,15 +142,11 @@ def _verdicts(status: AgentStatus) -> Iterator[tuple[Labels, Verdict]]:
                 yield _subject(result.subject, result.rule), result
 
 
-verdicts = map_items(_verdicts, lambda verdict: SEVERITY[verdict.status])
-certain_verdicts = map_items(_verdicts, lambda verdict: verdict.certainty is Certainty.CERTAIN)
-
-
-def map_bounds(attribute: str) -> Samples:
+def map_bounds(attribute: str) -> Items:
     """Return a value of each verdict, or its informative bounds if there is no value. No value here is below 0."""
 
     def samples(status: AgentStatus) -> Iterator[Sample]:
-        for labels, verdict in _verdicts(status):
+        for labels, verdict in verdicts(status):
             reading = getattr(verdict, attribute)
             if isinstance(reading, Missing):
                 continue
@@ -205,17 +169,13 @@ def unknowns(status: AgentStatus) -> Iterator[Sample]:
                 yield (*_subject(result.subject, result.rule), result.reason.value), 1.0
 
 
-def _open_incidents(status: AgentStatus) -> Iterator[tuple[Labels, Sequence[Incident]]]:
+def open_incidents(status: AgentStatus) -> Iterator[tuple[Labels, Sequence[Incident]]]:
     for tier, incidents in status.exported_incidents.items():
         mapping: dict[Labels, list[Incident]] = {}
         for incident in incidents:
             if incident.ended_at is None:
                 mapping.setdefault((tier, incident.root.rule, incident.severity.value), []).append(incident)
         yield from mapping.items()
-
-
-incidents = map_items(_open_incidents, len)
-incident_starts = map_items(_open_incidents, lambda lasting: min(incident.started_at for incident in lasting))
 
 
 def incident_alerts(status: AgentStatus) -> Iterator[Sample]:
@@ -247,11 +207,6 @@ def operating_value(attribute: str) -> Value:
         return number
 
     return value
-
-
-def capacity_low(tier: TierStatus) -> float | None:
-    """Return the lower bound of a tier's capacity in requests per second, None if it is open."""
-    return read_path(tier, "context.capacity.low") or None
 
 
 def _read(tier: TierStatus, signal: str) -> Reading | None:
@@ -291,9 +246,6 @@ def discovered_pods(status: AgentStatus) -> Iterator[Sample]:
         yield ("left_out",), float(len(discovery.left_out))
 
 
-alertmanagers_up = map_alertmanagers(lambda peer: peer.trouble is None if peer.posts or peer.failures else None)
-
-
 def status_page(status: AgentStatus) -> Iterator[Sample]:
     if status.external_url:
         yield (status.external_url,), 1.0
@@ -307,7 +259,7 @@ def foreign_alerts(status: AgentStatus) -> Iterator[Sample]:
     return ((labels, float(number)) for labels, number in sorted(firing.items()))
 
 
-def map_demand(attribute: str) -> Samples:
+def map_demand(attribute: str) -> Items:
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for tier in status.tiers:
             point = read_path(tier, f"forecast.{attribute}")
@@ -332,16 +284,7 @@ def cold_start_seconds(status: AgentStatus) -> Iterator[Sample]:
             yield (tier.name, quantiles.timing, "0.95"), quantiles.p95_seconds
 
 
-def map_strategies(value: Value) -> Samples:
-    return map_tier_parts("forecast.prewarm.worth.strategies", lambda strategy: (strategy.name,), value)
-
-
 def delivery_results(status: AgentStatus) -> Iterator[Sample]:
     for delivery in read_path(status.health, "reporting.deliveries") or ():
         for result in ("sent", "failed", "given_up"):
             yield (delivery.destination, result), float(getattr(delivery, result))
-
-
-def tiers_in_sight(status: AgentStatus) -> Iterator[Sample]:
-    for tier, reason in sorted((read_path(status.health, "store.in_sight") or {}).items()):
-        yield (tier,), float(not reason)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from exporters.metrics import names, self_metrics
+from exporters.metrics import names
 from exporters.prometheus_rules.rule_files import (
     WATCHER_LABELS,
     Fields,
@@ -120,7 +120,7 @@ def verdict_alert(rule: Rule, level: AlertLevel, external_url: str = "") -> Fiel
 
 
 WHOLE_TIER: Mapping[str, str] = {
-    "TierDown": f"unless on ({names.TIER})\n(max by ({names.TIER}) ({self_metrics.TARGET_UP.name}) > 0)",
+    "TierDown": f"unless on ({names.TIER})\n(max by ({names.TIER}) ({names.TARGET_UP.name}) > 0)",
 }
 """Extra conditions of whole-tier rules. The agent of a node sees only the replicas of its node."""
 
@@ -130,10 +130,10 @@ def alert_expr(rule: str, level: AlertLevel) -> str:
 
     The labels that identify the agent are left out.
     """
-    text = f'{self_metrics.INCIDENT_ALERT.name}{{rule="{rule}",{names.SEVERITY}="{level.severity.value}"}} > 0'
+    text = f'{names.INCIDENT_ALERT.name}{{rule="{rule}",{names.SEVERITY}="{level.severity.value}"}} > 0'
     if level.severity is Severity.REPORT:
-        text = f'{self_metrics.VERDICT.name}{{rule="{rule}"}} >= {SEVERITY[level.status]}'
-        text += f'\n  and\n  {self_metrics.VERDICT_CERTAIN.name}{{rule="{rule}"}} == 1'
+        text = f'{names.VERDICT.name}{{rule="{rule}"}} >= {SEVERITY[level.status]}'
+        text += f'\n  and\n  {names.VERDICT_CERTAIN.name}{{rule="{rule}"}} == 1'
     summed = f"max without ({', '.join((*WATCHER_LABELS, names.SEVERITY))}) (\n  {text}\n)"
     return f"{summed}\n{WHOLE_TIER[rule]}" if rule in WHOLE_TIER else summed
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from exporters.metrics import self_metrics
+from exporters.metrics import names
 from exporters.render.text import Block, alert_name, comment_lines, dump_yaml, runbook_url
 from rules.evaluator.external_alerts import OURS
 from rules.verdicts.rule import Rule, Severity
@@ -69,7 +69,7 @@ def value_template(rule: Rule) -> str:
     """Return a template of what the rule sees now, "" if its unit is none that people read. It asks one query."""
     if rule.unit not in UNITS:
         return ""
-    query = f"max by (bound) ({self_metrics.OBSERVED.name}{{tier=%q,replica=%q,rule='{rule.name}'}})"
+    query = f"max by (bound) ({names.OBSERVED.name}{{tier=%q,replica=%q,rule='{rule.name}'}})"
     value = UNITS[rule.unit].replace("{%}", "{{ .Value | humanizePercentage }}")
     value = value.replace("{0}", '{{ .Value | printf "%.4g" }}')
     value = f"{{{{ with .Labels.bound }}}}{{{{ . }}}} bound {{{{ end }}}}{value}"
@@ -88,7 +88,7 @@ def link_templates(rule: str, external_url: str) -> dict[str, str]:
     if external_url:
         address = external_url.rstrip("/")
         return {"runbook_url": f"{address}/runbooks/{rule}", "status_url": f"{address}/{card}"}
-    agent = f"{self_metrics.STATUS_PAGE.name} and on (instance) {self_metrics.VERDICT.name}{{tier=%q}}"
+    agent = f"{names.STATUS_PAGE.name} and on (instance) {names.VERDICT.name}{{tier=%q}}"
     query = f'printf "{agent}" $labels.tier | query'
     page = f'{{{{ with {query} }}}}{{{{ . | first | label "url" }}}}/{card}{{{{ end }}}}'
     return {"runbook_url": runbook_url(rule), "status_url": page}

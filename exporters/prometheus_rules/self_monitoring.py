@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporters.metrics import names, self_metrics
+from exporters.metrics import names
 from exporters.prometheus_rules.rule_files import WATCHER_LABELS, Fields, alert_of
 from rules.telemetry.signals import Gap
 from rules.verdicts.rule import Severity
@@ -49,9 +49,9 @@ def _without(expr: str, *more: str) -> str:
     return f"({', '.join((*more, *WATCHER_LABELS))}) ({expr})"
 
 
-_SEEN = f"group without {_without(f'last_over_time({self_metrics.TARGET_UP.name}[{REMEMBERED}])', names.POOL, names.REPLICA)}"
-_TOLD = f"group without {_without(self_metrics.VERDICT.name, names.RULE, names.REPLICA)}"
-_ASKED = f"group without {_without(self_metrics.UNKNOWN.name, names.RULE, names.REPLICA, names.REASON)}"
+_SEEN = f"group without {_without(f'last_over_time({names.TARGET_UP.name}[{REMEMBERED}])', names.POOL, names.REPLICA)}"
+_TOLD = f"group without {_without(names.VERDICT.name, names.RULE, names.REPLICA)}"
+_ASKED = f"group without {_without(names.UNKNOWN.name, names.RULE, names.REPLICA, names.REASON)}"
 
 ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
@@ -66,7 +66,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="AgentDown",
         reason="absent",
-        expr=f"absent({self_metrics.BUILD_INFO.name})",
+        expr=f"absent({names.BUILD_INFO.name})",
         hold_seconds=300,
         summary="No sizewatch agent is scraped at all",
         description="Prometheus has no agent's page: nothing is judged, and silence means nothing.\n"
@@ -75,7 +75,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="AgentDown",
         reason="not_scraped",
-        expr=f"up == 0\nand on (job, instance)\nlast_over_time({self_metrics.BUILD_INFO.name}[{REMEMBERED}])",
+        expr=f"up == 0\nand on (job, instance)\nlast_over_time({names.BUILD_INFO.name}[{REMEMBERED}])",
         hold_seconds=300,
         summary="The agent on {{ $labels.instance }} does not answer",
         description="What only this agent watches is judged by nobody.\n"
@@ -94,7 +94,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="AgentDown",
         reason="no_cycles",
-        expr=f"time() - {self_metrics.LAST_CYCLE.name} > {CYCLE_AGE_SECONDS}",
+        expr=f"time() - {names.LAST_CYCLE.name} > {CYCLE_AGE_SECONDS}",
         hold_seconds=120,
         summary="The agent on {{ $labels.instance }} answers and does not work",
         description="Its last cycle ended {{ $value | humanizeDuration }} ago: what it shows is old.\n"
@@ -103,7 +103,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="cycle_errors",
-        expr=f"increase({self_metrics.CYCLE_ERRORS.name}[10m]) > 0",
+        expr=f"increase({names.CYCLE_ERRORS.name}[10m]) > 0",
         hold_seconds=300,
         summary="Cycles of the agent on {{ $labels.instance }} meet unexpected errors",
         description="{{ $value }} errors in ten minutes: verdicts may be missing.\n"
@@ -112,7 +112,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="configuration",
-        expr=f"{self_metrics.CONFIG_OK.name} == 0",
+        expr=f"{names.CONFIG_OK.name} == 0",
         hold_seconds=600,
         summary="The agent on {{ $labels.instance }} could not use its new configuration",
         description="It goes on with the old one.\nNext: `sizewatch doctor -c FILE` on that machine names every problem.",
@@ -120,7 +120,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="history",
-        expr=f"{self_metrics.HISTORY_UP.name} == 0",
+        expr=f"{names.HISTORY_UP.name} == 0",
         hold_seconds=600,
         summary="The agent on {{ $labels.instance }} cannot write its history",
         description="Verdicts go on; reports will have a hole.\nNext: look at the disk that holds its data directory.",
@@ -128,7 +128,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="report",
-        expr=f"{self_metrics.REPORT_UP.name} == 0",
+        expr=f"{names.REPORT_UP.name} == 0",
         hold_seconds=7200,
         summary="The agent on {{ $labels.instance }} cannot write its weekly report",
         description="It tries again every hour.\nNext: the status page says why; `sizewatch report --out DIR` there writes one "
@@ -137,7 +137,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="report_delivery",
-        expr=f"{self_metrics.REPORT_DELIVERY_UP.name} == 0",
+        expr=f"{names.REPORT_DELIVERY_UP.name} == 0",
         hold_seconds=7200,
         summary="The weekly report does not reach {{ $labels.destination }}",
         description="It stands at /reports/ of the agent.\nNext: the status page says why.",

@@ -24,7 +24,7 @@ from agent.fleet.tier_readers import ReplicaReader
 from agent.gpu.collector import GpuCollector
 from agent.gpu.owners import GpuAssignment
 from agent.pipeline.runtime_state import TREND_MINUTES
-from exporters.metrics import names, self_metrics
+from exporters.metrics import names
 from rules.plan import load_bins
 from rules.telemetry.snapshots import GpuReadout
 
@@ -121,12 +121,12 @@ def of_pod(pod: str, gpu: str, begin: float, minutes: int) -> Iterator[Sample]:
     agent = {"instance": f"{pod}:19095", "job": "sizewatch", names.TIER: TIER, names.REPLICA: pod, names.POOL: "mixed"}
     for number in range(4 * minutes):
         t = begin + 15.0 * number
-        yield self_metrics.TARGET_UP.name, agent, t, 1.0
-        yield self_metrics.TARGET_SEEN.name, agent, t, t
-        yield self_metrics.REPLICA_INFO.name, {**agent, "engine": "vllm"}, t, 1.0
+        yield names.TARGET_UP.name, agent, t, 1.0
+        yield names.TARGET_SEEN.name, agent, t, t
+        yield names.REPLICA_INFO.name, {**agent, "engine": "vllm"}, t, 1.0
         yield names.FAMILY["requests_running"].name, agent, t, 1.0
         yield names.FAMILY["requests_finished"].name, agent, t, float(number)
-        yield self_metrics.GPU_INFO.name, {**agent, names.GPU: gpu, "product": "H100"}, t, 1.0
+        yield names.GPU_INFO.name, {**agent, names.GPU: gpu, "product": "H100"}, t, 1.0
         yield names.FAMILY["gpu_power_watts"].name, {**agent, names.GPU: gpu}, t, 300.0
 
 

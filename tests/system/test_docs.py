@@ -14,7 +14,7 @@ from tools import run_words, tool
 from agent.cli import main
 from agent.config.load import parse_config
 from exporters.docs.reference_pages import list_contexts
-from exporters.metrics import self_metrics
+from exporters.metrics import names
 from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import Margin
 from rules.telemetry.families import FamilyKind
@@ -48,8 +48,8 @@ def commands(page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_named_metrics_are_exported(page: str) -> None:
-    exported = {metric.name for metric in self_metrics.ALL}
-    exported |= {m.name + suffix for m in self_metrics.ALL if m.kind is FamilyKind.HISTOGRAM for suffix in SUFFIXES}
+    exported = {metric.name for metric in names.ALL}
+    exported |= {m.name + suffix for m in names.ALL if m.kind is FamilyKind.HISTOGRAM for suffix in SUFFIXES}
     named = set(re.findall(r"\bsizewatch_[a-z0-9_]+", PAGES[page]))
     assert sorted(named - exported) == []
 

@@ -13,19 +13,17 @@ from test_dashboard_queries import QUERIES, VALUES, base, named
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
-from exporters.metrics import names, self_metrics
+from exporters.metrics import names
 from rules.telemetry.families import FAMILIES, LINKS
 
 pytestmark = pytest.mark.server
 
 SPEED = 60.0
 
-STARTS = {self_metrics.COLD_START_SECONDS.name, self_metrics.COLD_STARTS.name}
+STARTS = {names.COLD_START_SECONDS.name, names.COLD_STARTS.name}
 """Measured with or without a forecast."""
 
-FORECASTS = self_metrics.OWN[
-    self_metrics.OWN.index(self_metrics.RECOMMENDED) : self_metrics.OWN.index(self_metrics.FORECAST_FAILURES)
-]
+FORECASTS = names.OWN[names.OWN.index(names.RECOMMENDED) : names.OWN.index(names.FORECAST_FAILURES)]
 """Metrics of a tier's forecast, recommendation and measured starts."""
 
 EMPTY = frozenset(
@@ -38,11 +36,11 @@ EMPTY = frozenset(
         *(names.metric(family.name) for family in FAMILIES if family.name.startswith(("kv_offload", "kv_transfer"))),
         names.metric("kv_residency_seconds"),
         # The plan's sweep did not measure concurrency, and the demo has not seen a week of hours.
-        *(self_metrics.PLAN_C_MAX, self_metrics.SURPLUS_REPLICAS),
+        *(names.PLAN_C_MAX, names.SURPLUS_REPLICAS),
         # The fleet posts no alerts and is called by nobody.
-        *(self_metrics.FOREIGN_ALERTS, self_metrics.ALERTMANAGER_UP, self_metrics.ALERTMANAGER_SUCCESS),
-        *(self_metrics.ALERTS_REFUSED, self_metrics.ALERTS_POSTED, self_metrics.ALERT_POST_FAILURES),
-        *(self_metrics.WEBHOOK_TAKEN, self_metrics.WEBHOOK_REFUSED, self_metrics.WEBHOOK_LEFT_OUT),
+        *(names.FOREIGN_ALERTS, names.ALERTMANAGER_UP, names.ALERTMANAGER_SUCCESS),
+        *(names.ALERTS_REFUSED, names.ALERTS_POSTED, names.ALERT_POST_FAILURES),
+        *(names.WEBHOOK_TAKEN, names.WEBHOOK_REFUSED, names.WEBHOOK_LEFT_OUT),
         # The forecasting process needs days of history.
         *(metric for metric in FORECASTS if metric.name not in STARTS),
     )

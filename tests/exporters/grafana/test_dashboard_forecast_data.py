@@ -14,13 +14,13 @@ from test_dashboard_queries import QUERIES, base, named
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.demo.simulation.weeks import continue_simulation
-from exporters.metrics import self_metrics
+from exporters.metrics import names
 
 pytestmark = pytest.mark.server
 
 SPEED = 60.0
 
-OURS = frozenset(one.name for one in FORECASTS) | {self_metrics.PLAN_C_MAX.name}
+OURS = frozenset(one.name for one in FORECASTS) | {names.PLAN_C_MAX.name}
 """What the fleet of recordings cannot give (`test_dashboard_data.EMPTY`) and this one can."""
 
 

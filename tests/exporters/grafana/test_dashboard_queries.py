@@ -15,12 +15,12 @@ from promql_parser import AggModifierType, AggregateExpr, Call, MatrixSelector, 
 from promtool import complaints
 
 from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
-from exporters.metrics import self_metrics
+from exporters.metrics import names
 from rules.telemetry.families import FamilyKind
 
 VALUES = {"cluster": ".*", "model": ".*", "tier": "t", "replica": ".*", "instance": ".*", "__rate_interval": "2m"}
 
-METRICS = self_metrics.ALL
+METRICS = names.ALL
 KINDS = {metric.name: metric.kind for metric in METRICS}
 PARTS = ("_bucket", "_sum", "_count")
 
@@ -79,7 +79,7 @@ def test_prometheus_own_parser_takes_every_query(tmp_path: Path) -> None:
 
 
 def test_a_query_reads_only_what_sizewatch_exports() -> None:
-    exported = {metric.name for metric in self_metrics.ALL}
+    exported = {metric.name for metric in names.ALL}
     # What the forecast exports has rows of its own there once it does.
     for uid, title, expr in QUERIES:
         assert {base(name) for name in named(expr)} <= exported, (uid, title)
@@ -87,7 +87,7 @@ def test_a_query_reads_only_what_sizewatch_exports() -> None:
 
 def test_query_names_labels_of_its_metrics() -> None:
     """Prometheus adds `cluster` and `instance`, and buckets have `le`."""
-    labels = {metric.name: {*metric.labels, "cluster", "instance"} for metric in self_metrics.ALL}
+    labels = {metric.name: {*metric.labels, "cluster", "instance"} for metric in names.ALL}
     for uid, title, expr in QUERIES:
         for label, metrics in read_labels(expanded(expr)):
             known = [
@@ -150,5 +150,5 @@ def test_tier_dashboard_takes_no_pattern(uid: str) -> None:
 
 def test_every_planned_number_is_shown() -> None:
     shown = {base(name) for _, _, expr in QUERIES for name in named(expr)}
-    planned = {metric.name for metric in self_metrics.OWN if metric.name.startswith("sizewatch_plan_")}
+    planned = {metric.name for metric in names.OWN if metric.name.startswith("sizewatch_plan_")}
     assert planned <= shown

@@ -10,7 +10,7 @@ from promtool import Case, differences
 
 from exporters.grafana import promql as q
 from exporters.grafana.dashboards import SCOPES
-from exporters.metrics import names, self_metrics
+from exporters.metrics import names
 
 MODEL = ',model="m"'
 
@@ -76,7 +76,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
     ("a request in two pools counts once", "d"): (q.FINISHED, 3.0),
     ("running replicas", "t"): (q.REPLICAS_UP, 2.0),
     ("replicas of all pools", "d"): (q.REPLICAS_UP, 2.0),
-    ("work by capacity", "t"): (q.of_tier(self_metrics.FLEET_UTILIZATION), 0.25),
+    ("work by capacity", "t"): (q.of_tier(names.FLEET_UTILIZATION), 0.25),
     ("money of running GPUs", "t"): (q.MONEY_PER_HOUR, 16.0),
     ("cost of a million tokens", "t"): (q.COST_PER_MILLION, 16e6 / (600 * 3600)),
     ("tokens a GPU", "t"): (q.divide(q.GENERATED, q.GPUS_UP, q.ON_TIER), 600 / 8),
@@ -144,6 +144,4 @@ def test_stopped_tier_has_no_load_or_cost(tmp_path: Path) -> None:
 
 
 def test_expressions_use_names_of_metrics() -> None:
-    assert {name.partition("{")[0] for name in told()} <= {m.name for m in self_metrics.ALL} | {
-        names.bucket("ttft_seconds")
-    }
+    assert {name.partition("{")[0] for name in told()} <= {m.name for m in names.ALL} | {names.bucket("ttft_seconds")}

@@ -4,15 +4,15 @@ import re
 
 import pytest
 
-from exporters.metrics import names, self_metrics
+from exporters.metrics import names
 from rules.telemetry.families import FAMILIES, GPU_NAMES, FamilyKind
 from rules.telemetry.signals import SIGNALS, SignalKind
 
 
 def test_names_are_unique_lower_case() -> None:
-    stems = [metric.name for metric in self_metrics.ALL]
+    stems = [metric.name for metric in names.ALL]
     assert len(stems) == len(set(stems))
-    for metric in self_metrics.ALL:
+    for metric in names.ALL:
         assert re.fullmatch(r"sizewatch_[a-z][a-z0-9_]*", metric.name)
         assert metric.name.endswith("_total") == (metric.kind is FamilyKind.COUNTER), metric.name
         assert not metric.name.endswith(("_bucket", "_sum", "_count")), metric.name
@@ -24,7 +24,7 @@ def test_exactly_named_families_are_exported() -> None:
 
 
 def test_no_window_quantile_or_ratio_exported() -> None:
-    taken = {metric.name for metric in self_metrics.ALL}
+    taken = {metric.name for metric in names.ALL}
     for signal in SIGNALS:
         if signal.how in (SignalKind.QUANTILE, SignalKind.RATIO):
             assert f"sizewatch_{signal.name}" not in taken

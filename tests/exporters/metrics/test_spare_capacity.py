@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from exporters.metrics import self_metrics
-from exporters.metrics.self_metrics import SAMPLES
+from exporters.metrics import names
+from exporters.metrics.names import SAMPLES
 from exporters.status.records import ExportScope, TierStatus
 from rules.catalogue.registry import margin_of
 from rules.plan.load_bins import build_tier_context
@@ -16,7 +16,7 @@ from tests.support.status_samples import agent_status, plan, planned_tier, unpla
 
 
 def gauges(tier: TierStatus) -> dict[str, float]:
-    wanted = {self_metrics.SPARE_RPS: "rps", self_metrics.SPARE_TOKENS: "tokens"}
+    wanted = {names.SPARE_RPS: "rps", names.SPARE_TOKENS: "tokens"}
     status = agent_status(tiers=(tier,))
     return {
         wanted[metric]: value for metric, samples in SAMPLES.items() if metric in wanted for _, value in samples(status)

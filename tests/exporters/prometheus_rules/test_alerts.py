@@ -14,7 +14,7 @@ from promql_parser import parse
 from promtool import Case, complaints, differences, firing, narrowed
 from waiting import CEILING_SECONDS
 
-from exporters.metrics import self_metrics
+from exporters.metrics import names
 from exporters.prometheus_rules.alerts import (
     INTERVALS,
     KEEP,
@@ -61,8 +61,8 @@ def series(rule: Rule, metric: str, values: str, instance: str = "a:19095", **la
 
 def verdict(rule: Rule, values: str, certain: str = "1x200", instance: str = "a:19095") -> dict[str, str]:
     return {
-        **series(rule, self_metrics.VERDICT.name, values, instance),
-        **series(rule, self_metrics.VERDICT_CERTAIN.name, certain, instance),
+        **series(rule, names.VERDICT.name, values, instance),
+        **series(rule, names.VERDICT_CERTAIN.name, certain, instance),
     }
 
 
@@ -70,7 +70,7 @@ def raised(rule: Rule, level: AlertLevel, values: str, instance: str = "a:19095"
     """What raises an alert: an incident that alerts under the rule, of a note its certain verdict."""
     if level.severity is Severity.REPORT:
         return verdict(rule, values, values, instance)
-    return series(rule, self_metrics.INCIDENT_ALERT.name, values, instance, severity=level.severity.value)
+    return series(rule, names.INCIDENT_ALERT.name, values, instance, severity=level.severity.value)
 
 
 def count(rule: Rule, severity: Severity) -> str:
@@ -108,10 +108,10 @@ def test_each_rule_has_its_alerts() -> None:
 def test_alerts_read_incidents_notes_read_verdicts(pair: tuple[Rule, AlertLevel]) -> None:
     rule, level = pair
     alert = verdict_alert(rule, level)
-    read = {self_metrics.VERDICT.name, self_metrics.VERDICT_CERTAIN.name}
+    read = {names.VERDICT.name, names.VERDICT_CERTAIN.name}
     if level.severity is not Severity.REPORT:
-        read = {self_metrics.INCIDENT_ALERT.name}
-    read |= {self_metrics.TARGET_UP.name} if rule.name in WHOLE_TIER else set()
+        read = {names.INCIDENT_ALERT.name}
+    read |= {names.TARGET_UP.name} if rule.name in WHOLE_TIER else set()
     assert set(re.findall(r"sizewatch_\w+", alert["expr"])) == read
     assert str(parse(alert["expr"]))
 
@@ -206,8 +206,8 @@ def test_alert_has_labels_seen_and_expected(tmp_path: Path, severity: Severity) 
     cases = []
     for rule, level in of(severity):
         told = raised(rule, level, "1x70")
-        told |= series(rule, self_metrics.OBSERVED.name, "0.25x70")
-        told |= series(rule, self_metrics.EXPECTED.name, "0.25x70", bound="upper")
+        told |= series(rule, names.OBSERVED.name, "0.25x70")
+        told |= series(rule, names.EXPECTED.name, "0.25x70", bound="upper")
         alerts = [("16m", rule.name, [expected(rule, level)])]
         cases.append(Case(name=rule.name, series=told, alerts=alerts))
     # The whole file for each of its alerts takes promtool half a minute, and a start for each of them is as dear.
@@ -247,9 +247,9 @@ def test_alert_links_card_and_names_bound(tmp_path: Path) -> None:
     told = {
         **raised(rule, level, "1x200"),
         **verdict(rule, "1x200"),
-        **series(rule, self_metrics.OBSERVED.name, "2.5x200", bound="lower"),
-        f'{self_metrics.STATUS_PAGE.name}{{url="https://sizewatch.example",instance="a:19095"}}': "1x200",
-        f'{self_metrics.STATUS_PAGE.name}{{url="https://other.example",instance="b:19095"}}': "1x200",
+        **series(rule, names.OBSERVED.name, "2.5x200", bound="lower"),
+        f'{names.STATUS_PAGE.name}{{url="https://sizewatch.example",instance="a:19095"}}': "1x200",
+        f'{names.STATUS_PAGE.name}{{url="https://other.example",instance="b:19095"}}': "1x200",
     }
     assert not differences(tmp_path, ALERTS, [Case(series=told, alerts=[("30m", rule.name, [given])])])
 

@@ -13,7 +13,7 @@ from status_samples import agent_status, planned_tier
 
 from agent.forecasting.tier_forecast import TierForecast
 from exporters.metrics.exposition import render
-from exporters.metrics.self_metrics import OWN, RECOMMENDED, REPORT_UP
+from exporters.metrics.names import OWN, RECOMMENDED, REPORT_UP
 from exporters.status.page import render_page
 from exporters.status.records import AgentHealth, AgentStatus, ForecastHealth, ForecastStatus
 from exporters.status.status_json import status_json
