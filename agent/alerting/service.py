@@ -25,7 +25,7 @@ from rules.evaluator.incident_alerts import IncidentAlert, step_incident_alerts
 from rules.evaluator.incidents import group_incidents
 from rules.evaluator.observation import StepResult
 from rules.plan.load_bins import TierContext
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 MOST = 1_000
 """Maximum number of external alerts in memory."""

@@ -15,8 +15,7 @@ from agent.history.schema import HOURS, MINUTES
 from agent.history.service import check_tier
 from exporters.documents.check import check_json, check_text
 from rules.evaluator.incidents import group_incidents
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import FIRING, Status
+from rules.verdicts.verdict import FIRING, Finding, Status
 
 
 def parameters() -> Parameters:

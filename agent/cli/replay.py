@@ -29,8 +29,8 @@ from exporters.render.text import copy_fields
 from rules.catalogue.registry import BY_NAME
 from rules.plan.load_bins import bin_window, sum_by_bin
 from rules.problems import cap_problems
-from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import Finding
 
 if TYPE_CHECKING:
     from agent.prometheus.api import StoreApi

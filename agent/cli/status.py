@@ -39,8 +39,7 @@ from exporters.status.tier_overview import overview_text
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incidents import group_incidents
 from rules.evaluator.timeline import list_entries
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import Status
+from rules.verdicts.verdict import Finding, Status
 
 TIMEOUT_SECONDS = 30.0
 NO_STATUS_PAGE = "this is no status page of sizewatch. --url takes its address, such as http://127.0.0.1:19095"

@@ -27,9 +27,8 @@ from agent.history.daily_queries import measured_views, read_production
 from exporters.documents.what_if import pools_json, pools_text, whatif_json, whatif_text
 from rules.resize.production_summary import BAD, FINE
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
-from rules.verdicts.finding import Finding
-from rules.what_if.answer import answer_question, explain_unanswerable
-from rules.what_if.pools import answer_pools
+from rules.verdicts.verdict import Finding
+from rules.what_if.answer import answer_pools, answer_question, explain_unanswerable
 
 MOST_REPLICAS = 100_000
 

@@ -16,8 +16,8 @@ from agent.pipeline.interfaces import Sink
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator.observation import StepResult
 from rules.replicas.cascade import STAGES
-from rules.verdicts.finding import Finding, severity_of, severity_words
 from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import Finding, severity_of, severity_words
 
 
 class DemoConsole(Sink):

@@ -22,8 +22,7 @@ from agent.http_client.page import PageFetcher, fetch_page
 from agent.scrape.scrapers import PageReader, Target, target_of_engine
 from rules.catalogue.registry import BURNS, RULES
 from rules.engines.coverage import engine_signals, version_range
-from rules.engines.registry import ENGINES
-from rules.engines.table import EngineTable
+from rules.engines.registry import ENGINES, EngineTable
 from rules.evaluator.benchmark_check import ASKED
 from rules.plan.gpus import engine_kv_tokens, kv_shortfall
 from rules.plan.load_bins import build_tier_context

@@ -35,7 +35,7 @@ from rules.replicas.starts import KEPT_SECONDS
 from rules.resize.production_summary import RECENT_SECONDS
 from rules.telemetry.windows import Window, sum_families
 from rules.telemetry.work import CapacityLengths
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

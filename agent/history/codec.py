@@ -22,7 +22,7 @@ from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import MinuteSums
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import ClosedSpan, Finding, UnknownSpan
+from rules.verdicts.verdict import ClosedSpan, Finding, UnknownSpan
 
 T = TypeVar("T")
 

@@ -40,8 +40,7 @@ from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.telemetry.work import Capacity
 from rules.verdicts import error_budget
 from rules.verdicts.error_budget import Budget
-from rules.verdicts.finding import ClosedSpan, Finding
-from rules.verdicts.verdict import RuleResult
+from rules.verdicts.verdict import ClosedSpan, Finding, RuleResult
 
 MOST_BYTES = 16 * 1024 * 1024
 """Three hours of some 90 replicas, at about 1 kB a minute of a real engine (a Window in memory takes 9 to 14 kB)."""

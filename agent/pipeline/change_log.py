@@ -9,8 +9,8 @@ from agent.pipeline.interfaces import Sink
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.observation import Observation, ReplicaKey, StepResult
-from rules.verdicts.finding import LIKELY, Finding, severity_of
 from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import LIKELY, Finding, severity_of
 
 SCRAPE, STORE, GPU = "scrape", "store read", "GPU read"
 

@@ -20,9 +20,7 @@ from rules.evaluator.step import Evaluator
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import Gap
-from rules.verdicts import finding
-from rules.verdicts.finding import ClosedSpan, Finding, RuleState
-from rules.verdicts.verdict import Unknown
+from rules.verdicts.verdict import ClosedSpan, Finding, RuleState, Unknown, close_rule_state
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +84,7 @@ class EvaluationLoop:
                 self.state.rules[rule, subject] = state
             else:
                 end = now if recently_alive else max(transition.t for transition in before.transitions)
-                closed += finding.close_rule_state(state, end)
+                closed += close_rule_state(state, end)
         self._publish(
             StepResult(now=now, tiers=self.evaluator.tiers, closed=tuple(closed), open=self.state.open_findings())
         )

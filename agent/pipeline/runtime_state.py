@@ -22,7 +22,7 @@ from rules.telemetry import readings, windows
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import BY_NAME
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 
 class RunningSums:

@@ -26,8 +26,7 @@ from agent.history.store import HistoryStore
 from agent.prometheus.api import StoreApi
 from exporters.metrics import names
 from rules.engines.reader import SeriesLayout, compile_layout, snapshot
-from rules.engines.registry import detect_engine
-from rules.engines.table import EngineTable
+from rules.engines.registry import EngineTable, detect_engine
 from rules.plan.load_bins import TierContext
 from rules.telemetry import arrivals
 from rules.telemetry.arrivals import MinuteSums

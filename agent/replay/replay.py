@@ -28,7 +28,7 @@ from rules.plan.schema import Plan
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import ClosedSpan, Finding, RuleState
+from rules.verdicts.verdict import ClosedSpan, Finding, RuleState
 
 CYCLE_SECONDS = 60.0
 """Cycle of a past store in seconds. A silent replica is noticed within this time, as in role fleet."""

@@ -34,7 +34,7 @@ from rules.resize.measured_capacity import capacity_now, count_present_requests,
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
 from rules.resize.proposal import propose_size
 from rules.telemetry.windows import HOUR_SECONDS, Window
-from rules.verdicts.finding import Finding, UnknownSpan
+from rules.verdicts.verdict import Finding, UnknownSpan
 
 OVER_THE_TIME = ("WorkloadDrift", "OutputLengthDrift")
 """Live rules that are also evaluated over the hours of the report."""

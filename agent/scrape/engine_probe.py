@@ -15,7 +15,7 @@ from agent.errors import ScrapeError
 from agent.http_client.page import JSON, PageFetcher, fetch_page
 from agent.scrape.scrapers import PageReader, fetch_version
 from exporters.render.text import quote_external_text
-from rules.engines.table import EngineTable
+from rules.engines.registry import EngineTable
 from rules.telemetry.snapshots import Snapshot
 
 MODELS = "/v1/models"

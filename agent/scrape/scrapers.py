@@ -28,9 +28,8 @@ from agent.http_client.page import JSON, PageFetcher
 from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
 from rules.engines.coverage import version_range
 from rules.engines.reader import SeriesLayout, SeriesName, is_mapped_name, snapshot
-from rules.engines.registry import ENGINES
+from rules.engines.registry import ENGINES, EngineTable
 from rules.engines.several import SeveralEnginesError, is_router, split_page
-from rules.engines.table import EngineTable
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 
 WAKE_SECONDS = 0.25

@@ -12,9 +12,8 @@ import click
 
 from exporters.metrics import names
 from exporters.render.text import table
-from rules.engines.registry import ENGINES
+from rules.engines.registry import ENGINES, EngineTable, SourceRow
 from rules.engines.several import TELLING
-from rules.engines.table import EngineTable, SourceRow
 from rules.telemetry.families import FAMILIES, Family
 from rules.telemetry.signals import SIGNALS
 

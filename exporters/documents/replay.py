@@ -20,8 +20,17 @@ from rules.plan.load_bins import TierContext
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import SignalValue
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import ClosedSpan, Finding, RuleState, UnknownSpan, severity_of, severity_words
-from rules.verdicts.verdict import Status, Unknown, Verdict
+from rules.verdicts.verdict import (
+    ClosedSpan,
+    Finding,
+    RuleState,
+    Status,
+    Unknown,
+    UnknownSpan,
+    Verdict,
+    severity_of,
+    severity_words,
+)
 
 ANY: TypeAdapter[Any] = TypeAdapter(Any)
 """Adapter that writes any record as JSON, infinity as null."""

@@ -12,7 +12,7 @@ from exporters.documents.replay import reading_json
 from exporters.render.terminal import WIDEST, terminal_text, text_grid
 from exporters.render.text import copy_fields
 from rules.engines.coverage import FamilyUse
-from rules.engines.table import EngineTable
+from rules.engines.registry import EngineTable
 from rules.gpu_sources.devices import BY_CODE
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage
 from rules.telemetry.families import GPU_NAMES

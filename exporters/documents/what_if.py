@@ -25,8 +25,7 @@ from rules.telemetry.signals import Missing
 from rules.telemetry.windows import DAY_SECONDS
 from rules.telemetry.wording import format_count, number
 from rules.telemetry.work import SAME
-from rules.what_if.answer import GIVEN, SLO, CapacityLimit, WhatIf
-from rules.what_if.pools import PoolsWhatIf
+from rules.what_if.answer import GIVEN, SLO, CapacityLimit, PoolsWhatIf, WhatIf
 
 SCHEMA = 4
 

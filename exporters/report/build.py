@@ -30,9 +30,8 @@ from rules.resize.production_summary import ProductionSummary, Rate
 from rules.resize.proposal import ProposalKind, Resize
 from rules.resize.workload import list_guardrails
 from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, group_by, sum_windows
-from rules.verdicts.finding import Finding, severity_of
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
+from rules.verdicts.verdict import FIRING, SEVERITY, Finding, Status, Verdict, severity_of
 
 
 def report(past: ReportInputs) -> tuple[Report, Plan | None]:

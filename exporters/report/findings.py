@@ -23,9 +23,8 @@ from rules.plan.schema import plan_version
 from rules.replicas.cascade import STAGES
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
 from rules.telemetry.windows import HOUR_SECONDS, group_by
-from rules.verdicts.finding import Finding, UnknownSpan
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import SEVERITY, IdleReplicas, MissedObjective, Status
+from rules.verdicts.verdict import SEVERITY, Finding, IdleReplicas, MissedObjective, Status, UnknownSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

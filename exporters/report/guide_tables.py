@@ -31,8 +31,7 @@ from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind, 
 from rules.telemetry.windows import Window, group_by
 from rules.telemetry.wording import number, quantity
 from rules.verdicts.context import read_plan_value
-from rules.verdicts.finding import UnknownSpan
-from rules.verdicts.verdict import FIRING, SEVERITY, Status, Unknown, Verdict
+from rules.verdicts.verdict import FIRING, SEVERITY, Status, Unknown, UnknownSpan, Verdict
 
 NOT_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
 

@@ -14,8 +14,7 @@ from rules.evaluator.timeline import TimelineEvent
 from rules.plan.schema import Plan
 from rules.resize.proposal import Resize
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import Finding, UnknownSpan
-from rules.verdicts.verdict import RuleResult
+from rules.verdicts.verdict import Finding, RuleResult, UnknownSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,18 @@ from rules.evaluator.incidents import Incident, describe_missed
 from rules.plan.money import amount
 from rules.telemetry.wording import number
 from rules.verdicts.error_budget import IMPACT_SECONDS
-from rules.verdicts.finding import Finding, severity_of, severity_words
 from rules.verdicts.rule import Rule, Severity
-from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Status, Unknown, Verdict
+from rules.verdicts.verdict import (
+    FIRING,
+    SEVERITY,
+    Finding,
+    RuleResult,
+    Status,
+    Unknown,
+    Verdict,
+    severity_of,
+    severity_words,
+)
 
 REPLICAS_NAMED = 3
 

@@ -20,8 +20,7 @@ from rules.telemetry.signals import SignalValue
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
 from rules.verdicts.context import ForecastPoint
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import IdleReplicas, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import Finding, IdleReplicas, RuleResult, Status, Subject, Unknown, Verdict
 
 if TYPE_CHECKING:
     # A node forecasts nothing, and does not load what writes a forecast.

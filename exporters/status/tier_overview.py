@@ -25,9 +25,8 @@ from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.wording import format_count, number
-from rules.verdicts.finding import LIKELY
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import FIRING, SEVERITY, Status
+from rules.verdicts.verdict import FIRING, LIKELY, SEVERITY, Status
 
 TOO_LARGE = ("UtilizationTrap", "QueueAlwaysEmpty")
 """Rules over days that find a fleet too large."""

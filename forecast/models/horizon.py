@@ -26,8 +26,6 @@ WEIGHT_HALF_LIFE_DAYS = 3.0
 SHARPNESS = 8.0
 """Power of a method's mean error in its weight: a method with a tenth more error has half the weight."""
 
-ERROR_DAYS = 14
-"""Days of errors behind a quantile: two of each day of the week."""
 
 LEAST_ERRORS = 20
 """Minimum number of errors: with fewer, the highest is no 95 % quantile."""

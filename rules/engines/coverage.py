@@ -11,8 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rules.engines.reader import SUFFIXES
-from rules.engines.registry import PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
-from rules.engines.table import EngineTable, SourceRow
+from rules.engines.registry import (
+    PROCESS_START,
+    EngineTable,
+    SourceRow,
+    normalize_name,
+    select_rows,
+    strip_wrapper_prefix,
+)
 from rules.telemetry.families import GPU_NAMES, FamilyKind
 from rules.telemetry.signals import SIGNALS, Signal
 

@@ -14,8 +14,16 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
-from rules.engines.registry import ENGINES, PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
-from rules.engines.table import EngineTable, LabelAggregation, SourceRow
+from rules.engines.registry import (
+    ENGINES,
+    PROCESS_START,
+    EngineTable,
+    LabelAggregation,
+    SourceRow,
+    normalize_name,
+    select_rows,
+    strip_wrapper_prefix,
+)
 from rules.replicas.stalls import RANK_GAUGES, WORK, counts_each_step
 from rules.telemetry.contradictions import find_page_contradiction
 from rules.telemetry.families import MOST, FamilyKind

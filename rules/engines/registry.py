@@ -1,26 +1,170 @@
-"""Registry of engine generations: every table in this folder.
+"""Tables of the engines: one TOML file per engine generation in this folder, read once, and the types of its rows.
 
-To add a generation: a TOML file here.
+A file has the keys of `EngineTable`. `rows` are `SourceRow`s, `include` names files with further rows (of software that
+prints on an engine's page), and `[patterns]` gives label conditions a name. A file with nothing but `rows` is for others
+to include. A new engine needs a file and no code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import chain
+from typing import Any
 
-from rules.engines.table import EngineTable, SourceRow, load_engine_tables
-
-ENGINES: tuple[EngineTable, ...] = tuple(
-    sorted(load_engine_tables(), key=lambda table: (table.carries_engines, -len(table.rows)))
-)
-"""In the order in which a page is asked: the fuller table first, and what carries another engine's families last."""
+from rules.tables import freeze, read_tables, table_path
+from rules.telemetry.families import BY_NAME, FamilyKind
 
 PROCESS_START = "process_start_time_seconds"
 """Metric of every Prometheus client about its process, for all engines (not in multiprocess mode)."""
 
 
+class LabelAggregation(StrEnum):
+    """Aggregation of the series of a page to one number."""
+
+    SUM = "sum"  # extensive: add over data-parallel engines and label values
+    MEAN = "mean"  # intensive: mean over engines of the maximum over processes (`pid` label)
+    MAX = "max"  # the largest
+    NEWEST_NAMES = "newest_names"  # number of comma-separated names in a label of the series with the newest value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRow:
+    """Source of a family. The first alternative row with its source on the page wins.
+
+    `source`: sample name with ':' written as '_', without wrapper prefixes and without a histogram's `_bucket`.
+    `where` and `unless`: regular expression of a label's whole value, as in PromQL: an absent label is "". `by`: label
+    whose value is appended to the family after '/'. `part`: counter taken from a histogram (its `count` or `sum`).
+    `plus`: further samples added to a counter if present; `where` does not apply to them. `lazy`: label values appear
+    with their first event, so a source without the value in `where` counts zero. `zero_with`: sample that makes an
+    absent source zero. The source appears with its first event in every release that prints that sample. `none`: gauge
+    value that means none. `factor` converts to base units; `factor_fact` multiplies by a fact of the page. `since` and
+    `until`: first and last scanned releases that print it.
+    """
+
+    family: str
+    source: str
+    since: str = ""
+    until: str = ""
+    across: LabelAggregation = LabelAggregation.SUM
+    where: Mapping[str, str] = field(default_factory=dict)
+    unless: Mapping[str, str] = field(default_factory=dict)
+    by: str = ""
+    part: str = ""
+    plus: tuple[str, ...] = ()
+    lazy: bool = False
+    zero_with: str = ""
+    none: float | None = None
+    factor: float = 1.0
+    factor_fact: str = ""
+    note: str = ""
+
+    @property
+    def kind(self) -> FamilyKind:
+        return BY_NAME[self.family].kind
+
+    @property
+    def sample(self) -> str:
+        """Return the sample name that this row reads. For a histogram it is the buckets."""
+        if self.kind is FamilyKind.HISTOGRAM:
+            return f"{self.source}_bucket"
+        return f"{self.source}_{self.part}" if self.part else self.source
+
+    def reads(self, labels: Mapping[str, str]) -> bool:
+        """Return whether the row reads a series of its sample with these labels."""
+        if any(re.fullmatch(pattern, labels.get(label, "")) is None for label, pattern in self.where.items()):
+            return False
+        return not any(re.fullmatch(pattern, labels.get(label, "")) for label, pattern in self.unless.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EngineTable:
+    """Table of one engine generation. It equals only itself, because it is looked up for every name of a page.
+
+    `signatures` identify a page: one must be present with all `signature_labels` and none of `signature_without`.
+    `carries_engines`: its page passes the families of an engine through, and is then read as that engine's.
+    `wrappers`: prefixes that Ray or KServe add to names. `repeats`: labels whose series repeat one number (processes,
+    tensor-parallel ranks); the largest counts. `rank_label`: label of data-parallel ranks, "" without. `info`: info
+    series whose labels become facts. `fact_gauges` (fact, sample): gauges whose value becomes a fact. `born`: `_created`
+    series that show when the engine was ready. `version_path`: path beside the page that returns {"version": "0.32.0"};
+    "" where there is none. `scanned`: releases behind the table, oldest first. `not_exposed`: reason why a family is
+    missing, where a reader would not expect it; `other` is the reason for every other family.
+    """
+
+    name: str
+    generation: str
+    title: str
+    signatures: tuple[str, ...]
+    signature_labels: tuple[str, ...] = ()
+    signature_without: tuple[str, ...] = ()
+    carries_engines: bool = False
+    wrappers: tuple[str, ...] = ()
+    rows: tuple[SourceRow, ...]
+    repeats: tuple[str, ...] = ("pid",)
+    rank_label: str = ""
+    info: tuple[str, ...] = ()
+    fact_gauges: tuple[tuple[str, str], ...] = ()
+    born: str = ""
+    model_label: str = ""
+    version_path: str = ""
+    scanned: tuple[str, ...] = ()
+    not_exposed: Mapping[str, str] = field(default_factory=dict)
+    itl_is_per_token: bool = False
+
+    @property
+    def label(self) -> str:
+        """Return the name for people: vLLM v1, TensorRT-LLM v1.3, Dynamo frontend."""
+        return f"{self.title} {self.generation}"
+
+    def explain_missing(self, families: Iterable[str]) -> str:
+        """Return the table's reason why one of these families is missing, "" for none."""
+        own = next((self.not_exposed[family] for family in families if family in self.not_exposed), "")
+        return own or self.not_exposed.get("other", "")
+
+
+def load_engine_tables() -> Iterator[EngineTable]:
+    """Yield the tables of this folder. Raise ValueError, with the file's name, where one is no table."""
+    tables = read_tables("rules.engines")
+    for name, keys in tables.items():
+        if set(keys) == {"rows"}:
+            continue
+        try:
+            patterns = keys.pop("patterns", {})
+            rows = [*keys.pop("rows"), *(row for more in keys.pop("include", ()) for row in tables[more]["rows"])]
+            loaded = [row for keys_ in rows for row in _load_rows(keys_, patterns)]
+            yield EngineTable(rows=tuple(loaded), **freeze(keys))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{table_path('rules.engines', name)}: {error}") from error
+
+
+def _load_rows(keys: Mapping[str, Any], patterns: Mapping[str, str]) -> Iterator[SourceRow]:
+    """Yield a row, and of the mean KV utilization the row of the fullest engine too. Raise ValueError with the row."""
+    try:
+        conditions = {
+            name: {label: patterns.get(pattern, pattern) for label, pattern in keys[name].items()}
+            for name in ("where", "unless")
+            if name in keys
+        }
+        for pattern in chain(*(condition.values() for condition in conditions.values())):
+            re.compile(pattern)
+        row = SourceRow(**freeze(keys) | conditions | {"across": LabelAggregation(keys.get("across", "sum"))})
+        if row.family not in BY_NAME:
+            raise ValueError(f"{row.family} is no family")
+    except (TypeError, ValueError, re.error) as error:
+        raise ValueError(f"row {keys.get('family')} = {keys.get('source')}: {error}") from error
+    yield row
+    if row.family == "kv_utilization":
+        yield replace(row, family="kv_utilization_max", across=LabelAggregation.MAX)
+
+
+ENGINES = tuple(sorted(load_engine_tables(), key=lambda table: (table.carries_engines, -len(table.rows))))
+"""In the order in which a page is asked: the fuller table first, and what carries another engine's families last."""
+
+
 def normalize_name(name: str) -> str:
-    """Return a printed name as tables spell it: ':' is '_' (METRICS trap 1: negotiation, Prometheus 2 and OTel rewrite
-    it)."""
+    """Return a name with '_' for ':', as tables spell it: negotiation, Prometheus 2 and OTel rewrite it (METRICS, trap 1)."""
     return name.replace(":", "_")
 
 

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rules.engines.reader import SeriesLayout, SeriesName, compile_layout, to_printable_line
-from rules.engines.registry import ENGINES, detect_engine, normalize_name, strip_wrapper_prefix
-from rules.engines.table import EngineTable, SourceRow
+from rules.engines.registry import ENGINES, EngineTable, SourceRow, detect_engine, normalize_name, strip_wrapper_prefix
 
 MOST_ENGINES = 256
 """Maximum engines of one page. More values of a label are no engines."""
@@ -36,9 +35,6 @@ UNNAMED = ("request_success_total",)
 """Signature of TensorRT-LLM before 1.3: a name that may be any engine's."""
 
 COUNTED = frozenset({*PLACED, "requests_waiting", "prompt_tokens", "generation_tokens"})
-
-PASSING_ON = frozenset({"dynamo", "triton"})
-"""Engines whose pages pass on those of other engines."""
 
 STACK_ROUTER = (
     *("vllm_current_qps", "vllm_avg_decoding_length", "vllm_num_prefill_requests", "vllm_num_decoding_requests"),
@@ -67,7 +63,7 @@ def split_page(
     engine = detect_engine(plain, engines)
     if engine is None:
         return "", {}
-    kinds = (engine, *(table for table in engines if table.name not in PASSING_ON and detect_engine(plain, (table,))))
+    kinds = (engine, *(table for table in engines if not table.carries_engines and detect_engine(plain, (table,))))
     label, values = _find_label(_placed(plain, kinds, COUNTED), TELLING)
     if not label and engine.name != "dynamo":
         # A frontend of Dynamo serves several models, and is one replica.
@@ -128,20 +124,17 @@ def _compile_engine(
     """Return the layout of an engine's series. Raise SeveralEnginesError where they are of several engines."""
     plain = [(normalize_name(name), labels) for name, labels in series if name]
     engine = detect_engine(plain, engines) or page_engine
-    titles = {
-        table.title: table.name for table in engines if table.signatures != UNNAMED and detect_engine(plain, (table,))
-    }
-    if len(titles) > 1 and not PASSING_ON & set(titles.values()):
-        raise SeveralEnginesError(f"the page is of mixed origin: it has names of {' and of '.join(sorted(titles))}")
+    tables = [table for table in engines if table.signatures != UNNAMED and detect_engine(plain, (table,))]
+    titles = sorted({table.title for table in tables})
+    if len(titles) > 1 and not any(table.carries_engines for table in tables):
+        raise SeveralEnginesError(f"the page is of mixed origin: it has names of {' and of '.join(titles)}")
+    if engine.carries_engines:
+        return compile_layout(series, engine)
     for family in PLACED:
         placed = _placed(plain, (engine,), (family,))
-        for label in sorted({label for _, labels in placed for label in labels}):
-            if _find_label(placed, (label,))[0] and not _is_part(label, engine):
+        for label in sorted({label for _, labels in placed for label in labels} - PARTS - {*engine.repeats}):
+            if _find_label(placed, (label,))[0] and not label.endswith("rank"):
                 number = len({labels.get(label, "") for _, labels in placed})
                 text = f"the page holds {number} engines, which no known label tells apart (its label {label} differs)"
                 raise SeveralEnginesError(text)
     return compile_layout(series, engine)
-
-
-def _is_part(label: str, engine: EngineTable) -> bool:
-    return label in PARTS or label in engine.repeats or label.endswith("rank") or engine.name in PASSING_ON

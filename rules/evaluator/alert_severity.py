@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rules.catalogue.registry import BURNS, BY_NAME
-from rules.verdicts.finding import Finding, severity_of
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Status
+from rules.verdicts.verdict import Finding, Status, severity_of
 
 RESOLVED_KEPT_SECONDS = 900.0
 """Time in seconds for which a resolved alert is sent, for receivers that were away (Prometheus rules/alerting.go)."""

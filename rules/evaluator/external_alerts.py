@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.telemetry.wording import format_count
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import SEVERITY, Subject
+from rules.verdicts.verdict import SEVERITY, Finding, Subject
 
 AFTERMATH_SECONDS = 900.0
 """Maximum seconds between a finding's end and an alert that it explains: rates over 5 to 15 minutes lag."""

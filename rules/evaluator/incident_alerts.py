@@ -15,9 +15,8 @@ from rules.catalogue.registry import BY_NAME
 from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS, alert_severity
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS
 from rules.evaluator.incidents import NEAR_SECONDS, Incident, stage_of
-from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Subject
+from rules.verdicts.verdict import Finding, Subject
 
 TICKET_WAIT_SECONDS = 300.0
 """Seconds of an incident before its ticket: a symptom may precede its root, and an incident that pages needs no ticket."""

@@ -16,9 +16,8 @@ from rules.confidence import Certainty
 from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS, alert_severity
 from rules.telemetry.windows import group_by
 from rules.telemetry.wording import describe_period, number, split_claim
-from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import FIRING, IdleReplicas, MissedObjective, RuleResult, Subject, Verdict
+from rules.verdicts.verdict import FIRING, Finding, IdleReplicas, MissedObjective, RuleResult, Subject, Verdict
 
 NEAR_SECONDS = RESOLVED_KEPT_SECONDS
 """Pause in seconds up to which findings of one tier belong together: so long an alert is posted as resolved, and it is the

@@ -9,7 +9,7 @@ from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import ClosedSpan, Finding
+from rules.verdicts.verdict import ClosedSpan, Finding
 
 ReplicaKey = tuple[str, str]
 """Tier and replica."""

@@ -13,8 +13,7 @@ from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
 from rules.telemetry.signals import Gap
 from rules.verdicts.context import RuleContext
-from rules.verdicts.finding import RuleState
-from rules.verdicts.verdict import RuleResult, Verdict
+from rules.verdicts.verdict import RuleResult, RuleState, Verdict
 
 REPLICA_RULES = tuple(BY_NAME[name] for name in ("KvCacheCascade", "TargetDown", "EngineStalled", "TelemetryStale"))
 TIER_RULES = tuple(BY_NAME[name] for name in ("TierDown", "BenchmarkStale"))

@@ -16,8 +16,7 @@ from rules.telemetry.signals import BY_NAME, Reading
 from rules.telemetry.windows import MINUTE_SECONDS
 from rules.verdicts.context import Projection
 from rules.verdicts.error_budget import Budget
-from rules.verdicts.finding import Finding, RuleState
-from rules.verdicts.verdict import RuleResult, Subject
+from rules.verdicts.verdict import Finding, RuleResult, RuleState, Subject
 
 RuleKey = tuple[str, Subject]
 """Rule name and its subject."""

@@ -37,9 +37,19 @@ from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import ENGINE_VERSION, KV_FORMATS, Snapshot
 from rules.telemetry.windows import Window
-from rules.verdicts import error_budget, finding
-from rules.verdicts.finding import ClosedSpan, Finding
-from rules.verdicts.verdict import FIRING, MissedObjective, RuleResult, Unknown, Verdict
+from rules.verdicts import error_budget
+from rules.verdicts.verdict import (
+    FIRING,
+    ClosedSpan,
+    Finding,
+    MissedObjective,
+    RuleResult,
+    Unknown,
+    Verdict,
+    close_rule_state,
+    has_changed,
+    step_rule_state,
+)
 
 DEFECT = "defect in sizewatch, see its log"
 
@@ -203,15 +213,15 @@ class Evaluator:
         results.extend(state.new_results)
         state.new_results = ()
         results = list(_add_impact(state, results, now))
-        closed = [span for gone in state.removed_rules.values() for span in finding.close_rule_state(gone, now)]
+        closed = [span for gone in state.removed_rules.values() for span in close_rule_state(gone, now)]
         state.removed_rules = {}
         before = {key: rule_state.finding for key, rule_state in state.rules.items()}
         for result in results:
             key = (result.rule, result.subject)
-            state.rules[key], ended = finding.step_rule_state(state.rules.get(key), result)
+            state.rules[key], ended = step_rule_state(state.rules.get(key), result)
             closed.extend(ended)
         now_open = state.open_findings()
-        changed = (new for new in now_open if finding.has_changed(before.get((new.rule, new.subject)), new))
+        changed = (new for new in now_open if has_changed(before.get((new.rule, new.subject)), new))
         return tuple(closed), tuple(changed)
 
     def _evaluate_availability(

@@ -18,10 +18,9 @@ from rules.telemetry import windows
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.context import SEPARATE, Projection, RuleContext, TierWindows, needed_words, read_plan_value
-from rules.verdicts.finding import RuleState
 from rules.verdicts.held_windows import HeldWindows, hold, select_ending
 from rules.verdicts.rule import Rule
-from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult, RuleState, Status, Subject, Unknown, Verdict
 
 COMPARING = next(rule for rule in LIVE if rule.method is judge_tiers)
 """The rule that reads the windows of other tiers."""

@@ -15,8 +15,8 @@ from rules.evaluator.incidents import Incident
 from rules.replicas import starts
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry.wording import format_count
-from rules.verdicts.finding import Finding, severity_of, severity_words
 from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import Finding, severity_of, severity_words
 
 SEVERITY_WORDS: Mapping[Severity, str] = {Severity.PAGE: "page", Severity.TICKET: "ticket", Severity.REPORT: "note"}
 """Words for how loud an incident is."""

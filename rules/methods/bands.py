@@ -38,9 +38,8 @@ from rules.verdicts.context import (
     too_early,
     worst_gap,
 )
-from rules.verdicts.finding import rank_verdict
 from rules.verdicts.held_windows import hold
-from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict, rank_verdict
 
 LIKELY_PERIODS = 2
 """Separate minutes (hours) outside that make a finding likely. SEPARATE make it certain."""

@@ -29,10 +29,9 @@ from rules.telemetry.wording import describe_period, guess, number
 from rules.verdicts import error_budget
 from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, is_persistent, read_plan_value
 from rules.verdicts.error_budget import SlowRequestCount
-from rules.verdicts.finding import rank_verdict
 from rules.verdicts.held_windows import hold
 from rules.verdicts.rule import Rule
-from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict, rank_verdict
 
 PERIOD_SECONDS = 30 * 86_400.0
 """Seconds that a budget is for: the workbook's 30 days, from which its burn rates follow (14.4 x 1 h is 2 %)."""

@@ -20,9 +20,8 @@ from rules.telemetry.reading_methods import has_repeated_lookups
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.verdicts.context import SEPARATE, Part, RuleContext
-from rules.verdicts.finding import rank_verdict
 from rules.verdicts.held_windows import HeldWindows, hold
-from rules.verdicts.verdict import RuleResult, Unknown
+from rules.verdicts.verdict import RuleResult, Unknown, rank_verdict
 
 PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
 

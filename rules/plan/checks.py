@@ -1,7 +1,6 @@
-"""Checks of a valid plan: mistakes first, then weaknesses, then missing parts.
+"""Checks of a valid plan: mistakes, weaknesses, then missing parts. A plan with warnings is still evaluated.
 
-A plan with warnings is still evaluated. To add a check: a function and a row of CHECKS. A rule that needs a part of the
-plan is named in PARTS.
+To add a check: a function and a row of CHECKS. A rule that needs a part of the plan is named in PARTS.
 """
 
 from __future__ import annotations

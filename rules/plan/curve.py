@@ -121,7 +121,11 @@ class Curve:
         if beyond := self._beyond(rps, in_system):
             return None, beyond
         place = min(bisect_left(self.points, rps, key=lambda point: point.completed_rps), len(self.points) - 1)
-        first, last = self._stretch(place)
+        first = last = place  # of the saturated stretch around the point
+        while self._saturated(first):
+            first -= 1
+        while last + 1 < len(self.points) and self._saturated(last + 1):
+            last += 1
         told_by_rps = place == first and rps < (1 - SATURATED_GAIN) * self.points[place].completed_rps
         if first < last and not told_by_rps and in_system is not None and self.concurrencies:
             place = min(bisect_left(self.concurrencies, in_system, first, last + 1), last)
@@ -224,15 +228,6 @@ class Curve:
 
     def _saturated(self, bin: int) -> bool:
         return bin > 0 and self.points[bin].completed_rps < self.points[bin - 1].completed_rps * (1 + SATURATED_GAIN)
-
-    def _stretch(self, place: int) -> tuple[int, int]:
-        """Return the first and last point of the saturated stretch around a point."""
-        first = last = place
-        while self._saturated(first):
-            first -= 1
-        while last + 1 < len(self.points) and self._saturated(last + 1):
-            last += 1
-        return first, last
 
     def _share(self, bin: int, rps: float, in_system: float | None) -> float:
         """Return how far a load lies between the two points of its bin, 0 to 1."""

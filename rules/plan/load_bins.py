@@ -288,11 +288,6 @@ def waiting_gauge(window: Window) -> GaugeSum | None:
     return next((gauge for gauge in map(window.gauge, WAITING) if gauge is not None), None)
 
 
-def has_waited(window: Window) -> bool:
-    """Return whether any request waited in a window."""
-    return any(family in window.gauges and window.gauges[family].maximum > 0 for family in WAITING)
-
-
 def _growing(binned: BinnedWindow, queue: GaugeSum, before: BinnedWindow | None) -> str:
     """Return how a queue grows, "" if it does not. Two minutes of a growing queue count together."""
     earlier = waiting_gauge(before.window) if before is not None else None

@@ -65,11 +65,12 @@ def find_contradictions(
     if tokens is None or tokens < STREAMED_TOKENS:
         return
     step, decode = (e2e - ttft) / (tokens - 1), (tpot or 0.0) * (tokens - 1)
+    low, high = sorted((decode, e2e - ttft))
     seconds = f"E2E - TTFT is {e2e - ttft:.4g} s"
     if step < FASTEST_TOKEN_SECONDS and (tpot or 0.0) < FASTEST_TOKEN_SECONDS:
         text = f"TTFT {of} {ttft:.4g} s is E2E {of} {e2e:.4g} s for {tokens:.4g} tokens: answers were not streamed"
         yield Contradiction(text=text, wrong=("ttft", "tpot"), not_streamed=True)
-    elif tpot is not None and _differs(decode, e2e - ttft, e2e):
+    elif tpot is not None and high > OF_MEANS * low and high - low > DECODE_SHARE * e2e:
         text = f"TPOT {tpot:.4g} s x {tokens - 1:.4g} tokens is {decode:.4g} s, {seconds}"
         small = [name for name, value in (("ttft", ttft), ("tpot", tpot)) if value < _SMALLEST[name]]
         yield Contradiction(text=text, wrong=tuple(small) or ("ttft", "tpot", "e2e"))
@@ -79,11 +80,6 @@ def find_contradictions(
 
 
 _SMALLEST = {"ttft": FASTEST_FIRST_SECONDS, "tpot": FASTEST_TOKEN_SECONDS}
-
-
-def _differs(decode: float, rest: float, e2e: float) -> bool:
-    low, high = sorted((decode, rest))
-    return high > OF_MEANS * low and high - low > DECODE_SHARE * e2e
 
 
 def at_once_contradiction(clients: float, rps: float, e2e: float, requests: float | None) -> str | None:

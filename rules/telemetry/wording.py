@@ -22,7 +22,6 @@ _SUFFIX = {
     "joules_per_token": " J per token",
 }
 
-
 SECOND = 0.9995
 """Lowest number of seconds that rounds to a full second."""
 

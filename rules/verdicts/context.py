@@ -16,10 +16,9 @@ from rules.replicas.state import ReplicaState
 from rules.telemetry.signals import Gap, SignalValue
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.verdicts.error_budget import Budget
-from rules.verdicts.finding import RuleState
 from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.rule import LatencyPattern, Rule
-from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import RuleState, Status, Subject, Unknown, Verdict
 
 SEPARATE = 3
 """Minutes (hours over a week) that must show the finding on their own: a burst is one event (DESIGN 3.3)."""

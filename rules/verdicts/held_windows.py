@@ -205,7 +205,12 @@ def select_ending(batch: HeldWindows, since: float, until: float = math.inf) -> 
 
 def _find_waiting(batch: HeldWindows) -> frozenset[str | None]:
     """Return the replicas at which a request waited."""
-    return frozenset(binned.replica for binned in batch if load_bins.has_waited(binned.window))
+    return frozenset(
+        binned.replica
+        for binned in batch
+        for family in load_bins.WAITING
+        if family in binned.window.gauges and binned.window.gauges[family].maximum > 0
+    )
 
 
 def _select_on_curve(batch: HeldWindows) -> HeldWindows:

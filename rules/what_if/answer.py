@@ -2,6 +2,7 @@
 
 The verdict compares the arriving work of one replica with the capacity alone: more replicas or less load never serve
 worse (DESIGN 3.24). Latencies are the benchmark's. To add a limit: a row of `_list_limits`.
+Where prefill and decode are served apart, the capacity of the fuller pool is the tier's.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
 from rules.evaluator.alert_severity import list_open_burns
-from rules.plan.capacity import capacity_lengths
+from rules.plan.capacity import POOL_TOKENS, capacity_lengths
 from rules.plan.curve import IN_SYSTEM, OFTEN_UNMEASURED, OperatingPoint
-from rules.plan.load_bins import TierContext
+from rules.plan.load_bins import TierContext, narrow_to_pool
 from rules.plan.money import price_of
 from rules.plan.replica_count import ROUNDING, ReplicaCount, fleet_terms, replica_count
 from rules.resize.fleet_cost import FleetCost, tokens_per_hour
@@ -26,7 +27,7 @@ from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, work_per_request
 from rules.verdicts.context import SEPARATE
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 NO_PEAK = "no peak was seen and the plan has none: say with --rps for which load"
 TWO_POOLS = "it serves prefill and decode apart: give replicas of both, such as --instances 2+6"
@@ -309,3 +310,62 @@ def count_present_replicas(seen: ProductionSummary) -> float | None:
     if last is None or last.span <= 0 or last.end <= seen.until - HOUR_SECONDS:
         return None
     return last.covered_seconds / last.span
+
+
+ONE_POOL = "its replicas serve whole requests: give one number of them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolWhatIf:
+    """One pool with `replicas` at the asked load: its use, need and cost, and its mean replicas `now` (0: not seen)."""
+
+    pool: str
+    replicas: int
+    now: float
+    utilization: float
+    needed: ReplicaCount
+    cost: FleetCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolsWhatIf:
+    """Answer for prefill and decode apart at `rps` of the tier. Latencies are not predicted."""
+
+    tier: str
+    rps: float
+    pools: tuple[PoolWhatIf, ...]
+
+    @property
+    def summary(self) -> Mapping[str, str | float]:
+        """Return the first full pool, the load of the tier that fills it, and the guide's P:D ratio (6.5)."""
+        prefill, decode = (pool.utilization * pool.replicas for pool in self.pools)
+        first = max(self.pools, key=lambda pool: pool.utilization)
+        return {"first_pool": first.pool, "most_rps": self.rps / first.utilization, "wanted_ratio": prefill / decode}
+
+
+def answer_pools(seen: ProductionSummary, instances: tuple[int, ...], asked_rps: float | None) -> PoolsWhatIf:
+    """Return the answer for replicas of both pools at rps of the tier (None: the peak). Raise ValueError without one."""
+    if seen.context.serves_whole_requests or len(instances) != len(POOL_TOKENS):
+        raise ValueError(ONE_POOL if seen.context.serves_whole_requests else TWO_POOLS)
+    # A request passes both pools, and hours of the whole tier would count it twice.
+    peak = find_peak(seen.pools.get("decode", seen))
+    rps = asked_rps or (peak.rps if peak else 0.0)
+    if rps <= 0:
+        raise ValueError(NO_PEAK)
+    rows = []
+    for pool, replicas in zip(POOL_TOKENS, instances, strict=True):
+        own = seen.pools.get(pool)
+        context = own.context if own else narrow_to_pool(seen.context, pool, None)
+        if context.capacity is None or context.plan is None:
+            raise ValueError(f"{pool} pool: the plan lacks `disaggregation`, or a request's mean tokens are not known")
+        rows.append(
+            PoolWhatIf(
+                pool=pool,
+                replicas=replicas,
+                now=own.observed_replicas if own else 0.0,
+                utilization=rps / replicas / context.capacity.rps,
+                needed=replica_count(rps, context.capacity, margin_of(context.limits)),
+                cost=FleetCost(replicas=replicas, price=price_of(context.plan), tokens_per_hour=None),
+            )
+        )
+    return PoolsWhatIf(tier=seen.context.name, rps=rps, pools=tuple(rows))

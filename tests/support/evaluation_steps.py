@@ -11,7 +11,7 @@ from rules.evaluator.step import Evaluator, add_aggregate
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import ClosedSpan
+from rules.verdicts.verdict import ClosedSpan
 
 
 class EvaluationSteps:

@@ -17,7 +17,7 @@ from agent.errors import ScrapeError, ScrapeFailure
 from agent.scrape.scrapers import Scrapers, Target
 from agent.sources.recording import Recording, Scrape, load, scrapes
 from rules.plan.load_bins import TierContext
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 _START_TIMES = re.compile(r"^(process_start_time_seconds|\S+_created(?:\{[^}]*\})?) (\S+)$", re.MULTILINE)
 

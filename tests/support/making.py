@@ -14,8 +14,7 @@ from rules.telemetry.histograms import Cumulative, Histogram
 from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import Finding, Transition
-from rules.verdicts.verdict import Status, Subject, Verdict
+from rules.verdicts.verdict import Finding, Status, Subject, Transition, Verdict
 
 PAGES = TESTS / "pages"
 START = 1_800_000_000.0

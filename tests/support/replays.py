@@ -7,7 +7,7 @@ import recorded
 from agent.config.files import load_plan
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 
 @functools.cache

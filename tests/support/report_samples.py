@@ -34,8 +34,7 @@ from rules.telemetry import arrivals
 from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import Finding, UnknownSpan
-from rules.verdicts.verdict import Status, Subject, Verdict
+from rules.verdicts.verdict import Finding, Status, Subject, UnknownSpan, Verdict
 
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 7 * 86_400.0
 START = 1_793_577_600.0

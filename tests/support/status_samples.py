@@ -33,9 +33,7 @@ from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
-from rules.verdicts import finding
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import FIRING, RuleResult, Status, Verdict
+from rules.verdicts.verdict import FIRING, Finding, RuleResult, Status, Verdict, step_rule_state
 
 NOW = 1_790_000_040.0
 MINUTES = 60
@@ -177,17 +175,15 @@ def started(result: RuleResult, ago: float) -> tuple[Finding, ...]:
     """The open episode of an answer that fires, begun `ago` seconds before NOW."""
     if not isinstance(result, Verdict) or result.status not in FIRING:
         return ()
-    rule_state, _ = finding.step_rule_state(None, replace(result, t=NOW - ago))
+    rule_state, _ = step_rule_state(None, replace(result, t=NOW - ago))
     assert rule_state.finding is not None
     return (rule_state.finding,)
 
 
 def ended(result: Verdict, ago: float, lasted: float) -> Finding:
     """A closed episode of a rule that did fire."""
-    first, _ = finding.step_rule_state(None, replace(result, t=NOW - ago - lasted))
-    _, (closed,) = finding.step_rule_state(
-        first, replace(result, t=NOW - ago, status=Status.OK, certainty=Certainty.CERTAIN)
-    )
+    first, _ = step_rule_state(None, replace(result, t=NOW - ago - lasted))
+    _, (closed,) = step_rule_state(first, replace(result, t=NOW - ago, status=Status.OK, certainty=Certainty.CERTAIN))
     assert isinstance(closed, Finding)
     return closed
 

@@ -9,8 +9,7 @@ from paths import TESTS
 
 from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, explain_families
-from rules.engines.registry import ENGINES, normalize_name, strip_wrapper_prefix
-from rules.engines.table import EngineTable
+from rules.engines.registry import ENGINES, EngineTable, normalize_name, strip_wrapper_prefix
 
 TABLES = {f"{engine.name}/{engine.generation}": engine for engine in ENGINES}
 

@@ -37,9 +37,7 @@ from rules.plan import load_bins
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts import finding
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import Status, Subject
+from rules.verdicts.verdict import Finding, Status, Subject, close_rule_state, step_rule_state
 
 HOUR = 3600.0
 BEGIN = 1_800_000_015.0
@@ -328,8 +326,8 @@ def test_alert_times_stay_ordered_after_clock_ahead() -> None:
     """It refuses an alert whose endsAt is before its startsAt, and one whose endsAt has yet to come fires (api/v2)."""
     firing = result(HOUR, Status.CRITICAL, Certainty.CERTAIN)
     settings = AlertSettings(resend_seconds=60.0)
-    opened, _ = finding.step_rule_state(None, firing)
-    _, (closed,) = finding.step_rule_state(opened, result(HOUR + 60.0, Status.OK, Certainty.CERTAIN))
+    opened, _ = step_rule_state(None, firing)
+    _, (closed,) = step_rule_state(opened, result(HOUR + 60.0, Status.OK, Certainty.CERTAIN))
     assert opened.finding is not None
     assert isinstance(closed, Finding)
     alerts = step_incident_alerts((), group_incidents([opened.finding]), HOUR + TICKET_WAIT_SECONDS)
@@ -344,7 +342,7 @@ def test_alert_times_stay_ordered_after_clock_ahead() -> None:
 
 
 def test_nothing_ends_before_it_began() -> None:
-    rule_state, _ = finding.step_rule_state(None, result(HOUR, Status.CRITICAL))
-    _, (ended,) = finding.step_rule_state(rule_state, result(0.0, Status.OK))
+    rule_state, _ = step_rule_state(None, result(HOUR, Status.CRITICAL))
+    _, (ended,) = step_rule_state(rule_state, result(0.0, Status.OK))
     assert (ended.started_at, ended.ended_at) == (HOUR, HOUR)
-    assert [one.ended_at for one in finding.close_rule_state(rule_state, 0.0)] == [HOUR]
+    assert [one.ended_at for one in close_rule_state(rule_state, 0.0)] == [HOUR]

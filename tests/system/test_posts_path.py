@@ -24,7 +24,7 @@ from rules.evaluator.observation import Observation, ReplicaScrape
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.plan.load_bins import build_tier_context
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 TIER, REPLICA = "cpu-small", "r0"
 EVERY = 15.0

@@ -17,7 +17,7 @@ from agent.config.files import load_plan
 from agent.replay.replay import replay
 from agent.sources.recording import load
 from rules.telemetry.gauges import IN_SYSTEM_BY_LITTLE, STEP_GAUGES
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 PUBLIC = SHARED / "recordings" / "public"
 PRESSURE = PUBLIC / "kv_pressure_4090"

@@ -47,9 +47,7 @@ from rules.replicas.starts import ReplicaStart
 from rules.telemetry import gauges, windows
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import EVERYTHING, MINUTE_SECONDS, Window
-from rules.verdicts import finding
-from rules.verdicts.finding import Finding, RuleState
-from rules.verdicts.verdict import Verdict
+from rules.verdicts.verdict import Finding, RuleState, Verdict, step_rule_state
 
 PLAN = Path(__file__).parent / "plan.yaml"
 CONFIG, HISTORY = "sizewatch.yaml", "history.db"
@@ -268,7 +266,7 @@ def _judge_days(store: HistoryStore, service: HistoryService, tiers: list[Watche
             for verdict in live
         )
         for result in (*long_rules.long_only_results(days), *causes):
-            tier.rules[result.rule], ended = finding.step_rule_state(tier.rules.get(result.rule), result)
+            tier.rules[result.rule], ended = step_rule_state(tier.rules.get(result.rule), result)
             tier.spans += (span for span in ended if isinstance(span, Finding))
         store.book(spans=tier.spans, events=sorted(tier.events, key=lambda event: event.t))
         tier.spans, tier.events = [], []

@@ -20,8 +20,7 @@ from exporters.status.records import ExportScope
 from rules.evaluator.observation import Observation
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
-from rules.verdicts.finding import RuleState, step_rule_state
-from rules.verdicts.verdict import Status, Verdict
+from rules.verdicts.verdict import RuleState, Status, Verdict, step_rule_state
 
 pytestmark = pytest.mark.usefixtures("without_waits")
 

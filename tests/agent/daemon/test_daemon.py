@@ -35,8 +35,7 @@ from agent.history.reader import Reader
 from agent.history.store import HistoryStore
 from exporters.status.records import AgentStatus
 from rules.evaluator.timeline import TimelineKind
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import Subject
+from rules.verdicts.verdict import Finding, Subject
 
 DOWN = ("TargetDown", Subject(tier="cpu-small", replica="r0"))
 

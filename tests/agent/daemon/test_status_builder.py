@@ -8,8 +8,7 @@ from exporters.metrics.exposition import render
 from exporters.status.page import render_page
 from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS
 from rules.telemetry.signals import Gap
-from rules.verdicts.finding import UNASKED_SECONDS, Finding, RuleState, step_rule_state
-from rules.verdicts.verdict import Unknown
+from rules.verdicts.verdict import UNASKED_SECONDS, Finding, RuleState, Unknown, step_rule_state
 
 
 def test_unasked_finding_is_open_nowhere() -> None:

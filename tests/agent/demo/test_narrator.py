@@ -8,8 +8,7 @@ import pytest
 from agent.demo.runner import DemoConsole
 from rules.confidence import Certainty
 from rules.evaluator.observation import StepResult
-from rules.verdicts.finding import Finding, Transition
-from rules.verdicts.verdict import Status, Subject
+from rules.verdicts.verdict import Finding, Status, Subject, Transition
 
 T = 1_800_000_000.0
 SENTENCE = "KV cache 97% full and 5 requests waiting. First suspect: prompts are longer than planned"

@@ -26,8 +26,7 @@ from rules.evaluator.observation import StepResult
 from rules.plan.load_bins import build_tier_context
 from rules.telemetry import readings, windows
 from rules.telemetry.signals import Gap
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import Status, Subject, Unknown
+from rules.verdicts.verdict import Finding, Status, Subject, Unknown
 
 PLANS = TESTS / "plans"
 TIER = "cpu-small"

@@ -36,7 +36,7 @@ from rules.telemetry import readings
 from rules.telemetry.derived import PlanFacts
 from rules.telemetry.signals import Missing, Reading
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 NAMES = ("steady", "cascade_fast", "restart", "mixed_tier", "sglang")
 SOURCES = ("agents", "engines")

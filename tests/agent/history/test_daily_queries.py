@@ -28,8 +28,7 @@ from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.schema import plan_version
 from rules.telemetry.signals import Gap
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown
+from rules.verdicts.verdict import Finding, RuleResult, Status, Subject, Unknown
 
 WEEK = 168
 PLANNED = load_plan(PLAN).tiers["cpu-small"]

@@ -23,8 +23,7 @@ from rules.confidence import Certainty
 from rules.evaluator.timeline import TimelineEvent
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap, Missing, Reading
-from rules.verdicts.finding import Finding, Transition, UnknownSpan
-from rules.verdicts.verdict import Cause, Status, Subject, Verdict
+from rules.verdicts.verdict import Cause, Finding, Status, Subject, Transition, UnknownSpan, Verdict
 
 HOUR = 3600.0
 EVER = (0.0, START + 1000 * DAY)

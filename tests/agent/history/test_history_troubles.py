@@ -19,7 +19,7 @@ from agent.history.codec import encode_window
 from agent.history.schema import DAY, HistoryError, HistoryOpenError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 EVER = (0.0, START + 1000 * DAY)
 WRITER = SUPPORT / "history_writer.py"

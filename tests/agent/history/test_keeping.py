@@ -25,7 +25,7 @@ from rules.evaluator.observation import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan import load_bins
 from rules.plan.schema import plan_version
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 DAY = 86_400.0
 PLAN = load_plan(TESTS / "plans" / "cpu-small.yaml")

@@ -27,8 +27,7 @@ from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.plan import load_bins
 from rules.telemetry.snapshots import GpuReadout
-from rules.verdicts.finding import Finding, Transition
-from rules.verdicts.verdict import Status, Subject, Unknown
+from rules.verdicts.verdict import Finding, Status, Subject, Transition, Unknown
 
 
 class Watched:

@@ -26,7 +26,7 @@ from agent.prometheus.errors import StoreError, StoreErrorKind
 from agent.replay.back_fill import fill_demand
 from rules.plan.load_bins import build_tier_context
 from rules.telemetry.arrivals import MinuteDemand, MinuteSums
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 TIER = "cpu-small"

@@ -14,7 +14,7 @@ from agent.cli.main import main
 from agent.config.files import load_plan
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 PLAN = recorded.PLANS / "cpu-small.yaml"
 

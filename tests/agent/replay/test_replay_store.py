@@ -21,7 +21,7 @@ from agent.config.load import LoadedConfig, parse_config
 from agent.prometheus.api import StoreApi
 from agent.replay.replay import Replay, replay_store
 from rules.telemetry.signals import Gap
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 STORE = ["--store", "http://127.0.0.1:1"]

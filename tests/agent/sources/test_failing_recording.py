@@ -18,8 +18,7 @@ from rules.telemetry import windows
 from rules.telemetry.arrivals import count_arrivals
 from rules.telemetry.outcomes import Outcomes, outcomes
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import Status
+from rules.verdicts.verdict import Finding, Status
 
 NAME, STEP_SECONDS = "failing", 5.0
 EDGE_SECONDS = 2.5

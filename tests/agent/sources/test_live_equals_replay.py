@@ -12,7 +12,7 @@ from agent.replay.replay import Replay, replay
 from agent.sources.recording import Recording, load
 from rules.catalogue.registry import BY_NAME
 from rules.telemetry.windows import MINUTE_SECONDS
-from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Finding
 
 MINUTE = 1_795_200_000.0
 """The begin of a minute (unix seconds)."""

@@ -20,8 +20,7 @@ from rules.confidence import Certainty
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.evaluator.incident_alerts import KEEP_SECONDS, IncidentAlert, step_incident_alerts
 from rules.evaluator.incidents import group_incidents
-from rules.verdicts.finding import Finding, Transition
-from rules.verdicts.verdict import Cause, Status, Verdict
+from rules.verdicts.verdict import Cause, Finding, Status, Transition, Verdict
 
 T = 1_790_000_000.0
 SETTINGS = AlertSettings(resend_seconds=60)

@@ -15,8 +15,19 @@ from exporters.render.terminal import WIDTH
 from exporters.render.text import copy_fields
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap, Missing
-from rules.verdicts.finding import ClosedSpan, Finding, RuleState, Transition, UnknownSpan
-from rules.verdicts.verdict import Cause, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import (
+    Cause,
+    ClosedSpan,
+    Finding,
+    RuleResult,
+    RuleState,
+    Status,
+    Subject,
+    Transition,
+    Unknown,
+    UnknownSpan,
+    Verdict,
+)
 
 MISSING = Missing(gap=Gap.NOT_IN_PLAN)
 SUSPECT = Cause(cause="c", certainty=Certainty.CERTAIN, evidence=("first", "second"), against=("but",))

@@ -21,8 +21,7 @@ from exporters.status.records import AgentHealth, AgentStatus, ExportScope, Repl
 from rules.telemetry.families import FAMILIES, GPU_NAMES, FamilyKind
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import SEVERITY, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import SEVERITY, Finding, Status, Subject, Unknown, Verdict
 
 PLAIN = "text/plain;version=0.0.4"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"

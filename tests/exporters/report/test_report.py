@@ -40,8 +40,7 @@ from rules.confidence import Certainty
 from rules.plan.checks import check_plan
 from rules.plan.schema import Plan, parse_plan
 from rules.telemetry.signals import Gap, Reading
-from rules.verdicts.finding import Finding, Transition
-from rules.verdicts.verdict import Status
+from rules.verdicts.verdict import Finding, Status, Transition
 
 PLAN = plan()
 USABLE = pytest.approx(7.33333333)

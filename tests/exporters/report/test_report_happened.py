@@ -12,8 +12,7 @@ from exporters.report.records import Report, TierReport, report_json
 from rules.evaluator import timeline
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.replicas.starts import ReplicaStart
-from rules.verdicts.finding import Finding, RuleState, step_rule_state
-from rules.verdicts.verdict import Status
+from rules.verdicts.verdict import Finding, RuleState, Status, step_rule_state
 
 PLAN = plan()
 RULE = "KvCacheCascade"

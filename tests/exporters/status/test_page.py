@@ -49,8 +49,17 @@ from rules.plan import load_bins
 from rules.plan.capacity import stated_capacity
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.work import CapacitySource
-from rules.verdicts.finding import Finding, Transition
-from rules.verdicts.verdict import FIRING, Cause, MissedObjective, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import (
+    FIRING,
+    Cause,
+    Finding,
+    MissedObjective,
+    Status,
+    Subject,
+    Transition,
+    Unknown,
+    Verdict,
+)
 
 GOLDEN = Path(__file__).with_name("page.txt")
 VOID = {"meta", "link", "br", "hr", "img", "input"}

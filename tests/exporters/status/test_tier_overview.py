@@ -26,9 +26,8 @@ from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import LEARNING_SECONDS
 from rules.telemetry.signals import Gap, Reading
-from rules.verdicts.finding import Finding, step_rule_state
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import FIRING, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import FIRING, Finding, Status, Subject, Unknown, Verdict, step_rule_state
 
 TIER = "h100-llama70b-fp8"
 

@@ -11,8 +11,7 @@ from table_checks import TABLES, openmetrics, unexplained
 from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, explain_families, version_range
-from rules.engines.registry import ENGINES, normalize_name
-from rules.engines.table import EngineTable
+from rules.engines.registry import ENGINES, EngineTable, normalize_name
 from rules.telemetry.families import stem
 from rules.telemetry.snapshots import Snapshot
 

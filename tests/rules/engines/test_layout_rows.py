@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rules.engines.reader import compile_layout, is_mapped_name, snapshot
-from rules.engines.table import EngineTable, LabelAggregation, SourceRow
+from rules.engines.registry import EngineTable, LabelAggregation, SourceRow
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import diff_snapshots
 

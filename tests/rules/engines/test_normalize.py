@@ -9,8 +9,15 @@ import pytest
 from making import START
 
 from rules.engines.reader import SeriesLayout, compile_layout, is_mapped_name, snapshot
-from rules.engines.registry import detect_engine, itl_comparable, select_rows, strip_wrapper_prefix
-from rules.engines.table import EngineTable, LabelAggregation, SourceRow
+from rules.engines.registry import (
+    EngineTable,
+    LabelAggregation,
+    SourceRow,
+    detect_engine,
+    itl_comparable,
+    select_rows,
+    strip_wrapper_prefix,
+)
 from rules.telemetry.readings import read as read_signal
 from rules.telemetry.signals import BY_NAME, Gap, Missing
 from rules.telemetry.snapshots import Snapshot

@@ -4,8 +4,7 @@ import pytest
 
 from exporters.docs.reference_pages import engines_page
 from rules.engines.coverage import engine_signals
-from rules.engines.registry import ENGINES
-from rules.engines.table import EngineTable
+from rules.engines.registry import ENGINES, EngineTable
 from rules.telemetry.families import BY_NAME, FamilyKind
 
 

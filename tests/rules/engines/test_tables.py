@@ -1,16 +1,13 @@
 """Files of engine tables: what a row may say, and what is told of a file that is wrong."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rules.engines import table
-from rules.engines.registry import ENGINES
-from rules.engines.table import LabelAggregation, load_engine_tables
+from rules.engines import registry
+from rules.engines.registry import ENGINES, LabelAggregation, load_engine_tables
 from rules.tables import read_tables
 
-FOLDER = Path(table.__file__).parent
 TOY: dict[str, Any] = {
     "name": "toy",
     "generation": "v1",
@@ -24,10 +21,10 @@ TOY: dict[str, Any] = {
 }
 
 
-def load(monkeypatch: pytest.MonkeyPatch, **keys: Any) -> table.EngineTable:
+def load(monkeypatch: pytest.MonkeyPatch, **keys: Any) -> registry.EngineTable:
     document = TOY | keys
     more = {"rows": [{"family": "preemptions", "source": "cache_evicted_total"}]}
-    monkeypatch.setattr(table, "read_tables", lambda package: {"toy": {**document}, "toy_cache": more})
+    monkeypatch.setattr(registry, "read_tables", lambda package: {"toy": {**document}, "toy_cache": more})
     (engine,) = load_engine_tables()
     return engine
 
@@ -39,9 +36,10 @@ def test_every_file_belongs_to_an_engine() -> None:
     assert len(tables) == len(ENGINES) + len({"kvbm", "lmcache"})
 
 
-def test_worker_is_asked_after_its_engine() -> None:
-    names = [engine.name for engine in ENGINES]
-    assert names.index("dynamo") == len(names) - names.count("dynamo")
+def test_what_carries_engines_is_asked_last() -> None:
+    carriers = [engine.name for engine in ENGINES if engine.carries_engines]
+    assert [engine.name for engine in ENGINES[-len(carriers) :]] == carriers
+    assert {*carriers} == {"dynamo", "triton"}
 
 
 def test_a_table_includes_rows_of_another(monkeypatch: pytest.MonkeyPatch) -> None:

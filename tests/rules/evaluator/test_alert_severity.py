@@ -5,9 +5,8 @@ import pytest
 from rules.confidence import Certainty
 from rules.evaluator.alert_severity import alert_severity, list_open_burns
 from rules.telemetry.signals import Gap, Missing
-from rules.verdicts import finding
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Status, Subject, Verdict
+from rules.verdicts.verdict import Status, Subject, Verdict, step_rule_state
 
 SUBJECT = Subject(tier="t", replica="a")
 OK, WARNING, CRITICAL = Status.OK, Status.WARNING, Status.CRITICAL
@@ -43,6 +42,6 @@ def test_rule_pages_only_when_critical(rule: str, status: Status, severity: Seve
     ],
 )
 def test_burn_and_late_cascade_break_slo(verdict: Verdict, burns: bool) -> None:
-    state, _ = finding.step_rule_state(None, verdict)
+    state, _ = step_rule_state(None, verdict)
     assert state.finding is not None
     assert bool(list_open_burns([state.finding])) is burns

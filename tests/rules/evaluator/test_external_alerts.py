@@ -14,9 +14,7 @@ from agent.scrape.scrapers import Target
 from rules.confidence import Certainty
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
 from rules.plan import load_bins
-from rules.verdicts import finding
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import Status, Subject, Verdict
+from rules.verdicts.verdict import Finding, Status, Subject, Verdict, step_rule_state
 
 T = 1_790_000_000.0
 
@@ -80,11 +78,11 @@ def make_finding(
     def made(t: float, said: Status) -> Verdict:
         return replace(result(said, certainty, rule=rule, t=T + t, **more), subject=Subject(tier="a", replica=replica))
 
-    rule_state, _ = finding.step_rule_state(None, made(after, status))
+    rule_state, _ = step_rule_state(None, made(after, status))
     if ended is None:
         assert rule_state.finding is not None
         return rule_state.finding
-    _, over = finding.step_rule_state(rule_state, made(ended, OK))
+    _, over = step_rule_state(rule_state, made(ended, OK))
     return next(one for one in over if isinstance(one, Finding))
 
 

@@ -22,9 +22,8 @@ from rules.evaluator.incident_alerts import (
     step_incident_alerts,
 )
 from rules.evaluator.incidents import group_incidents
-from rules.verdicts.finding import Finding, Transition
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Status
+from rules.verdicts.verdict import Finding, Status, Transition
 
 WARNING = Status.WARNING
 Told = tuple[str, str, float, float | None]

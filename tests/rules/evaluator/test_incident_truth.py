@@ -14,8 +14,8 @@ from agent.config.files import load_plan
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from rules.evaluator.incidents import Incident, group_incidents
-from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import Finding
 
 WITHOUT_PLAN = "none"
 

@@ -12,9 +12,8 @@ from rules.causes.explain import SUSPECTS
 from rules.confidence import Certainty
 from rules.evaluator.incidents import APART_SECONDS, NEAR_SECONDS, SHARP_SECONDS, group_incidents
 from rules.telemetry.signals import Reading
-from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Cause, IdleReplicas, MissedObjective, Status, Subject
+from rules.verdicts.verdict import Cause, Finding, IdleReplicas, MissedObjective, Status, Subject
 
 
 def finding(

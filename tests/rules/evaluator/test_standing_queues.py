@@ -15,8 +15,7 @@ from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import parse_plan
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import RuleResult, Status, Subject, Verdict
+from rules.verdicts.verdict import Finding, RuleResult, Status, Subject, Verdict
 
 CASES = TESTS / "cases"
 CPU_SMALL = TESTS / "plans" / "cpu-small.yaml"

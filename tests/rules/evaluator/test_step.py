@@ -13,8 +13,7 @@ from rules.evaluator.step import Evaluator
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.verdicts.context import ForecastPoint, Projection
-from rules.verdicts.finding import ClosedSpan, Finding, UnknownSpan
-from rules.verdicts.verdict import Status, Subject, Verdict
+from rules.verdicts.verdict import ClosedSpan, Finding, Status, Subject, UnknownSpan, Verdict
 
 A = Subject(tier="t", replica="a")
 TIER = Subject(tier="t")

@@ -20,9 +20,8 @@ from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window, gap_window
 from rules.verdicts.context import BenchmarkComparison, RuleContext, select_comparable
-from rules.verdicts.finding import RuleState
 from rules.verdicts.held_windows import HeldWindows
-from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown
+from rules.verdicts.verdict import RuleResult, RuleState, Status, Subject, Unknown
 
 TIER_RULES = [rule.name for rule in tier_minutes.LIVE]
 

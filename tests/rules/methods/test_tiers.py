@@ -21,8 +21,7 @@ from rules.plan.load_bins import build_tier_context as view_of
 from rules.plan.schema import parse_plan
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window, gap_window
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import RuleResult, Status
+from rules.verdicts.verdict import Finding, RuleResult, Status
 
 RULE = "MixedTierLoadBalancing"
 

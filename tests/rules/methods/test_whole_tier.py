@@ -26,8 +26,7 @@ from rules.plan.schema import Plan, parse_plan
 from rules.replicas.state import ReplicaState, ScrapeTrack
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot, is_same_release
-from rules.verdicts.finding import Finding, RuleState, UnknownSpan
-from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import Finding, RuleResult, RuleState, Status, Subject, Unknown, UnknownSpan, Verdict
 
 NOW = START + 7200.0
 PAGE: Snapshot = at(0)

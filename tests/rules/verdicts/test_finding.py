@@ -13,18 +13,22 @@ from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.windows import gap_window, sum_families
 from rules.verdicts.context import ForecastPoint, Projection
-from rules.verdicts.finding import (
+from rules.verdicts.held_windows import HeldWindows, hold
+from rules.verdicts.verdict import (
     MOST_TRANSITIONS,
     ClosedSpan,
     Finding,
+    RuleResult,
     RuleState,
+    Status,
+    Subject,
     Transition,
+    Unknown,
     UnknownSpan,
+    Verdict,
     close_rule_state,
     step_rule_state,
 )
-from rules.verdicts.held_windows import HeldWindows, hold
-from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
 SUBJECT = Subject(tier="t", replica="a")
 OK, WARNING, CRITICAL = Status.OK, Status.WARNING, Status.CRITICAL

@@ -12,9 +12,8 @@ from agent.sources.recording import load
 from rules.catalogue.registry import BURNS
 from rules.confidence import Certainty
 from rules.evaluator.alert_severity import alert_severity
-from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Status, Subject
+from rules.verdicts.verdict import Finding, Status, Subject
 
 RULES = frozenset({*BURNS, "QueueGrowing", "GpuSaturated"})
 BURN = ("TtftSloBurn", Subject(tier="t"))

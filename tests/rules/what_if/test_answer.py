@@ -18,8 +18,7 @@ from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.windows import Window
 from rules.telemetry.work import Capacity, CapacitySource
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import Status
+from rules.verdicts.verdict import Finding, Status
 from rules.what_if.answer import (
     GIVEN,
     CapacityLimit,

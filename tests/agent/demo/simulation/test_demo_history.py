@@ -32,8 +32,7 @@ from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import plan_version
 from rules.telemetry import windows
-from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import FIRING, Status, Verdict
+from rules.verdicts.verdict import FIRING, Finding, Status, Verdict
 
 BEGIN = END - SECONDS
 CHAT, RAG, CODE = "chat-h100", "rag-l40s", "code-h100"
