@@ -89,8 +89,7 @@ FORECAST_MODULE, KUBERNETES_MODULE = "pandas", "grpc"
 
 def find_missing(module: str) -> str | None:
     """Return the advice for one of OPTIONAL_MODULES that is missing, None if it is there."""
-    missing = find_spec(module) is None
-    return explain_missing_module(ModuleNotFoundError(name=module)) if missing else None
+    return None if find_spec(module) else explain_missing_module(ModuleNotFoundError(name=module))
 
 
 def explain_missing_module(error: ModuleNotFoundError) -> str | None:

@@ -84,13 +84,13 @@ def _read_store(loaded: LoadedConfig, tier: str, start: float, end: float) -> di
         source = loaded.config.tiers.get(tier, AGENTS)
         reader = build_replica_reader(tier, source, build_tier_contexts(loaded)[tier], api)
         pages = reader.ask(start - BEYOND_SECONDS, end + BEYOND_SECONDS)
-    for page, gpus in ((each.page, each.gpus) for each in pages):
+    for page in pages:
         track = tracks[page.replica]
         if page.snapshot is None:
             tracks[page.replica], window = record_failure(track, page.t)
         else:
             tracks[page.replica], window = record_success(track, page.snapshot)
-        replicas[page.replica] += [part for part in (window, gpus) if part is not None]
+        replicas[page.replica] += [part for part in (window, page.gpu_window) if part is not None]
     return replicas
 
 

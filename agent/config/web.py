@@ -7,7 +7,6 @@ supported here is an error that names it.
 from __future__ import annotations
 
 import re
-import socket
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -102,9 +101,3 @@ def page_url(web: Web, port: int) -> str:
     host = "127.0.0.1" if host in ("", "0.0.0.0", "::") else host
     scheme = "https" if find_web_file(web.config_file).tls_server_config else "http"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
-
-
-def bind_address(listen: str) -> tuple[str, int]:
-    """Return host and port to bind. Every address is both families where the machine has both."""
-    host, _, port = listen.rpartition(":")
-    return host.strip("[]") or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0"), int(port)

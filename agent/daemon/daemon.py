@@ -11,13 +11,11 @@ import logging
 import os
 import queue
 import signal
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 from agent.config.files import named_files
@@ -39,9 +37,6 @@ CLOCK_SECONDS = 5.0
 
 MARK = "..data"
 """Link in a folder that Kubernetes mounts. The kubelet writes a new folder and moves the link to it (atomic writer)."""
-
-RESTED_SECONDS = 2.0
-"""Age in seconds from which a file's times tell of every change. FAT's clock has the coarsest tick: two seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -294,21 +289,8 @@ def digest_files(loaded: LoadedConfig, web: Web) -> dict[Path, str]:
 
 
 def digest_file(path: str | Path) -> str:
-    """Return a digest of a file, "" if it is missing, unreadable or no file: reading a pipe could block without end.
-
-    It is read again only after a change of what the file system tells of it.
-    """
+    """Return a digest of a file, "" if it is missing, unreadable or no file: reading a pipe could block without end."""
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            return ""
-        # Two changes within a tick of the file system's clock look like one: a file is trusted when it has rested.
-        unrested = time.time_ns() if time.time() - status.st_ctime < RESTED_SECONDS else 0
-        return _digest(path, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size, unrested)
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if os.path.isfile(path) else ""
     except OSError:
         return ""
-
-
-@lru_cache(maxsize=64)
-def _digest(path: str | Path, *_: int) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -53,7 +53,7 @@ class Player:
         self._clock = clock
         self._begin: float | None = None
         pages = Starlette(routes=[Route("/{name}/metrics", self._respond)])
-        self._server = ThreadedServer(pages, ("127.0.0.1", 0))
+        self._server = ThreadedServer(pages, "127.0.0.1:0")
 
     def url(self, name: str) -> str:
         return f"http://127.0.0.1:{self._server.port}/{name}/metrics"

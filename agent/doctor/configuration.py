@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import closing
+from typing import NamedTuple
 
 from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.doctor.check_result import CheckResult, fail, ok, warn
@@ -84,8 +85,7 @@ def check_report(loaded: LoadedConfig) -> Iterator[CheckResult]:
     yield ok("report", f"every {when}, of the last {span}, {where}; delivered to {receivers}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodsProbe:
+class PodsProbe(NamedTuple):
     """Discovered pods. `loaded` is the configuration with the pods, `trouble` is why discovery failed."""
 
     loaded: LoadedConfig
@@ -94,27 +94,24 @@ class PodsProbe:
     trouble: str = ""
 
 
-def read_pods(loaded: LoadedConfig, clock: Callable[[], float]) -> PodsProbe | None:
-    """List the node's pods once. Return None without discovery."""
+def read_pods(loaded: LoadedConfig, clock: Callable[[], float]) -> PodsProbe:
+    """List the node's pods once, if they are discovered."""
     try:
         pods = pods_of(loaded.config, clock)
         if pods is None:
-            return None
-        pods.start()
+            return PodsProbe(loaded)
+        with closing(pods):
+            pods.start()
+            joined, health = pods.add_discovered_targets(loaded), pods.health()
     except SizewatchError as error:
-        return PodsProbe(loaded=loaded, trouble=str(error))
-    try:
-        joined, health = pods.add_discovered_targets(loaded), pods.health()
-    finally:
-        pods.close()
-    trouble = health.trouble if health is not None else ""
-    return PodsProbe(loaded=joined, source=pods, health=health, trouble=trouble or "")
+        return PodsProbe(loaded, trouble=str(error))
+    return PodsProbe(joined, pods, health, trouble=(health and health.trouble) or "")
 
 
-def check_pods(probe: PodsProbe | None, loaded: LoadedConfig) -> Iterator[CheckResult]:
+def check_pods(probe: PodsProbe, loaded: LoadedConfig) -> Iterator[CheckResult]:
     """Report the discovered pods, the pods left out, and a missing pod-resources socket."""
     keys = loaded.config.discovery.kubernetes
-    if probe is None or keys is None:
+    if keys is None:
         return
     if probe.trouble:
         advice = "look at the service account and its role; docs/kubernetes-discovery.md has both"

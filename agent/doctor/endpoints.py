@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,7 +14,7 @@ from agent.config.config import Config
 from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.config.notifications import AlertingConfig
 from agent.config.peer import Peer, TlsConfig
-from agent.config.web import Web, bind_address, page_url
+from agent.config.web import Web, page_url
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import ConfigError, ScrapeError
 from agent.fleet.tier_readers import MOST_ENGINES, replica_count_query_for, uses_agent_series
@@ -24,7 +23,7 @@ from agent.http_client.errors import place_of
 from agent.http_client.page import JSON, fetch_page
 from agent.http_server.credentials import read_tokens
 from agent.http_server.pages import WEBHOOK
-from agent.http_server.server import read_secrets
+from agent.http_server.server import open_socket, read_secrets
 from agent.prometheus.api import StoreApi
 from agent.prometheus.errors import StoreError
 from agent.version import VERSION
@@ -145,17 +144,15 @@ def check_web(status: DaemonStatus | None, web: Web) -> Iterator[CheckResult]:
         for problem in error.problems:
             yield fail("web", problem, "correct the file or its name, and let this user read it")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(*bind_address(web.listen), type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)
+        open_socket(web.listen).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE and status is not None:
             yield ok("web", f"{web.listen}: a sizewatch answers there already")
             return
+        # The address may be a name: Python adds it to the system's words.
+        reason = (error.strerror or str(error)).partition(" (")[0]
         advice = f"see who holds it (ss -ltnp 'sport = :{web.address[1]}'), or change web.listen"
-        yield fail("web", f"{web.listen}: {error.strerror}, and no sizewatch answers there", advice)
+        yield fail("web", f"{web.listen}: {reason}, and no sizewatch answers there", advice)
     else:
         yield ok("web", f"{web.listen} is free")
 

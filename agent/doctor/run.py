@@ -18,7 +18,7 @@ from agent.doctor import configuration, endpoints, machine, targets
 from agent.doctor.check_result import CheckResult, fail, ok
 from agent.doctor.targets import NO_GPUS, TargetPage
 from agent.errors import ConfigError
-from agent.gpu.collector import GpuRead
+from agent.gpu.collector import GpuCollector, GpuRead
 from agent.gpu.owners import assign_gpus
 from agent.scrape.scrapers import list_targets
 from agent.sources.scrape import make_gpu_reader
@@ -35,31 +35,28 @@ class Installation:
 
     loaded: LoadedConfig
     now: float
-    pods: configuration.PodsProbe | None = None
-    gpus: GpuRead = ((), ())
-    targets: tuple[TargetPage, ...] = ()
-    daemon: endpoints.DaemonStatus | None = None
+    pods: configuration.PodsProbe
+    gpus: GpuRead
+    targets: tuple[TargetPage, ...]
+    daemon: endpoints.DaemonStatus | None
 
 
 def read_installation(loaded: LoadedConfig, clock: Callable[[], float]) -> Installation:
     """Read pods, GPUs, targets and the running daemon. `clock` returns unix seconds."""
     pods = configuration.read_pods(loaded, clock)
-    listed = list_targets((pods.loaded if pods is not None else loaded).config)
-    gpus: GpuRead = ((), ())
-    source = make_gpu_reader(loaded.config)
-    if source is not None:
-        with closing(source):
-            gpus = source.read(clock())
-    by_uuid = {readout.gpu: readout for readout in gpus[0]}
-    owned = assign_gpus(listed, by_uuid)
-    if pods is not None and pods.source is not None:
-        owned = pods.source.assign_gpus(listed, by_uuid)
+    listed = list_targets(pods.loaded.config)
+    with closing(GpuCollector(make_gpu_reader(loaded.config))) as collector:
+        problems = collector.read_gpus(clock()).problems
+    readouts = tuple(collector.latest.values())
+    assign = assign_gpus if pods.source is None else pods.source.assign_gpus
+    owned = assign(listed, collector.latest)
     tiers = loaded.plan.tiers if loaded.plan is not None else {}
     pages = [
-        replace(page, tier=tiers.get(page.target.tier), gpus=owned.get(page.target.key, NO_GPUS), readouts=gpus[0])
+        replace(page, tier=tiers.get(page.target.tier), gpus=owned.get(page.target.key, NO_GPUS), readouts=readouts)
         for page in targets.read_targets(listed, clock)
     ]
     daemon = endpoints.read_daemon(loaded.config)
+    gpus = readouts, problems
     return Installation(loaded=loaded, now=clock(), pods=pods, gpus=gpus, targets=tuple(pages), daemon=daemon)
 
 

@@ -46,13 +46,12 @@ NO_GPUS = GpuAssignment(gpus=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetPage:
-    """Page of a target, or the error. `t` is the unix time when it was complete. One of each engine of a shared page.
+    """Page of a target, or the error. One of each engine of a shared page.
 
     `tier` is the plan of its tier, `gpus` are its GPUs and `readouts` all GPUs that were read.
     """
 
     target: Target
-    t: float
     error: ScrapeError | None = None
     page_bytes: int = 0
     seconds: float = 0.0
@@ -87,10 +86,9 @@ def _read_target(target: Target, clock: Callable[[], float]) -> tuple[TargetPage
             seconds, after = time.monotonic() - started_at, clock()
         engines = reader.read_engines(body, after)
     except ScrapeError as error:
-        return (TargetPage(target=target, t=clock(), error=error),)
+        return (TargetPage(target=target, error=error),)
     page = TargetPage(
         target=target,
-        t=after,
         page_bytes=len(body),
         seconds=seconds,
         families=dict(reader.families),

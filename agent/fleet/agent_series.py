@@ -179,7 +179,7 @@ class AgentPages:
         up, at = read.column(_UP), read.column(_SEEN)
         for place, t in enumerate(times):
             if not up[place]:
-                yield StoredPage(t=t, replica=replica, pool=pool, snapshot=None, error="its agent got no page from it")
+                yield StoredPage(t=t, replica=replica, pool=pool, error="its agent got no page from it")
                 continue
             if t <= state.read_until:
                 continue

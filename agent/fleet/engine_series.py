@@ -139,12 +139,12 @@ class EnginePages:
 
     def _page(self, replica: str, pool: str, t: float, row: Sequence[tuple[Name, float]]) -> StoredPage:
         if not row:
-            return StoredPage(t=t, replica=replica, pool=pool, snapshot=None, error="its scrape failed (up is 0)")
+            return StoredPage(t=t, replica=replica, pool=pool, error="its scrape failed (up is 0)")
         names = tuple(name for name, _ in row)
         layout = self._layout(names)
         if layout is None:
             text = "no series of an engine that sizewatch reads"
-            return StoredPage(t=t, replica=replica, pool=pool, snapshot=None, error=text)
+            return StoredPage(t=t, replica=replica, pool=pool, error=text)
         return StoredPage(t=t, replica=replica, pool=pool, snapshot=snapshot(layout, [value for _, value in row], t))
 
     def _layout(self, names: tuple[Name, ...]) -> SeriesLayout | None:

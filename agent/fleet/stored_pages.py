@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 from typing import Protocol
 
 from agent.errors import ScrapeFailure
+from agent.gpu.collector import diff_latest
 from agent.prometheus.answers import MatrixSeries
+from exporters.render.text import copy_fields
 from rules.evaluator.observation import ReplicaScrape
 from rules.telemetry import gpu_windows
 from rules.telemetry.snapshots import GpuReadout, Snapshot
@@ -19,14 +21,25 @@ from rules.telemetry.windows import Window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPage:
-    """Page of a replica, or a failed scrape (`snapshot` None, `trouble` the reason). `gpus` are its GPU readouts."""
+    """Page of a replica, or a failed scrape (`snapshot` None, `error` the reason). `gpus` are its GPU readouts.
+
+    `TierPages` sets `tier`, and in `gpu_window` the GPUs since the previous page.
+    """
 
     t: float
     replica: str
     pool: str
-    snapshot: Snapshot | None
+    snapshot: Snapshot | None = None
     gpus: tuple[GpuReadout, ...] = ()
     error: str = ""
+    tier: str = ""
+    gpu_window: Window | None = None
+
+    def to_scrape(self) -> ReplicaScrape:
+        """Return the page as a scrape of its replica."""
+        failure = "" if self.snapshot is not None else ScrapeFailure.CONNECT.value
+        same = copy_fields(self, "tier", "replica", "t", "snapshot", "error", "gpu_window")
+        return ReplicaScrape(**same, failure=failure)
 
 
 GONE_SECONDS = 300.0
@@ -41,9 +54,7 @@ USUAL_SECONDS = 15.0
 ENOUGH = 3
 """Pages of one replica in a response that show its scrape interval."""
 
-
-def _no_scrape(t: float, replica: str, pool: str) -> StoredPage:
-    return StoredPage(t=t, replica=replica, pool=pool, snapshot=None, error="the store has no scrape of it")
+NO_SCRAPE = "the store has no scrape of it"
 
 
 class PageReaderProtocol(Protocol):
@@ -73,27 +84,6 @@ class _Known:
         return median(self.gaps) if len(self.gaps) > 1 else self.usual
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaPage:
-    """Page of a tier's replica. `gpus` is the GPU window since the previous page."""
-
-    tier: str
-    page: StoredPage
-    gpus: Window | None = None
-
-    def to_scrape(self) -> ReplicaScrape:
-        """Return the page as a scrape of its replica."""
-        return ReplicaScrape(
-            tier=self.tier,
-            replica=self.page.replica,
-            t=self.page.t,
-            snapshot=self.page.snapshot,
-            error=self.page.error,
-            failure="" if self.page.snapshot is not None else ScrapeFailure.CONNECT.value,
-            gpu_window=self.gpus,
-        )
-
-
 class TierPages:
     """Pages of the replicas of one tier, for one thread."""
 
@@ -104,12 +94,12 @@ class TierPages:
         self._known: dict[str, _Known] = {}
         self._last_seen = -math.inf
 
-    def take(self, series: Iterable[MatrixSeries]) -> tuple[ReplicaPage, ...]:
+    def take(self, series: Iterable[MatrixSeries]) -> tuple[StoredPage, ...]:
         """Return the new pages of a response in order of time, with the missing scrapes."""
         pages = list(self._reader.pages(series))
         usual = self._intervals(pages)
-        replica_pages = [replica_page for page in pages for replica_page in self._add_page(page, usual)]
-        return tuple(sorted(replica_pages, key=lambda replica_page: replica_page.page.t))
+        new = [added for page in pages for added in self._add_page(page, usual)]
+        return tuple(sorted(new, key=lambda page: page.t))
 
     def _intervals(self, pages: Iterable[StoredPage]) -> dict[str, float]:
         """Return the scrape interval of each new replica with enough pages."""
@@ -119,7 +109,7 @@ class TierPages:
                 times.setdefault(page.replica, []).append(page.t)
         return {name: median(b - a for a, b in pairwise(of)) for name, of in times.items() if len(of) > ENOUGH}
 
-    def missing_scrapes(self, now: float) -> tuple[ReplicaPage, ...]:
+    def missing_scrapes(self, now: float) -> tuple[StoredPage, ...]:
         """Return a missing page of each replica without a scrape for too long."""
         for known in self._known.values():
             # The clock may have been set back: ignore times in the future.
@@ -127,9 +117,7 @@ class TierPages:
         silent = {name: known for name, known in self._known.items() if now - known.seen_at > LATE * known.interval}
         for known in silent.values():
             known.given_up = now
-        return tuple(
-            ReplicaPage(tier=self.tier, page=_no_scrape(now, name, known.pool)) for name, known in silent.items()
-        )
+        return tuple(self._no_scrape(now, name, known.pool) for name, known in silent.items())
 
     @property
     def all_silent_since(self) -> float | None:
@@ -151,7 +139,7 @@ class TierPages:
         """Return the pool of every known replica."""
         return {name: known.pool for name, known in self._known.items()}
 
-    def _add_page(self, page: StoredPage, usual: Mapping[str, float]) -> Iterator[ReplicaPage]:
+    def _add_page(self, page: StoredPage, usual: Mapping[str, float]) -> Iterator[StoredPage]:
         known = self._known.get(page.replica)
         if known is None:
             known = self._known[page.replica] = _Known(
@@ -163,19 +151,15 @@ class TierPages:
         if math.isfinite(since) and since > LATE * known.interval:
             missing = page.t - known.interval
             if missing > known.given_up:
-                yield ReplicaPage(tier=self.tier, page=_no_scrape(missing, page.replica, page.pool))
+                yield self._no_scrape(missing, page.replica, page.pool)
         if math.isfinite(since):
             # Also after a gap: several long intervals in a row are the new interval.
             known.gaps = [*known.gaps[-8:], since]
         known.seen_at, known.pool = page.t, page.pool
-        yield ReplicaPage(tier=self.tier, page=page, gpus=self._of_gpus(known, page))
+        yield replace(page, tier=self.tier, gpu_window=self._of_gpus(known, page))
+
+    def _no_scrape(self, t: float, replica: str, pool: str) -> StoredPage:
+        return StoredPage(t=t, replica=replica, pool=pool, error=NO_SCRAPE, tier=self.tier)
 
     def _of_gpus(self, known: _Known, page: StoredPage) -> Window | None:
-        rows = []
-        for readout in page.gpus:
-            before = known.gpus.get(readout.gpu)
-            window = gpu_windows.diff_readouts(before, readout) if before is not None else None
-            if window is not None:
-                rows.append(window)
-            known.gpus[readout.gpu] = readout
-        return gpu_windows.sum_gpus(rows)
+        return gpu_windows.sum_gpus(diff_latest(known.gpus, page.gpus).values())

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from agent.fleet.agent_series import AgentPages
-from agent.fleet.stored_pages import ReplicaPage, TierPages
+from agent.fleet.stored_pages import StoredPage, TierPages
 from agent.fleet.sums import AgentSums, GroupSums, group_sums, sum_by_replica
 from agent.prometheus.answers import MatrixSeries
 from agent.prometheus.api import StoreApi
@@ -54,7 +54,7 @@ class SummedReader:
         self._span: tuple[float, float] | None = None
         self._until: float | None = None
 
-    def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]:
+    def ask(self, since: float, until: float) -> tuple[StoredPage, ...]:
         """Return the newest page of every replica at `until`, with some series only. Raise StoreError."""
         samples = self._api.query(self._sums.replica_query(self._edges), until)
         self._span = (self._until, until) if self._until is not None else None

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from agent.config.config import Config
 from agent.config.store import FleetConfig, TierSource
 from agent.fleet import agent_series, engine_series
-from agent.fleet.stored_pages import USUAL_SECONDS, PageReaderProtocol, ReplicaPage, TierPages
+from agent.fleet.stored_pages import USUAL_SECONDS, PageReaderProtocol, StoredPage, TierPages
 from agent.fleet.summed_reader import Minute, SummedReader
 from agent.fleet.sums import AgentSums
 from agent.prometheus.api import SampleClient, StoreApi
@@ -65,11 +65,11 @@ class ReplicaReader:
         self.sums = False
         self._selectors = (selector, *beside)
         self._api = api
-        self._taken: list[ReplicaPage] = []
+        self._taken: list[StoredPage] = []
         self._most = most
         self.pages = TierPages(tier, reader, usual_seconds)
 
-    def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]:
+    def ask(self, since: float, until: float) -> tuple[StoredPage, ...]:
         """Return the new pages of (since, until] in order of time. Raise StoreError.
 
         A long time is queried in pieces: an hour of many replicas is above the limits of a store. Pages of the pieces
@@ -129,7 +129,7 @@ class AdaptiveReader:
         """Return the pages of the active reader."""
         return self._now.pages
 
-    def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]:
+    def ask(self, since: float, until: float) -> tuple[StoredPage, ...]:
         """Return the new pages of (since, until] in order of time. Raise StoreError."""
         # Before the first response the store counts the replicas.
         count: float = len(self.pages.pools)
@@ -151,7 +151,7 @@ class AdaptiveReader:
 TierReader = ReplicaReader | AdaptiveReader
 
 
-def read_tier(reader: TierReader, since: float, until: float) -> tuple[tuple[ReplicaPage, ...], str]:
+def read_tier(reader: TierReader, since: float, until: float) -> tuple[tuple[StoredPage, ...], str]:
     """Return the new pages and missed scrapes of a tier, and why it is unavailable although the store answers, or "".
 
     Raise StoreError.

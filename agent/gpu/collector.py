@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,6 +87,18 @@ class GpuReadings:
     problems: tuple[str, ...] = ()
 
 
+def diff_latest(latest: dict[str, GpuReadout], readouts: Iterable[GpuReadout]) -> dict[str, Window]:
+    """Return the window of each GPU since its latest readout, by UUID, and store the new readouts in `latest`."""
+    windows = {}
+    for readout in readouts:
+        before = latest.get(readout.gpu)
+        window = gpu_windows.diff_readouts(before, readout) if before is not None else None
+        if window is not None:
+            windows[readout.gpu] = window
+        latest[readout.gpu] = readout
+    return windows
+
+
 class GpuCollector:
     """Collector of the GPUs of a node. `latest` holds the last readout of each, by UUID."""
 
@@ -105,14 +117,7 @@ class GpuCollector:
             _log.exception("unexpected error reading GPUs")
             text = f"defect in sizewatch while reading GPUs: {type(error).__name__}"
             return GpuReadings(windows={}, problems=(text,))
-        windows: dict[str, Window] = {}
-        for readout in map(drop_impossible, readouts):
-            before = self.latest.get(readout.gpu)
-            window = gpu_windows.diff_readouts(before, readout) if before is not None else None
-            if window is not None:
-                windows[readout.gpu] = window
-            self.latest[readout.gpu] = readout
-        return GpuReadings(windows=windows, problems=problems)
+        return GpuReadings(windows=diff_latest(self.latest, map(drop_impossible, readouts)), problems=problems)
 
     def note_owners(self, owners: Mapping[tuple[str, str], GpuAssignment], now: float) -> None:
         """Note which replicas miss GPUs at `now` (unix seconds), and forget all others."""

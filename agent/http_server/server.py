@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from agent.config.weaknesses import is_loopback
-from agent.config.web import TlsServerConfig, Web, bind_address, page_url, read_web_file
+from agent.config.web import TlsServerConfig, Web, page_url, read_web_file
 from agent.errors import ConfigError
 from agent.http_server.credentials import Authenticator, read_tokens
 from agent.http_server.pages import Pages
@@ -72,13 +72,20 @@ class _Connection(H11Protocol):
             self._deadline = self.loop.call_later(ANSWER_SECONDS, self.transport.abort)
 
 
-class ThreadedServer:
-    """An application that a thread of its own serves on an address, until `stop`. Raise OSError."""
+def open_socket(listen: str) -> socket.socket:
+    """Return a socket that listens on HOST:PORT, without a host on every address of both families. Raise OSError."""
+    host, _, port = listen.rpartition(":")
+    has_both = socket.has_dualstack_ipv6()
+    host = host.strip("[]") or ("::" if has_both else "0.0.0.0")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, int(port)), family=family, dualstack_ipv6=has_both and host == "::")
 
-    def __init__(self, app: ASGIApp, address: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        both = address[0] == "::" and socket.has_dualstack_ipv6()
-        self._socket = socket.create_server(address, family=family, dualstack_ipv6=both)
+
+class ThreadedServer:
+    """An application that a thread of its own serves on HOST:PORT, until `stop`. Raise OSError."""
+
+    def __init__(self, app: ASGIApp, listen: str, tls: ssl.SSLContext | None = None) -> None:
+        self._socket = open_socket(listen)
         self.port = int(self._socket.getsockname()[1])
         self._tls = tls
         self._config = uvicorn.Config(
@@ -195,7 +202,7 @@ class WebServer:
 
     def _serve(self, key: str, listen: str, app: ASGIApp, tls: ssl.SSLContext | None) -> None:
         try:
-            self._servers.append(ThreadedServer(app, bind_address(listen), tls))
+            self._servers.append(ThreadedServer(app, listen, tls))
         except OSError as error:
             # The address may be a name: Python adds it to the system's words.
             reason = (error.strerror or str(error)).partition(" (")[0].lower()

@@ -13,7 +13,7 @@ from typing import TypeVar
 from agent.config.load import LoadedConfig
 from agent.config.peer import Peer
 from agent.errors import SizewatchError
-from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
+from agent.fleet.stored_pages import GONE_SECONDS, StoredPage
 from agent.fleet.tier_readers import (
     AGENTS,
     OVERLAP_SECONDS,
@@ -111,13 +111,11 @@ class StoreSource(Source):
             # Every replica had a page or a missed scrape in this cycle.
             seen = partial(Observation, aggregated=aggregated, pools=pools, partial=True)
             self._windows = {}
-            for cycle in group_by_cycle(pages, lambda page: (page.tier, page.page.replica)):
+            for cycle in group_by_cycle(pages, lambda page: (page.tier, page.replica)):
                 yield seen(
-                    now=cycle[-1].page.t,
+                    now=cycle[-1].t,
                     scrapes=tuple(page.to_scrape() for page in cycle),
-                    gpus={
-                        (of.tier, of.page.replica): ReplicaGpus(readouts=of.page.gpus) for of in cycle if of.page.gpus
-                    },
+                    gpus={(page.tier, page.replica): ReplicaGpus(readouts=page.gpus) for page in cycle if page.gpus},
                     unavailable=dict(unavailable),
                 )
             sums = {reader.tier: self._aggregate(reader, until, unavailable) for reader in self._readers if reader.sums}
@@ -143,9 +141,9 @@ class StoreSource(Source):
         self._windows.update(result.windows)
         self._contexts = result.tiers
 
-    def _read(self, until: float) -> tuple[list[ReplicaPage], dict[str, str]]:
+    def _read(self, until: float) -> tuple[list[StoredPage], dict[str, str]]:
         """Query all tiers. Return the pages by time, and the reasons of unavailable tiers."""
-        pages: list[ReplicaPage] = []
+        pages: list[StoredPage] = []
         unavailable: dict[str, str] = {}
         for reader in self._readers:
             # The clock may have been set back. Do not query future times.
@@ -160,7 +158,7 @@ class StoreSource(Source):
             if silence:
                 unavailable[reader.tier] = silence
             pages += replica_pages
-        return sorted(pages, key=lambda page: page.page.t), unavailable
+        return sorted(pages, key=lambda page: page.t), unavailable
 
     def _aggregate(self, reader: TierReader, until: float, unavailable: dict[str, str]) -> TierAggregate:
         """Query the sums of a tier. A failure makes the tier unavailable, and its minute a gap."""

@@ -29,7 +29,7 @@ def page(body: bytes = PAGE, **changes: Any) -> TargetPage:
     keys = changes.pop("target", {})
     target = Target(tier="t", replica="r", pool="mixed", peer=Peer(url="http://x/metrics"), **keys)
     read = {"page_bytes": len(body), "seconds": 0.01, "snapshot": reader.read(body, NOW), "clock_ahead_seconds": 0.0}
-    return TargetPage(**{"target": target, "t": NOW, "families": dict(reader.families), **read, **changes})
+    return TargetPage(**{"target": target, "families": dict(reader.families), **read, **changes})
 
 
 def with_gpus(

@@ -113,7 +113,7 @@ def test_large_engine_tier_is_logged_once(caplog: pytest.LogCaptureFixture) -> N
     reader = build_replica_reader(TIER, SOURCE, VIEW, MemoryStore.of(up))
     for turn in range(3):
         pages = reader.ask(begin + 60.0 * turn, begin + 60.0 * (turn + 1))
-        assert len({replica_page.page.replica for replica_page in pages}) == 101
+        assert len({page.replica for page in pages}) == 101
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warnings == [f"tier larger than measured tier={TIER} replicas=101 limit=100"]
 

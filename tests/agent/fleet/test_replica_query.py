@@ -72,7 +72,7 @@ def test_agents_of_one_replica_never_mix(kind: str, tmp_path: Path) -> None:
 
 def pages_of(api: StoreApi) -> dict[str, StoredPage]:
     found = SummedReader(TIER, AgentSums(tier=TIER), None, api, 60.0).ask(T - 60.0, T)
-    return {replica_page.page.replica: replica_page.page for replica_page in found}
+    return {page.replica: page for page in found}
 
 
 def test_name_lots_fit_their_limit() -> None:
