@@ -7,29 +7,17 @@ Every metric is an object whose unit the schema fixes: times of requests are mil
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, model_validator
 
-from agent.benchmarks.run_model import TRACE, BenchmarkRun, Moment, Tally, file_places
+from agent.benchmarks.run_model import TRACE, BenchmarkRun, Tally, file_places
 
 
 class ErrorKind(BaseModel):
     """Entry of `error_summary`: a kind of error with its requests."""
 
     count: Tally = 0
-
-
-def _time(value: Any) -> Any:
-    """Return unix seconds. A time without a zone is UTC (docs/reference/json-export-schema.md)."""
-    if not isinstance(value, str):
-        return value
-    time = datetime.fromisoformat(value)
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-
-
-Time = Annotated[Moment, BeforeValidator(_time)]
 
 
 def _load(new: str, old: str) -> tuple[str, ...]:
@@ -70,8 +58,6 @@ class ProfileRun(BenchmarkRun):
     tool: ClassVar[str] = "aiperf"
     milliseconds: ClassVar[tuple[str, ...]] = ("latency", "ttft", "tpot", "itl")
 
-    started_at: Time = None
-    ended_at: Time = None
     pattern: str | None = None
     errors: Annotated[list[ErrorKind], BeforeValidator(lambda v: v or [])] = []
     models: Any = None

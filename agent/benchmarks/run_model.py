@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -53,10 +54,18 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _unix_seconds(value: Any) -> Any:
+    """Return the time of day in a text, and None for none. A text without a zone is UTC, such as 20260102-030405."""
+    if not isinstance(value, str) or not value:
+        return value or None
+    time = datetime.fromisoformat(value)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
 Number = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 """No run has as much of anything. Sums and products stay finite."""
 Measured = Annotated[Number | None, BeforeValidator(lambda v: None if v == 0 and v is not False else v)]
-Moment = Annotated[Annotated[Number, Field(le=253_402_300_799)] | None, BeforeValidator(lambda v: v or None)]
+Moment = Annotated[Annotated[Number, Field(le=253_402_300_799)] | None, BeforeValidator(_unix_seconds)]
 """Unix seconds up to the year 9999: a time in milliseconds is later."""
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**53)]
 """Above 2^53 a float does not hold every whole number."""

@@ -1,6 +1,6 @@
 """Readers of `vllm bench serve` (vllm/benchmarks/serve.py, vLLM 0.6 to 0.32) and of SGLang's script derived from it.
 
-Keys ending in `_ms` are milliseconds; `duration` and the arrays are seconds.
+Keys ending in `_ms` are milliseconds; `duration` and the arrays are seconds. `date` is the local time at the end of the run.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from statistics import fmean
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import model_validator
 
-from agent.benchmarks.run_model import BenchmarkRun, Count, Measured, Moment, Numbers, Statistics, Tally, file_places
+from agent.benchmarks.run_model import BenchmarkRun, Count, Measured, Numbers, Statistics, Tally, file_places
 
 SETUP = {
     "engine_version": ("engine_version", "vllm_version", "sglang_version", "version"),
@@ -27,13 +26,6 @@ SETUP = {
 
 TIMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "latency": "e2el"}
 """Word in the keys of the file by field of a run."""
-
-
-def _date(value: Any) -> Any:
-    """Return unix seconds of the local time at the end of the run. It has no zone and is read as UTC."""
-    if not isinstance(value, str):
-        return value
-    return datetime.strptime(value, "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp() if value else None
 
 
 class VllmRun(BenchmarkRun):
@@ -67,7 +59,6 @@ class VllmRun(BenchmarkRun):
     num_prompts: Tally = 0
     unlimited: bool = False
     ramp: str | None = None
-    ended_at: Annotated[Moment, BeforeValidator(_date)] = None
     input_tokens: Measured = None
     output_tokens: Measured = None
     start_times: Numbers = []

@@ -104,7 +104,8 @@ def find_gpus(
     """
     host = find_host(probe.url)
     known = tuple(gpu for gpu, place in hosts.items() if len(engines) == 1 or place == host)
-    size = _read_parallel_size(probe)
+    sizes = [int(text) for name in PARALLEL_SIZES if (text := probe.page.facts.get(name, "")).isdecimal()]
+    size = math.prod(sizes) if sizes and all(sizes) else None
     if known and host == "":
         port = urlsplit(probe.url).port
         process = next((candidate for candidate in find_candidates() if candidate.port == port), None)
@@ -124,11 +125,6 @@ def find_gpus(
     if len(busy) == size:
         return EngineGpus(busy)
     return EngineGpus(known, f"the engine uses {size} of them, which is not known")
-
-
-def _read_parallel_size(probe: EngineProbe) -> int | None:
-    sizes = [int(size) for name in PARALLEL_SIZES if (size := probe.page.facts.get(name, "")).isdecimal()]
-    return math.prod(sizes) or None if sizes else None
 
 
 def describe_gpus(readouts: Iterable[GpuReadout]) -> str:

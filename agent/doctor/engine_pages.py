@@ -320,9 +320,11 @@ def _describe_kind(probe: EngineProbe, group: Sequence[EngineProbe], gpus: str) 
 def _list_gpu_readers(pages: FoundPages, ways: Ways) -> list[tuple[str, GpuReader]]:
     """Return the reader of NVML where all engines run here, else those of the exporters, each with its host."""
     if all(find_host(probe.url) == "" for probe in pages.engines):
-        reader = _local_gpu_reader()
-        if reader is not None:
-            return [("", reader)]
+        # On demand: NVML takes memory.
+        from agent.gpu.nvml_reader import NvmlReader, list_local_gpus
+
+        if list_local_gpus():
+            return [("", NvmlReader())]
     return [
         (find_host(url), ExporterPage(PageFetcher(Peer.read(dict(url=url, **ways))), exporter))
         for url, exporter in pages.gpu_pages
@@ -334,11 +336,3 @@ def _name_replica(probe: EngineProbe, engines: Sequence[EngineProbe]) -> str:
     parts = urlsplit(probe.url)
     shared = [engine for engine in engines if urlsplit(engine.url).netloc == parts.netloc]
     return parts.netloc if len(shared) == 1 else parts.netloc + parts.path
-
-
-def _local_gpu_reader() -> Any:
-    """Return the reader of NVML, or None without a driver."""
-    # On demand: NVML takes memory.
-    from agent.gpu.nvml_reader import NvmlReader, list_local_gpus
-
-    return NvmlReader() if list_local_gpus() else None

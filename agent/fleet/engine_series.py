@@ -116,7 +116,8 @@ class EnginePages:
         pool = next((s.labels[self._pool] for s in matrix_series if self._pool and self._pool in s.labels), "mixed")
         ups = [s for s in matrix_series if s.labels.get("__name__") == UP]
         down = {t for s in ups for t, value in zip(s.times, s.values, strict=True) if not value}
-        target = _of_the_target(ups)
+        # The labels of the target are those of `up`.
+        target = frozenset(name for up in ups for name in up.labels if name != "__name__") or OF_THE_TARGET
         # One order for all replicas of a release, whose pages then share a layout.
         scraped = sorted(
             ((_name(series, target), series) for series in matrix_series if self._means_something(series)), key=_order
@@ -164,11 +165,6 @@ def _order(named: tuple[Name, MatrixSeries]) -> tuple[str, float, tuple[tuple[st
         return name, float(series.labels.get("le", "inf")), labels
     except ValueError:
         return name, math.inf, labels
-
-
-def _of_the_target(ups: Sequence[MatrixSeries]) -> frozenset[str]:
-    """Return the labels of the target, which are those of `up`."""
-    return frozenset(name for up in ups for name in up.labels if name != "__name__") or OF_THE_TARGET
 
 
 def _name(series: MatrixSeries, of_the_target: frozenset[str]) -> Name:

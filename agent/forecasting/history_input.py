@@ -55,7 +55,11 @@ class HistoryForecasts:
         gap, known = NOTHING_YET, self._tiers.pop(request.tier, None)
         try:
             with HistoryStore.open_reader(Path(request.history)) as reader:
-                if known is not None and _can_follow(known, request):
+                if (
+                    known is not None
+                    and known.end <= request.settled_until < known.started_at + AHEAD_SECONDS
+                    and known.settings == request.settings
+                ):
                     minutes = _read(reader, request, known.end - MINUTE_SECONDS)
                     known.follow(request, *(series.values for series in minutes))
                 else:
@@ -71,11 +75,6 @@ class HistoryForecasts:
         return ForecastResponse(
             tier=request.tier, made_at=t, bin_seconds=width, forecast=None, prewarm=prewarm, gap=gap
         )
-
-
-def _can_follow(known: TierForecast, request: ForecastRequest) -> bool:
-    is_in_time = known.end <= request.settled_until < known.started_at + AHEAD_SECONDS
-    return is_in_time and known.settings == request.settings
 
 
 def _start(request: ForecastRequest, reader: Reader) -> TierForecast | None:

@@ -81,15 +81,13 @@ def _lengths_of(loaded: LoadedConfig, tier: str | None) -> CapacityLengths:
     return context.capacity.lengths if context is not None and context.capacity is not None else UNTOLD
 
 
-def input_from_history(
-    loaded: LoadedConfig, tier: str, bin_seconds: float | None, now: float | None = None
-) -> InputSeries:
+def input_from_history(loaded: LoadedConfig, tier: str, bin_seconds: float | None) -> InputSeries:
     """Return the demand of a tier up to the last whole bin. Raise ConfigError or HistoryError, CannotJudgeError without any."""
     keys = loaded.config.forecast
     width = bin_seconds or keys.bin_seconds
     if width % 60:
         raise ConfigError((f"--bin: demand is kept by the minute, of which {width:g} s is no whole number",))
-    until = settled_time(time.time() if now is None else now, loaded.config.settling_seconds) // width * width
+    until = settled_time(time.time(), loaded.config.settling_seconds) // width * width
     lengths = _lengths_of(loaded, tier)
     with HistoryStore.open_reader(history_path(loaded)) as reader:
         if notice := reader.simulated_notice():

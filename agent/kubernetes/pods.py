@@ -6,12 +6,12 @@ The API server checks shapes. Texts are anybody's: each is bounded and has no co
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from exporters.render.text import printable_line, shorten
 from rules.telemetry.snapshots import PodTimes
 
 PREFIX = "sizewatch.io/"
@@ -31,8 +31,6 @@ GPU_RESOURCES = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/")
 LWS = "leaderworkerset.sigs.k8s.io/"
 LWS_LEADER = f"{LWS}leader-name"
 """Annotation of every pod of a group but its leader (LeaderWorkerSet api/leaderworkerset/v1, LeaderPodNameAnnotationKey)."""
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
 class Port(NamedTuple):
@@ -81,10 +79,7 @@ class Pod:
 
 def truncate_value(value: object, most: int = MOST_TEXT) -> str:
     """Return a string as one line of at most `most` characters, and an empty text for any other value."""
-    text = _CONTROL.sub(" ", value if isinstance(value, str) else "").strip()
-    if not text.isprintable():
-        text = "".join(sign if sign.isprintable() else "?" for sign in text)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return shorten(printable_line(value), most) if isinstance(value, str) else ""
 
 
 def parse_pod(data: dict[str, Any]) -> Pod | None:

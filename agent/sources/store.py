@@ -6,7 +6,7 @@ A store that is unavailable, slow or partial hides only the queried tiers; known
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -127,13 +127,17 @@ class StoreSource(Source):
                 for tier, replicas in pools.items()
                 for name, pool in sorted(replicas.items())
             )
-            self.errors = unavailable
+            self.errors, events = unavailable, []
+            for tier, names in gone.items():
+                text = f"{format_count(len(names), 'replica')} gone from the store: {', '.join(sorted(names)[:MOST_NAMED])}"
+                if names:
+                    events.append(TimelineEvent(t=until, kind=TimelineKind.GONE, tier=tier, replica=None, text=text))
             yield seen(
                 now=until,
                 aggregates=sums,
                 unavailable=unavailable,
                 removed=frozenset((tier, name) for tier, names in gone.items() for name in names),
-                events=tuple(_gone_event(until, tier, sorted(names)) for tier, names in gone.items() if names),
+                events=tuple(events),
             )
 
     def take_windows(self, result: StepResult) -> None:
@@ -200,11 +204,6 @@ class StoreSource(Source):
         """Let the present query fail, and the present cycle end without its result."""
         self._interrupted = True
         self.api.interrupt()
-
-
-def _gone_event(t: float, tier: str, names: Sequence[str]) -> TimelineEvent:
-    text = f"{format_count(len(names), 'replica')} gone from the store: {', '.join(names[:MOST_NAMED])}"
-    return TimelineEvent(t=t, kind=TimelineKind.GONE, tier=tier, replica=None, text=text)
 
 
 def group_by_cycle(items: Iterable[Item], key: Callable[[Item], Hashable]) -> Iterator[tuple[Item, ...]]:

@@ -56,7 +56,7 @@ NEW = f"""\
       loop: open
       source: [r.json]
       points:
-        - {{completed_rps: 1.5, requested_rps: 2.0}}
+        - {{completed_rps: 1.5, requested_rps: 2}}
 """
 
 
@@ -179,7 +179,7 @@ def test_indentation_of_the_file_is_used(tmp_path: Path) -> None:
         "            loop: open",
         "            source: [r.json]",
         "            points:",
-        "              - {completed_rps: 1.5, requested_rps: 2.0}",
+        "              - {completed_rps: 1.5, requested_rps: 2}",
     ]
     assert found.endswith("schema: 1\n")
 
