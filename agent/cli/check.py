@@ -13,7 +13,7 @@ from agent.durations import duration_text
 from agent.history.daily_queries import measured_views
 from agent.history.schema import HOURS, MINUTES
 from agent.history.service import check_tier
-from exporters.documents.check import check_json, check_text
+from exporters.documents.replay import check_json, check_text
 from rules.evaluator.incidents import group_incidents
 from rules.verdicts.verdict import FIRING, Finding, Status
 

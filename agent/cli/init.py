@@ -30,7 +30,7 @@ from agent.http_client.page import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe
 from exporters.documents.plan_files import config_text, skeleton
 from exporters.render.text import blank_unprintable, shorten
-from exporters.status.first_view import first_view_text, has_traffic
+from exporters.status.tier_overview import first_view_text, has_traffic
 
 if TYPE_CHECKING:
     from rules.telemetry.snapshots import GpuReadout

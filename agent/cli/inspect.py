@@ -17,7 +17,7 @@ from agent.http_client.errors import place_of
 from agent.http_client.page import fetch_page, wrong_content
 from agent.scrape.exposition import SeriesReader
 from agent.scrape.scrapers import PageReader
-from exporters.documents.signal_exposure import (
+from exporters.documents.diagnosis import (
     explain_gap,
     inspect_gpus_json,
     inspect_gpus_text,

@@ -1,4 +1,4 @@
-"""Command `sizewatch render`: generated files of a checkout. Contents come from `exporters.docs.generated_files`."""
+"""Command `sizewatch render`: generated files of a checkout. Contents come from `exporters.docs.reference_pages`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agent.cli import main
 from agent.cli.arguments import PATH, Exit, Parameters, flag, option
 from agent.config.load import config_schema
 from agent.errors import SizewatchError
-from exporters.docs.generated_files import ARTEFACTS, RenderInputs
+from exporters.docs.reference_pages import ARTEFACTS, RenderInputs
 from exporters.docs.runbooks import RunbookError
 
 

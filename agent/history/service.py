@@ -24,7 +24,7 @@ from agent.history.reader import Reader
 from agent.history.schema import DAY, HistoryError, HistoryOpenError
 from agent.history.store import HistoryStore
 from agent.pipeline.interfaces import Sink, Source
-from exporters.documents.check import headline
+from exporters.documents.replay import headline
 from rules.evaluator import long_rules
 from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS, Step13, check_benchmark
 from rules.evaluator.external_alerts import ExternalAlert

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from exporters.render.text import alert_name, replace_undecodable, runbook_url, tier_anchor
+from exporters.render.text import alert_name, replace_undecodable, runbook_url, tier_anchor, upper_first
 from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS
 from rules.evaluator.external_alerts import OURS, ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, held_back
@@ -179,7 +179,7 @@ def _of_foreign(foreign: Iterable[ExternalAlert], now: float, settings: AlertSet
         labels = {"alertname": DIAGNOSIS, **_where(subject), **INFORMATION, "foreign_alertname": alert.name}
         annotations = {
             "summary": f"{alert.name} in {subject}: {diagnosis.sentence}",
-            "description": f"{diagnosis.sentence[:1].upper()}{diagnosis.sentence[1:]}.",
+            "description": f"{upper_first(diagnosis.sentence)}.",
             "explained_by": diagnosis.rule,
             "runbook_url": settings.runbook(diagnosis.rule),
         }

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from rich.markdown import Markdown
 
-from exporters.prometheus_rules.self_monitoring import ROWS
+from exporters.prometheus_rules.alerts import ROWS
 from exporters.render.terminal import terminal_text
 from exporters.render.text import format_duration, table
 from exporters.status.page import text_page

@@ -20,10 +20,10 @@ from pydantic import TypeAdapter
 from rich.console import RenderableType
 
 from exporters.render.terminal import terminal_text, text_grid
-from exporters.render.text import format_duration, format_reading, format_rfc3339
+from exporters.render.text import copy_fields, format_duration, format_reading, format_rfc3339
 from rules.plan.curve import CERTAIN_REQUESTS, interpolate
 from rules.plan.load_bins import BinnedWindow, TierContext
-from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS
+from rules.telemetry.gpu_windows import gpu_utilization
 from rules.telemetry.histograms import Histogram, mean
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
@@ -227,7 +227,9 @@ def _calibrate_bin(context: TierContext, binned: BinnedWindow) -> CalibrationBin
         elif isinstance(predicted, str):
             missing[metric] = predicted
         else:
-            measures.append(_compare(metric, predicted, measured))
+            factor = _divide(measured, Factor(value=predicted, low=predicted, high=predicted))
+            ends = copy_fields(measured, "low", "high", "n")
+            measures.append(Measure(metric=metric, predicted=predicted, measured=measured.value, factor=factor, **ends))
     return CalibrationBin(
         bin=binned.bin or 0,
         requests_per_second=binned.rps or 0.0,
@@ -238,14 +240,7 @@ def _calibrate_bin(context: TierContext, binned: BinnedWindow) -> CalibrationBin
     )
 
 
-def _compare(metric: str, predicted: float, measured: Reading) -> Measure:
-    plan = Factor(value=predicted, low=predicted, high=predicted)
-    seen = Factor(value=measured.value, low=measured.low, high=measured.high)
-    ends = {"measured": seen.value, "low": seen.low, "high": seen.high}
-    return Measure(metric=metric, predicted=predicted, n=measured.n, factor=_divide(seen, plan), **ends)
-
-
-def _divide(upper: Factor, lower: Factor) -> Factor:
+def _divide(upper: Factor | Reading, lower: Factor) -> Factor:
     """Return the quotient with its bounds. A side on which either is open is open."""
     return Factor(
         value=_quotient(upper.value, lower.value),
@@ -289,17 +284,14 @@ def _measure(context: TierContext, binned: BinnedWindow, metric: str) -> SignalV
         if tokens is None:
             return Missing(gap=window.explain_missing(LENGTHS[metric]))
         return Reading(value=tokens / n, low=tokens / n, high=tokens / n, n=n)
+    signal = BY_NAME[metric]
     if metric == "gpu_utilization" and context.curve is not None:
         kind = context.curve.written.gpu_utilization_kind
         if kind is None:
             return Missing(gap=Gap.NOT_IN_PLAN, text="the curve does not say which kind of utilisation it has")
-        # The signal takes the first kind that there is, and only like is compared.
-        others = set(GPU_UTILIZATION_KINDS.values()) - {GPU_UTILIZATION_KINDS[kind]}
-        gauges = {family: gauge for family, gauge in window.gauges.items() if family not in others}
-        counters = {family: count for family, count in window.counters.items() if family not in others}
-        window = replace(window, gauges=gauges, counters=counters)
-    signal = BY_NAME[metric]
-    reading = read(signal, window, context.basis)
+        reading = gpu_utilization(window, kind)
+    else:
+        reading = read(signal, window, context.basis)
     if isinstance(reading, Missing):
         return reading
     if signal.q is None:
@@ -435,7 +427,7 @@ def _factor_parts(made: Calibration) -> Iterator[RenderableType]:
     """Yield the factors over all loads and at each, at the fullest loads if all of them are too many for a screen."""
     rows, name = [], "all loads"
     for metric, factor in made.factors.items():
-        rows.append((name, METRICS[metric][0], "", "", factor_text(factor), ""))
+        rows.append((name, METRICS[metric][0], "", "", _factor_text(factor), ""))
         name = ""
     compared = [load for load in made.bins if load.measures]
     fullest = sorted(compared, key=lambda load: load.requests, reverse=True)[: max(1, MOST_ROWS // len(rows))]
@@ -444,7 +436,7 @@ def _factor_parts(made: Calibration) -> Iterator[RenderableType]:
         for measure in load.measures:
             words, unit = METRICS[measure.metric]
             measured = Reading(value=measure.measured, low=measure.low, high=measure.high, n=measure.n)
-            cells = (number(measure.predicted, unit), format_reading(measured, unit), factor_text(measure.factor))
+            cells = (number(measure.predicted, unit), format_reading(measured, unit), _factor_text(measure.factor))
             rows.append((name, words, *cells, f"{measure.n:,.0f}"))
             name = ""
     yield text_grid(rows, ("bin: load", "metric", "predicted", "measured (95 %)", "measured / predicted", "n"), words=2)
@@ -453,17 +445,9 @@ def _factor_parts(made: Calibration) -> Iterator[RenderableType]:
         yield f"  in the file only: {', '.join(rest)}"
 
 
-def factor_text(factor: Factor) -> str:
-    """Return a factor in words: "1.18x (1.1 to 1.3)", "at least 1.2x"."""
-    low = "" if factor.low is None else f"{factor.low:.3g}"
-    high = "" if factor.high is None else f"{factor.high:.3g}"
-    if not low and not high:
-        bounds = "not bounded"
-    elif not high:
-        bounds = f"at least {low}"
-    else:
-        bounds = f"{low} to {high}" if low else f"at most {high}"
-    return bounds if factor.value is None else f"{factor.value:.3g}x ({bounds})"
+def _factor_text(factor: Factor) -> str:
+    """Return a factor in words: "1.18 (1.1 to 1.3)", "at least 1.2"."""
+    return format_reading(Reading(**copy_fields(factor, "value", "low", "high"), n=0.0), "")
 
 
 def compare_calibrations(before: CalibrationFile, after: CalibrationFile) -> list[str]:
@@ -478,7 +462,7 @@ def compare_calibrations(before: CalibrationFile, after: CalibrationFile) -> lis
                 continue
             name = f"{new.tier}: {_name(new)} against {_name(old)}"
             ratios = _ratios(old, new)
-            lines += [f"{name}: {metric} {factor_text(ratio)} at equal load" for metric, ratio in ratios.items()]
+            lines += [f"{name}: {metric} x {_factor_text(ratio)} at equal load" for metric, ratio in ratios.items()]
             if not ratios:
                 lines.append(f"{name}: no metric was measured at the same load in both")
     return lines

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from exporters.render.terminal import terminal_text, text_grid
-from exporters.render.text import format_duration, format_local, format_reading, json_fields
+from exporters.render.text import format_duration, format_local, format_reading, json_fields, lower_first
 from forecast.capacity.drain import DrainTime
 from forecast.capacity.prewarm import DecisionBasis, ScheduleStep
 from rules.plan.money import figure
@@ -74,7 +74,7 @@ class PrewarmValue:
     def sentence(self) -> str:
         """Return which strategy was cheaper and why."""
         days = format_count(round((self.end - self.start) / 86_400.0), "day")
-        return f"The last {days}: {self.reason[:1].lower()}{self.reason[1:]}"
+        return f"The last {days}: {lower_first(self.reason)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from exporters.grafana import promql
 from exporters.metrics import names
-from exporters.prometheus_rules.self_monitoring import CYCLE_AGE_SECONDS
+from exporters.prometheus_rules.alerts import CYCLE_AGE_SECONDS
 from rules.catalogue.registry import BY_NAME as RULES
 
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ from functools import partial
 
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
-from exporters.prometheus_rules.self_monitoring import NOT_SEEING
+from exporters.prometheus_rules.alerts import NOT_SEEING
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.verdicts.rule import Severity
 

@@ -1,30 +1,247 @@
 """Alert rules for Prometheus: an alert per row of the catalogue, and for a page also a ticket.
 
 Everything follows from the catalogue. An agent groups findings into incidents and exports one alert for each of them,
-under the name of a rule. Pages and tickets read those, notes read certain verdicts (DESIGN 3.10). Faults that only
-Prometheus can see are in `exporters.prometheus_rules.self_monitoring`.
+under the name of a rule. Pages and tickets read those, notes read certain verdicts (DESIGN 3.10). ROWS are faults that
+only Prometheus can see, such as a dead agent; a new one is also a section of docs/alerting.md under its name. Templates
+run inside Prometheus: a missing value must leave readable text. A new unit is a row of UNITS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from exporters.metrics import names
-from exporters.prometheus_rules.rule_files import (
-    WATCHER_LABELS,
-    Fields,
-    alert_of,
-    duration,
-    link_templates,
-    rule_file,
-    value_template,
-)
-from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
-from exporters.prometheus_rules.self_monitoring import alert as itself_alert
+from exporters.render.text import Block, alert_name, comment_lines, dump_yaml, runbook_url
 from rules.catalogue.registry import RULES
+from rules.evaluator.external_alerts import OURS
+from rules.telemetry.signals import Gap
 from rules.verdicts.rule import Rule, Scope, Severity
 from rules.verdicts.verdict import SEVERITY, Status
+
+Fields = dict[str, Any]
+"""Alert, or group of alerts that are evaluated together, in order, as in the file."""
+
+
+def rule_file(head: str, groups: Iterable[Fields]) -> str:
+    """Return a rule file for `rule_files:` of Prometheus. `head` is its comment."""
+    return f"{comment_lines(head)}\n{dump_yaml({'groups': list(groups)})}"
+
+
+def duration(seconds: float) -> str:
+    """Return whole seconds as a Prometheus duration: 90s, 5m, 1h, 3d."""
+    whole = round(seconds)
+    if whole != seconds or whole < 0:
+        raise ValueError(f"{seconds} is no whole number of seconds")
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if whole and whole % length == 0:
+            return f"{whole // length}{unit}"
+    return f"{whole}s"
+
+
+def alert_of(
+    name: str, expr: str, holds: tuple[float, float], severity: Severity, annotations: Mapping[str, str]
+) -> Fields:
+    """Return an alert. `holds` are the seconds of `for` and of `keep_firing_for`; empty annotations are left out."""
+    alert: Fields = {"alert": alert_name(name), "expr": Block(expr)}
+    for key, seconds in zip(("for", "keep_firing_for"), holds, strict=True):
+        if seconds:
+            alert[key] = duration(seconds)
+    alert["labels"] = {"severity": severity.value, OURS[0]: OURS[1]}
+    texts = {key: Block(text) if "\n" in text else text for key, text in annotations.items() if text}
+    return alert | {"annotations": texts}
+
+
+WATCHER_LABELS = ("instance", "pod", "node", "container", "endpoint")
+"""Labels that identify the agent. On an alert they would make it a new alert after a restart."""
+
+UNITS: Mapping[str, str] = {
+    "seconds": "{0} s",
+    "ratio": "{%}",
+    "per_second": "{0} requests/s",
+    "tokens_per_second": "{0} tokens/s",
+    "events_per_second": "{0}/s",
+    "tokens_per_hour": "{0} tokens/GPU-hour",
+    "celsius": "{0} °C",
+    "watts": "{0} W",
+    "bytes_per_second": "{0} B/s",
+    "joules_per_token": "{0} J/token",
+}
+"""Templates of values by unit. A value of another unit is not shown."""
+
+
+def value_template(rule: Rule) -> str:
+    """Return a template of what the rule sees now, "" if its unit is none that people read. It asks one query."""
+    if rule.unit not in UNITS:
+        return ""
+    query = f"max by (bound) ({names.OBSERVED.name}{{tier=%q,replica=%q,rule='{rule.name}'}})"
+    value = UNITS[rule.unit].replace("{%}", "{{ .Value | humanizePercentage }}")
+    value = value.replace("{0}", '{{ .Value | printf "%.4g" }}')
+    value = f"{{{{ with .Labels.bound }}}}{{{{ . }}}} bound {{{{ end }}}}{value}"
+    return (
+        f'{{{{- with printf "{query}" $labels.tier $labels.replica | query }}}}'
+        f"Now: {{{{ with index . 0 }}}}{value}{{{{ end }}}}{{{{ end }}}}"
+    )
+
+
+def link_templates(rule: str, external_url: str) -> dict[str, str]:
+    """Return the links to the runbook and to the card of the tier: of the status page at `external_url`, if given.
+
+    Otherwise the runbook is a path of the repository, and one query looks for the page of the agent that watches the tier.
+    """
+    card = "#tier-{{ $labels.tier | urlquery }}"
+    if external_url:
+        address = external_url.rstrip("/")
+        return {"runbook_url": f"{address}/runbooks/{rule}", "status_url": f"{address}/{card}"}
+    agent = f"{names.STATUS_PAGE.name} and on (instance) {names.VERDICT.name}{{tier=%q}}"
+    query = f'printf "{agent}" $labels.tier | query'
+    page = f'{{{{ with {query} }}}}{{{{ . | first | label "url" }}}}/{card}{{{{ end }}}}'
+    return {"runbook_url": runbook_url(rule), "status_url": page}
+
+
+NOT_SEEING: tuple[Gap, ...] = (
+    Gap.NOT_SCRAPED,
+    Gap.STALE,
+    Gap.RESTARTED,
+    Gap.CONTRADICTORY,
+    Gap.IMPOSSIBLE,
+    Gap.SCRAPE_FAILED,
+)
+"""Gap reasons that are a fault if they last. Other gaps leave nothing to evaluate: little traffic, no plan, a missing
+engine signal, or a load that LoadBeyondBenchmark reports.
+"""
+
+REMEMBERED = "1h"
+"""Lookback for a missing tier. A tier removed from the plan is forgotten after it."""
+
+CYCLE_AGE_SECONDS = 120
+"""Maximum age of a cycle in seconds: eight cycles at the default of 15 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfMonitoringAlert:
+    """Row of an alert. `reason` separates rows of a name."""
+
+    name: str
+    reason: str = ""
+    expr: str
+    hold_seconds: float
+    keep_seconds: float = 300.0
+    severity: Severity = Severity.TICKET
+    summary: str
+    description: str
+
+
+def _without(expr: str, *more: str) -> str:
+    return f"({', '.join((*more, *WATCHER_LABELS))}) ({expr})"
+
+
+_SEEN = f"group without {_without(f'last_over_time({names.TARGET_UP.name}[{REMEMBERED}])', names.POOL, names.REPLICA)}"
+_TOLD = f"group without {_without(names.VERDICT.name, names.RULE, names.REPLICA)}"
+_ASKED = f"group without {_without(names.UNKNOWN.name, names.RULE, names.REPLICA, names.REASON)}"
+
+ROWS: tuple[SelfMonitoringAlert, ...] = (
+    SelfMonitoringAlert(
+        name="SizewatchWatchdog",
+        expr="vector(1)",
+        hold_seconds=0,
+        keep_seconds=0,
+        severity=Severity.REPORT,
+        summary="Always firing: Prometheus and Alertmanager still deliver",
+        description="A dead man's switch. Send it to something outside that alarms when it stops; nobody reads it.",
+    ),
+    SelfMonitoringAlert(
+        name="AgentDown",
+        reason="absent",
+        expr=f"absent({names.BUILD_INFO.name})",
+        hold_seconds=300,
+        summary="No sizewatch agent is scraped at all",
+        description="Prometheus has no agent's page: nothing is judged, and silence means nothing.\n"
+        "Next: look at the scrape job's targets in Prometheus, then at the agents.",
+    ),
+    SelfMonitoringAlert(
+        name="AgentDown",
+        reason="not_scraped",
+        expr=f"up == 0\nand on (job, instance)\nlast_over_time({names.BUILD_INFO.name}[{REMEMBERED}])",
+        hold_seconds=300,
+        summary="The agent on {{ $labels.instance }} does not answer",
+        description="What only this agent watches is judged by nobody.\n"
+        "Next: is its process up, does /metrics answer, are token and certificate still right?",
+    ),
+    SelfMonitoringAlert(
+        name="AgentDown",
+        reason="tier_not_judged",
+        expr=f"{_SEEN}\nunless\n{_TOLD}\nunless\n{_ASKED}",
+        hold_seconds=300,
+        summary="Nothing is told of {{ $labels.tier }} any more",
+        description=f"The tier was watched within the last {REMEMBERED}, and no agent says anything about it now: neither "
+        "a verdict nor why there is none.\nNext: find the agent that watched it; after its tier was taken out of the "
+        "configuration this ends by itself.",
+    ),
+    SelfMonitoringAlert(
+        name="AgentDown",
+        reason="no_cycles",
+        expr=f"time() - {names.LAST_CYCLE.name} > {CYCLE_AGE_SECONDS}",
+        hold_seconds=120,
+        summary="The agent on {{ $labels.instance }} answers and does not work",
+        description="Its last cycle ended {{ $value | humanizeDuration }} ago: what it shows is old.\n"
+        "Next: look at its log; restart it if the cycles do not come back.",
+    ),
+    SelfMonitoringAlert(
+        name="SizewatchDegraded",
+        reason="cycle_errors",
+        expr=f"increase({names.CYCLE_ERRORS.name}[10m]) > 0",
+        hold_seconds=300,
+        summary="Cycles of the agent on {{ $labels.instance }} meet unexpected errors",
+        description="{{ $value }} errors in ten minutes: verdicts may be missing.\n"
+        "Next: each error is in its log with a traceback; is its memory limit too low?",
+    ),
+    SelfMonitoringAlert(
+        name="SizewatchDegraded",
+        reason="configuration",
+        expr=f"{names.CONFIG_OK.name} == 0",
+        hold_seconds=600,
+        summary="The agent on {{ $labels.instance }} could not use its new configuration",
+        description="It goes on with the old one.\nNext: `sizewatch doctor -c FILE` on that machine names every problem.",
+    ),
+    SelfMonitoringAlert(
+        name="SizewatchDegraded",
+        reason="history",
+        expr=f"{names.HISTORY_UP.name} == 0",
+        hold_seconds=600,
+        summary="The agent on {{ $labels.instance }} cannot write its history",
+        description="Verdicts go on; reports will have a hole.\nNext: look at the disk that holds its data directory.",
+    ),
+    SelfMonitoringAlert(
+        name="SizewatchDegraded",
+        reason="report",
+        expr=f"{names.REPORT_UP.name} == 0",
+        hold_seconds=7200,
+        summary="The agent on {{ $labels.instance }} cannot write its weekly report",
+        description="It tries again every hour.\nNext: the status page says why; `sizewatch report --out DIR` there writes one "
+        "by hand.",
+    ),
+    SelfMonitoringAlert(
+        name="SizewatchDegraded",
+        reason="report_delivery",
+        expr=f"{names.REPORT_DELIVERY_UP.name} == 0",
+        hold_seconds=7200,
+        summary="The weekly report does not reach {{ $labels.destination }}",
+        description="It stands at /reports/ of the agent.\nNext: the status page says why.",
+    ),
+)
+
+
+def alert(row: SelfMonitoringAlert) -> Fields:
+    """Return the alert of a row."""
+    runbook = f"docs/alerting.md#{row.name.lower()}"
+    texts = {"summary": row.summary, "description": row.description, "runbook_url": runbook}
+    rule = alert_of(row.name, row.expr, (row.hold_seconds, row.keep_seconds), row.severity, texts)
+    if row.reason:
+        rule["labels"]["reason"] = row.reason
+    return rule
+
 
 SCRAPE_HOLD = 30.0
 """Hold in seconds of a page evaluated at every scrape: two scrapes at the default 15 s. Users wait during the hold."""
@@ -100,7 +317,7 @@ def alert_groups(rules: tuple[Rule, ...] = RULES, external_url: str = "") -> lis
             alerts += [verdict_alert(rule, at, external_url) for at in LEVELS[rule.severity] if at.severity is severity]
         interval = duration(INTERVALS[severity])
         groups.append({"name": f"sizewatch-{severity.value}", "interval": interval, "rules": alerts})
-    itself: Fields = {"name": "sizewatch-itself", "interval": "30s", "rules": list(map(itself_alert, ITSELF))}
+    itself: Fields = {"name": "sizewatch-itself", "interval": "30s", "rules": list(map(alert, ROWS))}
     return [*groups, itself]
 
 

@@ -10,28 +10,44 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import product
 from math import fsum
+from statistics import fmean
 from typing import Any
 
-from exporters.documents.check import HEADS, result_words
-from exporters.documents.plan_diff import plan_diff, tier_diff
+from exporters.documents.plan_show import plan_diff, tier_diff
 from exporters.documents.prewarm import Strategy
-from exporters.render.text import copy_fields, printable_line, shorten
-from exporters.report.findings import list_findings, list_incidents, quality, quality_summary, restarts, worst_titles
+from exporters.documents.replay import HEADS, result_words
+from exporters.render.text import (
+    SIMULATED,
+    copy_fields,
+    instant,
+    lower_first,
+    money,
+    printable_line,
+    shorten,
+    upper_first,
+)
+from exporters.report.findings import (
+    list_alerting,
+    list_findings,
+    list_incidents,
+    quality,
+    quality_summary,
+    restarts,
+    worst_titles,
+)
 from exporters.report.guide_tables import judge_row, lengths_words, monitoring_rows, questions
 from exporters.report.inputs import Prewarming, ReportInputs, TierPast
 from exporters.report.next_plan import is_benchmark_refuted, next_plan, unchanged_lengths
 from exporters.report.records import SCHEMA, CurvePart, Report, TierReport, WeekHour
-from exporters.report.wording import SIMULATED, instant, lower_first, money
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.plan.money import HOURS_A_DAY
 from rules.plan.schema import Plan
 from rules.resize.fleet_cost import group_by_hour_of_week
-from rules.resize.production_summary import ProductionSummary, Rate
+from rules.resize.production_summary import ProductionSummary
 from rules.resize.proposal import ProposalKind, Resize
 from rules.resize.workload import list_guardrails
 from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, group_by, sum_windows
-from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import FIRING, SEVERITY, Finding, Status, Verdict, severity_of
+from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict, severity_of
 
 
 def report(past: ReportInputs) -> tuple[Report, Plan | None]:
@@ -70,7 +86,7 @@ def _headline(tiers: tuple[TierReport, ...]) -> str:
         if round(saved):
             paid.append(f"{money(abs(saved), currency)} a day {'less' if saved > 0 else 'more'}")
     text = ": ".join(filter(None, ("; ".join(parts), ", ".join(paid))))
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{upper_first(text)}."
 
 
 SHOWN = 3
@@ -88,6 +104,8 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
     monitoring = monitoring_rows(past)
     before, after = (candidate.tiers.get(name) if candidate else None for candidate in (plan, proposed))
     costs = (resize.planned, resize.measured, resize.proposed)
+    hours = group_by(resize.seen.rates, lambda rate: rate.start // HOUR_SECONDS * HOUR_SECONDS)
+    hourly = [(t, fmean(rate.rps for rate in hours[t])) for t in sorted(hours)]
     return TierReport(
         tier=name,
         model=tier.model if tier else "",
@@ -98,7 +116,7 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
         lengths=lengths_words(resize.seen.total, context.basis),
         monitoring=monitoring,
         workload=resize.workload,
-        hourly=_hourly(resize.seen.rates),
+        hourly=tuple(hourly),
         drift=tuple(judge_row((rule,), past) for rule in ("WorkloadDrift", "OutputLengthDrift")),
         curve=_curve(resize),
         count=resize.sized,
@@ -175,19 +193,10 @@ def _status(past: TierPast, rows: list[str]) -> str:
         return Status.UNKNOWN.value
     texts = {*rows, past.step13.status.value}
     if past.resize.proposal.kind is ProposalKind.KEEP and past.step13.status is not Status.WARNING:
-        texts -= set() if any(_alerts_still(finding) for finding in past.findings) else {Status.WARNING.value}
+        lasting = [finding for finding in list_alerting(past) if finding.ended_at is None]
+        if not any(severity_of(finding.worst, finding) for finding in lasting):
+            texts.discard(Status.WARNING.value)
     return next((s.value for s in (Status.CRITICAL, Status.WARNING, Status.OK) if s.value in texts), "unknown")
-
-
-def _alerts_still(finding: Finding) -> bool:
-    rule = RULES.get(finding.rule)
-    lasts = finding.ended_at is None and rule is not None and rule.severity is not Severity.REPORT
-    return lasts and severity_of(finding.worst, finding) is not None
-
-
-def _hourly(rates: Iterable[Rate]) -> tuple[tuple[float, float], ...]:
-    hours = group_by(rates, lambda rate: rate.start // HOUR_SECONDS * HOUR_SECONDS)
-    return tuple((t, sum(rate.rps for rate in hours[t]) / len(hours[t])) for t in sorted(hours))
 
 
 def _curve(resize: Resize) -> CurvePart:

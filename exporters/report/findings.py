@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from exporters.render.text import copy_fields, format_duration, format_local
+from exporters.render.text import copy_fields, format_duration, format_local, instant, money, seen_words
 from exporters.report.inputs import TierPast
-from exporters.report.wording import instant, money, seen_words
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
 from rules.evaluator.external_alerts import ExternalAlert
@@ -99,7 +98,7 @@ class RestartRow:
 def list_findings(past: TierPast) -> tuple[FindingRow, ...]:
     """Return the findings of alerting rules, oldest first, each with the foreign alerts that it explains."""
     rows = []
-    for findings in group_by(_loud(past), lambda finding: finding.rule).values():
+    for findings in group_by(list_alerting(past), lambda finding: finding.rule).values():
         worst = max(findings, key=_badness)
         rows.append(
             FindingRow(
@@ -132,7 +131,7 @@ def _explained(findings: Iterable[Finding], foreign: Iterable[ExternalAlert]) ->
 
 def list_incidents(past: TierPast) -> tuple[IncidentRow, ...]:
     """Return the incidents with a certain finding or one of an alerting rule, oldest first."""
-    loud = {id(finding) for finding in _loud(past)}
+    loud = {id(finding) for finding in list_alerting(past)}
     rows = []
     for incident in group_incidents(past.findings, now=past.resize.seen.until):
         if any(id(each) in loud or each.worst.certainty is Certainty.CERTAIN for each in incident.findings):
@@ -212,11 +211,12 @@ def _lines_below(finding: FindingRow, zone: str) -> Iterator[str]:
 def worst_titles(past: TierPast) -> tuple[str, ...]:
     """Return the titles of rules that were certainly critical, each once, in order of first begin."""
     sure = (Status.CRITICAL, Certainty.CERTAIN)
-    worst = [finding.rule for finding in _loud(past) if (finding.worst.status, finding.worst.certainty) == sure]
+    worst = [finding.rule for finding in list_alerting(past) if (finding.worst.status, finding.worst.certainty) == sure]
     return tuple(RULES[rule].title for rule in dict.fromkeys(worst))
 
 
-def _loud(past: TierPast) -> list[Finding]:
+def list_alerting(past: TierPast) -> list[Finding]:
+    """Return the findings of alerting rules in order of their begin."""
     loud = [
         finding
         for finding in past.findings

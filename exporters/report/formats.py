@@ -15,22 +15,27 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from exporters.render.text import SIGNS, format_local, format_reading, icon, strip_control_characters, table
-from exporters.report.findings import NEARLY, blind_lines, incident_lines, restart_line
-from exporters.report.guide_tables import NO_SLO, MonitoredValue
-from exporters.report.records import Report, TierReport, WeekHour
-from exporters.report.wording import (
+from exporters.render.text import (
     FLEET_USE,
+    SIGNS,
     SIMULATED,
     best,
     days_words,
+    format_local,
+    format_reading,
+    icon,
     instant,
     lower_first,
     money,
     number_text,
     seen_words,
+    strip_control_characters,
+    table,
     verdict_words,
 )
+from exporters.report.findings import NEARLY, blind_lines, incident_lines, restart_line
+from exporters.report.guide_tables import NO_SLO, MonitoredValue
+from exporters.report.records import Report, TierReport, WeekHour
 from rules.plan.money import figure
 from rules.plan.replica_count import ReplicaCount
 from rules.resize.proposal import ProposalKind

@@ -11,11 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from exporters.render.text import copy_fields, describe_gap, format_duration
+from exporters.render.text import best, copy_fields, describe_gap, format_duration
 from exporters.report.findings import NEARLY, total_duration
 from exporters.report.inputs import TierPast
-from exporters.report.wording import best
-from exporters.status.plan_comparison import worst_result
+from exporters.status.plan_comparison import read_comparable, worst_result
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.methods.burn_rate import allowed_to_fail
 from rules.plan.load_bins import TierContext
@@ -24,7 +23,6 @@ from rules.resize.production_summary import merge_bins
 from rules.sizing import littles_ceiling_rps
 from rules.telemetry import histograms
 from rules.telemetry.derived import PlanFacts
-from rules.telemetry.gpu_windows import gpu_utilization
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
@@ -33,7 +31,8 @@ from rules.telemetry.wording import number, quantity
 from rules.verdicts.context import read_plan_value
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Unknown, UnknownSpan, Verdict
 
-NOT_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
+NOTHING_KEPT = "no hour of this time is in the history"
+NOT_SEEN: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text=NOTHING_KEPT)
 
 NO_SLO = "no SLO"
 
@@ -102,7 +101,11 @@ def monitoring_rows(past: TierPast) -> tuple[MonitoredValue, ...]:
 
 def _monitor(key: str, title: str, target: TargetRange, rules: str, past: TierPast) -> MonitoredValue:
     seen, names = past.resize.seen, tuple(rules.split())
-    observed, before = (_read(key, window, seen.context) for window in (seen.total, past.before))
+    observed = before = NOT_SEEN
+    if seen.total is not None:
+        observed = read_comparable(key, seen.total, seen.context)
+    if past.before is not None:
+        before = read_comparable(key, past.before, seen.context)
     if key == "fleet_utilization" and seen.total is not None:
         # Use the hours under the present plan, as in the rest of the report.
         observed = past.resize.utilization
@@ -127,15 +130,6 @@ def _monitor(key: str, title: str, target: TargetRange, rules: str, past: TierPa
         change=_change(key, observed, before),
         **copy_fields(judged, "status", "certainty", "sentence"),
     )
-
-
-def _read(key: str, window: Window | None, context: TierContext) -> SignalValue:
-    if window is None:
-        return NOT_SEEN
-    kind = context.curve.written.gpu_utilization_kind if context.curve else None
-    if key == "gpu_utilization" and kind:
-        return gpu_utilization(window, kind)
-    return read(BY_NAME[key], window, context.basis)
 
 
 def _change(key: str, observed: SignalValue, before: SignalValue) -> float | None:
@@ -168,7 +162,7 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
         text += loudest.worst.sentence_with_suspect()
         return _judged(loudest.rule, loudest.worst.status.value, text, loudest.worst.certainty.value)
     if seen.total is None or not seen.hours:
-        return _judged("", "unknown", NOT_SEEN.text)
+        return _judged("", "unknown", NOTHING_KEPT)
     unknown: list[Unknown | UnknownSpan] = [result for result in results if isinstance(result, Unknown)]
     for spans in group_by((span for span in past.unknowns if span.rule in names), lambda span: span.rule).values():
         # Less than that counts as nearly none.

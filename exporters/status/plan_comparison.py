@@ -207,19 +207,21 @@ def _gravity(result: RuleResult) -> tuple[bool, int, bool]:
 
 
 def _read(row: ComparisonRow, tier: TierStatus, window: Window) -> SignalValue:
-    """Return the number of the last minutes: of completed requests the mean rate of the seen replicas.
-
-    GPU utilisation is of the kind that the benchmark measured, as kinds cannot be compared (DESIGN 3.4).
-    """
-    kind = tier.context.curve.written.gpu_utilization_kind if tier.context.curve else None
-    if row.key == "gpu_utilization" and kind:
-        return gpu_utilization(window, kind)
+    """Return the number of the last minutes: of completed requests the mean rate of the seen replicas."""
     if row.key != PER_REPLICA:
-        return read(SIGNALS[row.key], window, tier.context.basis)
+        return read_comparable(row.key, window, tier.context)
     rate = replica_rate(window, "requests_finished")
     if rate is None:
         return Missing(gap=window.explain_missing("requests_finished"))
     return Reading(value=rate, low=rate, high=rate, n=window.counters["requests_finished"])
+
+
+def read_comparable(signal: str, window: Window, context: TierContext) -> SignalValue:
+    """Return a signal. GPU utilisation is of the benchmark's kind, as kinds cannot be compared (DESIGN 3.4)."""
+    kind = context.curve.written.gpu_utilization_kind if context.curve else None
+    if signal == "gpu_utilization" and kind:
+        return gpu_utilization(window, kind)
+    return read(SIGNALS[signal], window, context.basis)
 
 
 def _read_plan(row: ComparisonRow, context: TierContext) -> PlannedValue | None:

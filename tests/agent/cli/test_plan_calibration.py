@@ -36,7 +36,7 @@ def test_history_becomes_a_file(week: str, tmp_path: Path, capsys: pytest.Captur
     assert ask("-c", week, "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["calibrations"] == written["calibrations"]
     assert ask(out, out) == 0
-    assert "ttft_p99_seconds 1x" in capsys.readouterr().out
+    assert "ttft_p99_seconds x 1 (" in capsys.readouterr().out
     assert ask(out, out, "--json") == 0
     assert "equal load" in json.loads(capsys.readouterr().out)["changes"][0]
     assert ask(out, out, out) == 2
@@ -51,7 +51,7 @@ def test_replay_writes_the_same_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     # The noisy neighbour of the recording doubles the decode time.
     assert written["calibrations"][0]["factors"]["tpot_p50_seconds"]["value"] == pytest.approx(2.1, rel=0.1)
     assert ask(out, out) == 0
-    assert "0.32.0 against 0.32.0: tpot_p50_seconds 1x" in capsys.readouterr().out
+    assert "0.32.0 against 0.32.0: tpot_p50_seconds x 1 (" in capsys.readouterr().out
 
 
 def test_tier_without_curve_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

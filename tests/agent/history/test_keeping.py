@@ -20,7 +20,7 @@ from agent.history.codec import Span
 from agent.history.schema import HistoryError, HistoryOpenError
 from agent.history.service import ALIVE_SECONDS, HistoryService, check_tier
 from agent.history.store import HistoryStore
-from exporters.documents.check import check_json, headline
+from exporters.documents.replay import check_json, headline
 from rules.evaluator.observation import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan import load_bins

@@ -13,8 +13,8 @@ from tools import tool
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.durations import parse_duration
+from exporters.prometheus_rules.alerts import ROWS as ITSELF
 from exporters.prometheus_rules.alerts import alert_groups
-from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
 from exporters.render.text import alert_name
 from rules.catalogue.registry import BY_NAME
 

@@ -6,7 +6,7 @@ from paths import ROOT
 
 from agent.cli import main
 from agent.cli.render import list_stale_files
-from exporters.docs.generated_files import ARTEFACTS
+from exporters.docs.reference_pages import ARTEFACTS
 
 
 def checkout(tmp_path: Path) -> Path:

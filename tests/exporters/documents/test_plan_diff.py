@@ -10,7 +10,7 @@ import yaml
 from report_samples import POINTS, TIER, plan
 
 from agent.cli import main
-from exporters.documents.plan_diff import plan_diff
+from exporters.documents.plan_show import plan_diff
 from rules.plan.schema import Plan, parse_plan
 
 FLEET = TIER["fleet"]

@@ -8,7 +8,7 @@ import pytest
 from gpu_pages import MADE, MADE_PAGES, SHARED_PAGES, page_text
 from test_inspect import Captured, as_json, inspected
 
-from exporters.documents.signal_exposure import LISTED, NOT_TOLD
+from exporters.documents.diagnosis import LISTED, NOT_TOLD
 from rules.gpu_sources.registry import BY_NAME
 from rules.telemetry.families import GPU_NAMES
 

@@ -12,7 +12,7 @@ from panels import list_panels
 from paths import ROOT
 from pydantic import ValidationError
 
-from exporters.docs.generated_files import ARTEFACTS
+from exporters.docs.reference_pages import ARTEFACTS
 from exporters.grafana.dashboards import COLUMNS, DASHBOARDS, FILES, LOOKS, Dashboard, dashboard_json, promql_of
 from exporters.grafana.promql import CERTAIN_VERDICTS, INCIDENT_COUNT
 from rules.catalogue.registry import BY_NAME, RULES

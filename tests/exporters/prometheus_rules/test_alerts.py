@@ -19,14 +19,15 @@ from exporters.prometheus_rules.alerts import (
     INTERVALS,
     KEEP,
     LEVELS,
+    UNITS,
     WHOLE_TIER,
     AlertLevel,
     alert_groups,
+    duration,
     hold_seconds,
     verdict_alert,
 )
-from exporters.prometheus_rules.rule_files import UNITS, duration
-from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
+from exporters.prometheus_rules.alerts import ROWS as ITSELF
 from exporters.render.text import alert_name
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.verdicts.rule import Rule, Scope, Severity

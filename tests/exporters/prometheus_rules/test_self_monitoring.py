@@ -6,8 +6,7 @@ import pytest
 from paths import ROOT
 from promtool import Case, complaints, differences, firing
 
-from exporters.prometheus_rules.rule_files import rule_file
-from exporters.prometheus_rules.self_monitoring import ROWS, alert
+from exporters.prometheus_rules.alerts import ROWS, alert, rule_file
 
 DOCS = ROOT / "docs" / "alerting.md"
 BUILD = 'sizewatch_build_info{job="s",instance="a:1"}'

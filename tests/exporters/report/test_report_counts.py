@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from report_samples import hours, plan, reported, reported_tier, row_of, tier_past
 
+from exporters.render.text import FLEET_USE
 from exporters.report.formats import curve_sentence, report_html, report_markdown
 from exporters.report.guide_tables import monitoring_rows
 from exporters.report.records import TierReport
-from exporters.report.wording import FLEET_USE
 from rules.telemetry.signals import Reading
 
 WHOLE = reported(plan(), hours())[0]

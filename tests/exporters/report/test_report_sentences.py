@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from report_samples import DAY, finding, hour, hours, plan, reported, reported_tier, row_of, unknown
 
-from exporters.documents.check import NO_BENCHMARK, result_words
+from exporters.documents.replay import NO_BENCHMARK, result_words
+from exporters.render.text import seen_words
 from exporters.report.findings import MOST_BLIND, UnknownPeriod, blind_lines
 from exporters.report.formats import BOUNDS, observed_text, report_html, report_markdown
 from exporters.report.guide_tables import NO_SLO
 from exporters.report.records import Report
-from exporters.report.wording import seen_words
 from rules.evaluator.benchmark_check import Step13
 from rules.telemetry.signals import Missing, Reading
 

@@ -4,7 +4,7 @@ import pytest
 from judging_samples import START, context, minute, tier
 from test_incidents import finding as make_finding
 
-from exporters.documents.check import check_json, check_text
+from exporters.documents.replay import check_json, check_text
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import Step13, check_benchmark
 from rules.evaluator.incidents import group_incidents

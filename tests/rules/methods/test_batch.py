@@ -11,7 +11,7 @@ from paths import ROOT
 from rule_cases import EARLY, FINE, GUESSED, UNPLANNED, UNSEEN, WARNED, Wanted, check_result
 
 from agent.cli import main
-from exporters.documents.check import check_text
+from exporters.documents.replay import check_text
 from rules.catalogue.registry import BATCH_WORK
 from rules.evaluator.benchmark_check import check_benchmark
 from rules.evaluator.tier_rules import evaluate_rule

@@ -2,7 +2,7 @@ import pytest
 from judging_samples import tier
 from report_samples import hours, plan, reported
 
-from exporters.report.wording import money as report_money
+from exporters.render.text import money as report_money
 from rules.methods.utilization import compute_idle_replicas
 from rules.plan import money
 from rules.plan.money import Price
