@@ -84,7 +84,7 @@ def run(options: SimpleNamespace) -> int:
         prewarm_from_history,
         too_old,
     )
-    from exporters.documents.prewarm import prewarm_json, prewarm_text
+    from exporters.documents.forecast import prewarm_json, prewarm_text
 
     if options.format in FORMATS and options.workload is None:
         raise ConfigError((f"--format {options.format}: say with --workload what is scaled, such as Deployment/chat",))

@@ -17,7 +17,7 @@ from agent.errors import ConfigError
 from agent.files import EVERYBODY_READS, write_files
 from agent.garbage import collect_rarely
 from agent.history import reader
-from agent.reporting.jobs import JobRunner
+from agent.reporting.service import JobRunner
 from agent.worker.process import ONE_THREAD
 
 

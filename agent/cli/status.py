@@ -34,7 +34,7 @@ from agent.config.web import page_url, read_web_file
 from agent.errors import ConfigError, ScrapeError
 from agent.http_client.errors import HttpError, place_of
 from agent.http_client.page import JSON, fetch_page
-from exporters.documents.timeline import timeline_json, timeline_text
+from exporters.documents.replay import timeline_json, timeline_text
 from exporters.status.tier_overview import overview_text
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incidents import group_incidents

@@ -16,7 +16,7 @@ from agent.forecasting.responses import AHEAD_SECONDS, KEPT_SECONDS
 from agent.forecasting.tier_forecast import TierForecast
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
-from exporters.documents.prewarm import Prewarm
+from exporters.documents.forecast import Prewarm
 from forecast.series.binned import Series, select_bins
 from rules.telemetry.windows import MINUTE_SECONDS
 from rules.telemetry.work import UNTOLD, CapacityLengths

@@ -20,7 +20,7 @@ from agent.forecasting.history_input import read_demand
 from agent.forecasting.messages import settled_time
 from agent.forecasting.responses import AHEAD_SECONDS, sundays
 from agent.history.store import HistoryStore
-from exporters.documents.prewarm import OLD_SECONDS
+from exporters.documents.forecast import OLD_SECONDS
 from exporters.render.text import format_duration
 from forecast.series.binned import Array, Series, resample, select_bins
 from forecast.series.calendar import event_factors

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from agent.config.config import Config
 from agent.config.forecast import EventConfig
-from exporters.documents.forecast import ForecastResult
-from exporters.documents.prewarm import Prewarm
+from exporters.documents.forecast import ForecastResult, Prewarm
 from forecast.capacity.cold_start import cold_start
 from rules.catalogue.registry import margin_of
 from rules.plan.capacity import stated_capacity

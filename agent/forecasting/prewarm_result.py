@@ -22,7 +22,7 @@ from agent.history.reader import Reader
 from agent.history.schema import DAY
 from agent.history.store import HistoryStore
 from exporters.autoscaling.manifests import Scaling, manifest_text
-from exporters.documents.prewarm import OLD_SECONDS, Prewarm
+from exporters.documents.forecast import OLD_SECONDS, Prewarm
 from exporters.render.text import format_duration, format_rfc3339
 from forecast.capacity.drain import E2E, measure_drain
 from forecast.series.binned import MINUTE_SECONDS

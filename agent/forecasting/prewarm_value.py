@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agent.forecasting.messages import ForecastRequest
-from exporters.documents.prewarm import PrewarmValue, Strategy
+from exporters.documents.forecast import PrewarmValue, Strategy
 from exporters.render.text import format_duration
 from forecast.capacity.minimum_warm import excess, minimum_warm
 from forecast.capacity.prewarm import late_to_warm

@@ -17,7 +17,7 @@ from agent.durations import retry_delay
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.worker import answer_request
 from agent.worker.process import MIB, WorkerError, WorkerFailure, WorkerProcess
-from exporters.documents.prewarm import Recommendation, without_old_schedule
+from exporters.documents.forecast import Recommendation, without_old_schedule
 from exporters.status.records import ForecastHealth, ForecastStatus
 from forecast.capacity.cold_start import ColdStart
 from rules.evaluator.timeline import TimelineEvent, TimelineKind

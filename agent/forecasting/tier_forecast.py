@@ -12,8 +12,8 @@ import numpy as np
 from agent.forecasting import prewarm_value
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.responses import SILENT_MINUTES, TOO_YOUNG, DemandBins
-from exporters.documents.forecast import ForecastResult
-from exporters.documents.prewarm import (
+from exporters.documents.forecast import (
+    ForecastResult,
     Prewarm,
     PrewarmValue,
     Recommendation,

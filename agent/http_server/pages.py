@@ -169,7 +169,7 @@ class Pages:
         return content_response(body, cache="no-store")
 
     async def _status_json(self, request: Request) -> Response:
-        from exporters.status.status_json import status_json
+        from exporters.status.page import status_json
 
         status = await self._status()
         return await run_in_threadpool(lambda: JSONResponse(status_json(status), headers=NO_STORE))

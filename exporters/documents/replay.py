@@ -1,10 +1,11 @@
-"""Replay, and the check of a benchmark (step 13), as JSON and as terminal text.
+"""Replay, timeline, and the check of a benchmark (step 13), as JSON and as terminal text.
 
 Other documents use the JSON of verdicts, incidents and readings too.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,11 +14,12 @@ from typing import Any
 from pydantic import TypeAdapter
 from rich.console import RenderableType
 
-from exporters.render.terminal import terminal_text, text_grid
-from exporters.render.text import copy_fields, describe_gap, format_duration, format_local, runbook_url
+from exporters.render.terminal import WIDEST, terminal_text, text_grid
+from exporters.render.text import copy_fields, describe_gap, format_duration, format_local, json_fields, runbook_url
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator.benchmark_check import LEARNING_SECONDS, Step13, learning_words
 from rules.evaluator.incidents import Incident, group_incidents
+from rules.evaluator.timeline import TimelineEntry, TimelineKind
 from rules.plan.load_bins import TierContext
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.readings import read_all
@@ -335,3 +337,69 @@ def _tier_json(step13: Step13, incidents: Sequence[Incident]) -> dict[str, Any]:
         ],
         "incidents": [incident_json(incident) for incident in incidents if incident.tier == step13.tier],
     }
+
+
+LONGEST = 200
+"""Maximum characters of a text in a line. The JSON has the full text."""
+
+WORDS: dict[str, str] = {
+    TimelineKind.PLAN: "plan changed",
+    TimelineKind.RELOAD: "configuration",
+    TimelineKind.STEP13: "step 13",
+    TimelineKind.BACK_FILL: "history filled",
+    TimelineKind.FORECAST: "forecasting",
+    TimelineKind.START: "sizewatch started",
+    TimelineKind.STOP: "sizewatch stopped",
+}
+"""Words for kinds of entries. A finding is named by its status, an incident by its severity, others by their kind."""
+
+
+def timeline_text(entries: Sequence[TimelineEntry], now: float, findings: bool = False) -> str:
+    """Return the entries in the given order, newest last. Times are UTC. `findings` are below their incident, or folded."""
+    rows = []
+    for entry in fold_findings(entries):
+        rows.append(_row(entry, now))
+        if findings and entry.incident:
+            of_incident = (below for below in entries if below.incident == entry.incident and below is not entry)
+            rows += [_row(below, now, "  ") for below in of_incident]
+    if not rows:
+        return "Nothing happened, as far as is known."
+    # A line an entry, so that lines can be searched.
+    return terminal_text(text_grid(rows, indent=0), width=WIDEST)
+
+
+def _row(entry: TimelineEntry, now: float, margin: str = "") -> tuple[str, str, str]:
+    return format_local(entry.t, "UTC", "%Y-%m-%d %H:%M:%S"), place(entry), f"{margin}{line(entry, now)}"
+
+
+def fold_findings(entries: Iterable[TimelineEntry]) -> list[TimelineEntry]:
+    """Return the entries without those of findings, which their incidents tell."""
+    return [entry for entry in entries if entry.kind != TimelineKind.EPISODE]
+
+
+def line(entry: TimelineEntry, now: float) -> str:
+    """Return an entry without time and place: kind, text and duration."""
+    head = entry.status or WORDS.get(entry.kind, entry.kind.replace("_", " "))
+    text = f"{head}: {textwrap.shorten(entry.text, LONGEST, placeholder=' …')}"
+    if not entry.lasts:
+        return text
+    if entry.ended_at is None:
+        return f"{text} (for {format_duration(now - entry.t)}, not over)"
+    return f"{text} (for {format_duration(entry.ended_at - entry.t)})"
+
+
+def place(entry: TimelineEntry) -> str:
+    """Return the subject: a tier, a replica or everything."""
+    if entry.tier is None:
+        return "all" if entry.kind != TimelineKind.FOREIGN_ALERT else "no tier"
+    return entry.tier if entry.replica is None else f"{entry.tier}/{entry.replica}"
+
+
+def timeline_json(entries: Iterable[TimelineEntry], since: float, until: float) -> dict[str, Any]:
+    """Return the timeline as JSON. Times are unix seconds. `ended_at` is null while it lasts or if `lasts` is false."""
+    return {"schema": 1, "since": since, "until": until, "entries": [entry_json(entry) for entry in entries]}
+
+
+def entry_json(entry: TimelineEntry) -> dict[str, Any]:
+    fields: dict[str, Any] = json_fields(entry)
+    return fields | {name: fields[name] or None for name in ("rule", "status", "incident")}

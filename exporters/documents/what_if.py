@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 from rich.console import RenderableType
 
-from exporters.documents.prewarm import describe_count
+from exporters.documents.forecast import describe_count
 from exporters.render.terminal import terminal_text, text_grid
 from exporters.render.text import copy_fields, format_local, format_reading, json_fields
 from rules.catalogue.registry import BY_NAME as RULES

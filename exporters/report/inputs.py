@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporters.documents.prewarm import PrewarmValue, Strategy
+from exporters.documents.forecast import PrewarmValue, Strategy
 from rules.evaluator.benchmark_check import Step13
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.timeline import TimelineEvent

@@ -1,6 +1,7 @@
-"""Status page of the agent and list of its weekly reports: HTML documents without scripts or other files.
+"""Status page of the agent, list of its weekly reports, and the JSON of `/api/status`.
 
-The layout is `status.html.j2` over an AgentStatus, the style is `page.css`. The templates escape every text.
+The pages are without scripts or other files. The layout is `status.html.j2` over an AgentStatus, the style is
+`page.css`. The templates escape every text. In the JSON times are unix seconds, and infinity is null.
 """
 
 from __future__ import annotations
@@ -11,16 +12,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from pydantic_core import to_jsonable_python
 
-from exporters.documents import forecast, timeline
+from exporters.documents import forecast, replay
+from exporters.documents.forecast import forecast_json, prewarm_json
+from exporters.documents.replay import entry_json, episode_json, incident_json, reading_json, unknown_json, verdict_json
 from exporters.render import text
+from exporters.render.text import copy_fields
 from exporters.status import plan_comparison, tier_overview
-from exporters.status.records import AgentStatus, TierStatus
+from exporters.status.active_findings import ActiveFinding
+from exporters.status.plan_comparison import PlanComparison, compare_with_plan
+from exporters.status.records import AgentStatus, ForecastStatus, TierStatus
+from exporters.status.tier_overview import describe_state, headline, summarize_tier, worst_first
 from rules.catalogue.registry import BY_NAME
-from rules.plan.schema import same_model
+from rules.evaluator.incident_alerts import IncidentAlert
+from rules.plan.schema import plan_version, same_model
 from rules.replicas.cascade import STAGES
 from rules.telemetry import wording
 from rules.telemetry.signals import Reading
@@ -41,7 +51,7 @@ LINE_WIDTH, LINE_HEIGHT = 120.0, 24.0
 
 def render_page(status: AgentStatus, *, paused: bool = False) -> bytes:
     """Return the page in UTF-8. `paused` omits the refresh and opens all folded parts."""
-    return _render("status.html.j2", status=status, verdict=tier_overview.headline(status), paused=paused)
+    return _render("status.html.j2", status=status, verdict=headline(status), paused=paused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +92,7 @@ def _environment() -> Environment:
     environment.filters.update(number=wording.number, quantity=wording.quantity, count=wording.format_count)
     environment.filters.update(duration=text.format_duration, other_models=list_other_models)
     environment.globals.update(
-        text=text, timeline=timeline, forecast=forecast, comparison=plan_comparison, overview=tier_overview
+        text=text, replay=replay, forecast=forecast, comparison=plan_comparison, overview=tier_overview
     )
     environment.globals.update(find_tones=find_tones, group_unknowns=group_unknowns, trace_hour=trace_hour)
     environment.globals.update(PAUSED=PAUSED, SHOWN=SHOWN, STAGES=STAGES, TIERS_OPEN=TIERS_OPEN, style=Markup(style()))
@@ -150,3 +160,87 @@ def group_unknowns(tier: TierStatus) -> dict[str, list[str]]:
         where = f" ({unknown.subject.replica})" if unknown.subject.replica else ""
         reasons.setdefault(text.describe_gap(unknown.reason, unknown.text), []).append(title + where)
     return dict(sorted(reasons.items()))
+
+
+SCHEMA = 2
+_INTERNAL: Any = {"__all__": {"totals": True, "gpus": {"__all__": {"t", "index", "pids", "pods"}}}}
+
+
+def status_json(status: AgentStatus) -> dict[str, Any]:
+    """Return the status, ready for `json.dumps(..., allow_nan=False)`."""
+    alerts = [alert for rows in status.incident_alerts.values() for alert in rows]
+    incidents = [incident for rows in status.incidents.values() for incident in rows]
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        **copy_fields(status, "role", "version", "config", "simulated", "started_at", "now"),
+        "verdict": headline(status),
+        "overview": [summarize_tier(status, tier) for tier in worst_first(status)],
+        "tiers": list(map(_tier, status.tiers)),
+        "incidents": list(map(incident_json, incidents)),
+        "alerts": list(map(_alert, alerts)),
+        "foreign_alerts": status.foreign,
+        "timeline": list(map(entry_json, status.timeline)),
+        "agent": status.health,
+    }
+    jsonable: dict[str, Any] = to_jsonable_python(document, inf_nan_mode="null")
+    for alert in jsonable["foreign_alerts"]:
+        alert["labels"] = dict(alert["labels"])
+    failures = []
+    for (tier, replica, kind), count in sorted(status.health.scrape_failures.items()):
+        failures.append({"tier": tier, "replica": replica, "kind": kind, "count": count})
+    jsonable["agent"]["scrape_failures"] = failures
+    return jsonable
+
+
+def _tier(tier: TierStatus) -> dict[str, Any]:
+    plan = tier.context.plan
+    return {
+        "tier": tier.name,
+        "status": tier.tone,
+        "state": describe_state(tier).words,
+        "plan_version": plan_version(plan) if plan else None,
+        "verdicts": list(map(_finding, (*tier.alerting, *tier.notes))),
+        "unknowns": list(map(unknown_json, tier.unknowns)),
+        "numbers": list(map(_number, compare_with_plan(tier))),
+        "episodes": list(map(episode_json, tier.findings)),
+        "trend": [
+            {"t": point.t, "readings": {name: reading_json(value) for name, value in point.readings.items()}}
+            for point in tier.trend
+        ],
+        "replicas": to_jsonable_python(tier.replicas, exclude=_INTERNAL),
+        "parts": to_jsonable_python(tier.parts, exclude=_INTERNAL),
+        "step13": tier.step13,
+        "forecast": _forecast(tier.forecast) if tier.forecast else None,
+    }
+
+
+def _finding(finding: ActiveFinding) -> dict[str, Any]:
+    silent = unknown_json(finding.silent) if finding.silent else None
+    own = {"started_at": finding.finding.started_at, "note": finding.is_note, "severity": finding.words}
+    return verdict_json(finding.verdict) | own | {"silent": silent}
+
+
+def _number(comparison: PlanComparison) -> dict[str, Any]:
+    at_this_load = comparison.at_this_load
+    return {
+        **copy_fields(comparison.row, "key", "unit", "rules"),
+        **copy_fields(comparison, "window_seconds", "planned"),
+        "now": reading_json(comparison.now),
+        "status": comparison.state[0],
+        "at_this_load": reading_json(at_this_load) if at_this_load else None,
+    }
+
+
+def _forecast(forecast: ForecastStatus) -> dict[str, Any]:
+    return {
+        **to_jsonable_python(forecast, exclude={"forecast", "requests", "prewarm"}),
+        "recommended": forecast.recommended,
+        "forecast": forecast_json(forecast.forecast) if forecast.forecast else None,
+        "requests": forecast_json(forecast.requests) if forecast.requests else None,
+        "prewarm": prewarm_json(forecast.prewarm) if forecast.prewarm else None,
+    }
+
+
+def _alert(alert: IncidentAlert) -> dict[str, Any]:
+    subject, sentence = copy_fields(alert.subject, "tier", "replica"), alert.incident.sentence
+    return copy_fields(alert, "rule", "severity", "since") | subject | {"sentence": sentence}

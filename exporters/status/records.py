@@ -24,8 +24,7 @@ from rules.verdicts.verdict import Finding, IdleReplicas, RuleResult, Status, Su
 
 if TYPE_CHECKING:
     # A node forecasts nothing, and does not load what writes a forecast.
-    from exporters.documents.forecast import ForecastResult
-    from exporters.documents.prewarm import Prewarm, Recommendation
+    from exporters.documents.forecast import ForecastResult, Prewarm, Recommendation
     from forecast.capacity.cold_start import ColdStart
 
 DAY_SECONDS = 86_400.0

@@ -1,6 +1,6 @@
 """Timeline: incidents, their findings, external alerts and events as entries in order of time.
 
-`exporters.documents.timeline` prints it.
+`exporters.documents.replay` prints it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from report_samples import START, TIER, WEEK, book, hours, plan, reported
 from agent.config.load import LoadedConfig, load
 from agent.history.store import HistoryStore
 from agent.reporting import storage
-from agent.reporting.jobs import JobResult, JobRunner
+from agent.reporting.service import JobResult, JobRunner
 from agent.reporting.storage import STATE_FILE, Delivery, ReportState
 from exporters.report.records import report_json
 

@@ -28,9 +28,8 @@ from agent.daemon.status_builder import status
 from agent.sources.recording import load as load_recording
 from agent.sources.recording import scrapes
 from exporters.metrics import exposition
-from exporters.status.page import render_page
+from exporters.status.page import render_page, status_json
 from exporters.status.records import AgentHealth
-from exporters.status.status_json import status_json
 from rules.catalogue.registry import ACTIONS
 
 TIER = "cpu-small"

@@ -14,7 +14,7 @@ from test_surfaces_agree import NOW, TIER, slower, surfaces
 from agent.cli.main import command_line
 from agent.config.load import config_schema
 from exporters.docs.reference_pages import RenderInputs, public_surface, surface_text
-from exporters.status.status_json import status_json
+from exporters.status.page import status_json
 from rules.telemetry.families import FAMILIES
 from rules.telemetry.signals import SIGNALS
 

@@ -15,7 +15,7 @@ from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.messages import build_request
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from exporters.documents.prewarm import Recommendation
+from exporters.documents.forecast import Recommendation
 from rules.catalogue.registry import margin_of
 from rules.plan.load_bins import TierContext
 from rules.plan.replica_count import count_replicas

@@ -17,8 +17,8 @@ from status_samples import agent_status, fine_tier, fleet_status
 from agent.cli.main import main
 from agent.config.web import Web
 from agent.http_server.server import WebServer
+from exporters.status.page import status_json
 from exporters.status.records import AgentHealth, AgentStatus
-from exporters.status.status_json import status_json
 from rules.confidence import Certainty
 from rules.verdicts.verdict import Status, Subject, Verdict
 

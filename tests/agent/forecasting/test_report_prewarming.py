@@ -11,7 +11,7 @@ from agent.forecasting.messages import ForecastResponse
 from agent.forecasting.prewarm_value import Stretch, compare_strategies, split_last_week
 from agent.forecasting.tier_forecast import TierForecast
 from agent.reporting.generate import prewarming_from_response
-from exporters.documents.prewarm import PrewarmValue
+from exporters.documents.forecast import PrewarmValue
 from forecast.capacity.minimum_warm import excess, minimum_warm
 from forecast.capacity.simulation import SimulatedDemand, cheapest_reacting, simulate_requests
 from forecast.lead.online import run_past

@@ -28,9 +28,8 @@ from report_servers import mail_server, webhook
 from waiting import CEILING_SECONDS
 
 from agent.config.load import load
-from agent.reporting import jobs, storage
-from agent.reporting.jobs import JobRunner
-from agent.reporting.service import ReportService
+from agent.reporting import storage
+from agent.reporting.service import JobRunner, ReportService
 from agent.reporting.storage import STATE_FILE, ReportState
 
 
@@ -126,7 +125,7 @@ def test_hanging_or_fat_report_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
     begun(tmp_path)
     reports = looked_after(tmp_path, DUE, reports=service(tmp_path, JobRunner(0.05)))
     assert reports.health(loaded, DUE).trouble == "its process took longer than 0.05 s and was ended"
-    monkeypatch.setattr(jobs, "REPORT_MEMORY_BYTES", 30 * 1024 * 1024)
+    monkeypatch.setattr("agent.reporting.service.REPORT_MEMORY_BYTES", 30 * 1024 * 1024)
     health = looked_after(tmp_path, DUE + 120).health(loaded, DUE)
     assert (health.failures, bool(health.trouble), names(tmp_path)) == (1, True, ())
 

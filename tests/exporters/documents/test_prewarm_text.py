@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from exporters.documents.prewarm import (
+from exporters.documents.forecast import (
     BECAUSE,
     OLD_SECONDS,
     NextStep,
@@ -266,7 +266,7 @@ def test_prewarm_json_holds_all() -> None:
 
 
 def test_documents_load_no_numpy() -> None:
-    modules = "exporters.documents.prewarm, exporters.documents.forecast, exporters.autoscaling.manifests"
+    modules = "exporters.documents.forecast, exporters.autoscaling.manifests"
     code = f"import {modules}, sys; print(*(name in sys.modules for name in ('numpy', 'pandas', 'statsmodels')))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False"] * 3

@@ -10,8 +10,8 @@ import yaml
 from length_samples import TOKEN_EDGES
 from report_samples import hours, plan, reported
 
+from exporters.report.build import next_plan_text
 from exporters.report.formats import report_html, report_markdown
-from exporters.report.next_plan import next_plan_text
 from exporters.report.records import Report
 from rules.plan.schema import Plan, TokenQuantiles, parse_plan
 

@@ -28,12 +28,11 @@ from report_samples import (
     unknown,
 )
 
-from exporters.documents.prewarm import PrewarmValue, Strategy
-from exporters.report.build import MOST_TIERS, message, report
+from exporters.documents.forecast import PrewarmValue, Strategy
+from exporters.report.build import MOST_TIERS, message, next_plan_text, report
 from exporters.report.formats import observed_text, report_html, report_markdown
 from exporters.report.guide_tables import judge_row
 from exporters.report.inputs import Prewarming
-from exporters.report.next_plan import next_plan_text
 from exporters.report.records import Report, report_json, report_schema
 from rules.catalogue.registry import CATALOGUE
 from rules.confidence import Certainty

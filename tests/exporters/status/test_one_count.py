@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from status_samples import NOW, agent_status, fine_tier
 
-from exporters.documents.prewarm import Prewarm, Recommendation
+from exporters.documents.forecast import Prewarm, Recommendation
 from exporters.metrics import exposition
-from exporters.status.page import render_page
+from exporters.status.page import render_page, status_json
 from exporters.status.records import ForecastStatus
-from exporters.status.status_json import status_json
 from exporters.status.tier_overview import overview_text
 from forecast.capacity.prewarm import Prewarmer
 from rules.plan.capacity import stated_capacity

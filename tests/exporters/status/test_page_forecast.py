@@ -14,9 +14,8 @@ from status_samples import agent_status, planned_tier
 from agent.forecasting.tier_forecast import TierForecast
 from exporters.metrics.exposition import render
 from exporters.metrics.names import OWN, RECOMMENDED, REPORT_UP
-from exporters.status.page import render_page
+from exporters.status.page import render_page, status_json
 from exporters.status.records import AgentHealth, AgentStatus, ForecastHealth, ForecastStatus
-from exporters.status.status_json import status_json
 from exporters.status.tier_overview import overview_text
 from forecast.capacity.cold_start import ColdStart, LeadSource
 from rules.replicas.starts import StartQuantiles, Timing

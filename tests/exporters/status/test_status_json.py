@@ -8,9 +8,9 @@ from typing import Any
 
 from status_samples import NOW, agent_status, replica, unplanned_tier
 
+from exporters.status.page import status_json
 from exporters.status.plan_comparison import compare_with_plan
 from exporters.status.records import AgentHealth, ForecastHealth
-from exporters.status.status_json import status_json
 from exporters.status.tier_overview import headline
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.verdicts.verdict import Subject

@@ -17,10 +17,9 @@ from status_samples import (
     planned_tier,
 )
 
-from exporters.status.page import TIERS_OPEN, render_page
+from exporters.status.page import TIERS_OPEN, render_page, status_json
 from exporters.status.plan_comparison import ROWS, PlanComparison, PlannedValue, compare_with_plan
 from exporters.status.records import TierStatus
-from exporters.status.status_json import status_json
 from exporters.status.tier_overview import describe_state, headline, overview_text, summarize_tier, worst_first
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty

@@ -16,7 +16,7 @@ from waiting import wait_for
 
 from agent.cli import main
 from agent.history.store import HistoryStore
-from exporters.documents.timeline import timeline_json, timeline_text
+from exporters.documents.replay import timeline_json, timeline_text
 from exporters.status.page import SHOWN, render_page
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator.external_alerts import attach_finding

@@ -21,7 +21,7 @@ from agent.errors import ScrapeError
 from agent.history.store import HistoryStore
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
-from exporters.documents.timeline import line
+from exporters.documents.replay import line
 from rules.confidence import nearest_rank
 from rules.evaluator import tier_minutes, timeline
 from rules.evaluator.scrape_rules import cascade_limits
