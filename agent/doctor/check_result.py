@@ -19,24 +19,24 @@ class CheckLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Result line. `advice` is empty for level ok."""
+    """Result line. `advice` is empty for level ok. Without a `check` it is named after the row of its check."""
 
-    check: str
+    check: str = ""
     level: CheckLevel
     text: str
     advice: str = ""
 
 
-def ok(check: str, text: str) -> CheckResult:
-    return CheckResult(check=check, level=CheckLevel.OK, text=text)
+def ok(text: str) -> CheckResult:
+    return CheckResult(level=CheckLevel.OK, text=text)
 
 
-def warn(check: str, text: str, advice: str) -> CheckResult:
-    return CheckResult(check=check, level=CheckLevel.WARN, text=text, advice=advice)
+def warn(text: str, advice: str) -> CheckResult:
+    return CheckResult(level=CheckLevel.WARN, text=text, advice=advice)
 
 
-def fail(check: str, text: str, advice: str) -> CheckResult:
-    return CheckResult(check=check, level=CheckLevel.FAIL, text=text, advice=advice)
+def fail(text: str, advice: str) -> CheckResult:
+    return CheckResult(level=CheckLevel.FAIL, text=text, advice=advice)
 
 
 def exit_code(findings: Sequence[CheckResult]) -> int:

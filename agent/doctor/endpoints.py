@@ -50,9 +50,9 @@ def check_alerting(alerting: AlertingConfig) -> Iterator[CheckResult]:
         read_tokens("alerting.receiver.bearer_token_file", alerting.receiver.bearer_token_file)
     except ConfigError as error:
         advice = "put a token of at least 16 characters into it, the same in Alertmanager"
-        yield from (fail("alerting", problem, advice) for problem in error.problems)
+        yield from (fail(problem, advice) for problem in error.problems)
     else:
-        yield ok("alerting", f"alerts of others are taken at {WEBHOOK}")
+        yield ok(f"alerts of others are taken at {WEBHOOK}")
 
 
 def _check_alertmanager(alertmanager: Peer) -> CheckResult:
@@ -65,8 +65,8 @@ def _check_alertmanager(alertmanager: Peer) -> CheckResult:
     except (ValueError, KeyError, TypeError, RecursionError):
         text = f"{place} does not answer as Alertmanager's API v2 does"
     else:
-        return ok("alerting", f"{place}: Alertmanager {quote_external_text(str(version), 40)}")
-    return fail("alerting", text, "correct its entry in alerting.alertmanagers; alerts reach nobody by it")
+        return ok(f"{place}: Alertmanager {quote_external_text(str(version), 40)}")
+    return fail(text, "correct its entry in alerting.alertmanagers; alerts reach nobody by it")
 
 
 def check_store(loaded: LoadedConfig, now: float) -> Iterator[CheckResult]:
@@ -79,19 +79,19 @@ def check_store(loaded: LoadedConfig, now: float) -> Iterator[CheckResult]:
         try:
             api.query(ANYTHING, now)
             milliseconds = 1000 * (time.monotonic() - started_at)
-            yield ok("store", f"{api.place}: answered in {milliseconds:.0f} ms")
+            yield ok(f"{api.place}: answered in {milliseconds:.0f} ms")
             for tier in build_tier_contexts(loaded) if config.role == "fleet" else ():
                 samples = api.query(replica_count_query_for(config, tier), now - config.fleet.delay_seconds)
                 replicas = round(sum(sample.value for sample in samples))
                 if replicas > MOST_ENGINES and not uses_agent_series(config, tier):
                     text = f"{tier}: {replicas} replicas from engines, more than the measured {MOST_ENGINES}"
-                    yield warn("store", text, ENGINES_ADVICE)
+                    yield warn(text, ENGINES_ADVICE)
                 elif replicas:
-                    yield ok("store", f"{tier}: {format_count(replicas, 'replica')} in it")
+                    yield ok(f"{tier}: {format_count(replicas, 'replica')} in it")
                 else:
-                    yield fail("store", f"{tier}: nothing is told of it", TIER_ADVICE)
+                    yield fail(f"{tier}: nothing is told of it", TIER_ADVICE)
         except StoreError as error:
-            yield fail("store", str(error), "correct store; docs/connections.md has its keys")
+            yield fail(str(error), "correct store; docs/connections.md has its keys")
 
 
 WEB_SECONDS = 3.0
@@ -142,19 +142,19 @@ def check_web(status: DaemonStatus | None, web: Web) -> Iterator[CheckResult]:
         read_secrets(web)
     except ConfigError as error:
         for problem in error.problems:
-            yield fail("web", problem, "correct the file or its name, and let this user read it")
+            yield fail(problem, "correct the file or its name, and let this user read it")
     try:
         open_socket(web.listen).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE and status is not None:
-            yield ok("web", f"{web.listen}: a sizewatch answers there already")
+            yield ok(f"{web.listen}: a sizewatch answers there already")
             return
         # The address may be a name: Python adds it to the system's words.
         reason = (error.strerror or str(error)).partition(" (")[0]
         advice = f"see who holds it (ss -ltnp 'sport = :{web.address[1]}'), or change web.listen"
-        yield fail("web", f"{web.listen}: {reason}, and no sizewatch answers there", advice)
+        yield fail(f"{web.listen}: {reason}, and no sizewatch answers there", advice)
     else:
-        yield ok("web", f"{web.listen} is free")
+        yield ok(f"{web.listen} is free")
 
 
 def check_daemon(status: DaemonStatus | None, loaded: LoadedConfig) -> Iterator[CheckResult]:
@@ -164,13 +164,13 @@ def check_daemon(status: DaemonStatus | None, loaded: LoadedConfig) -> Iterator[
     results = []
     if status.version != VERSION:
         text = f"is sizewatch {quote_external_text(status.version, 40)}, {VERSION} is installed here"
-        results.append(warn("daemon", text, "restart it, so that it is the one that is installed"))
+        results.append(warn(text, "restart it, so that it is the one that is installed"))
     if trouble := status.agent.config_trouble:
         text = f"runs with an older configuration: {quote_external_text(trouble, 500)}"
-        results.append(fail("daemon", text, "correct it, then reload (SIGHUP)"))
+        results.append(fail(text, "correct it, then reload (SIGHUP)"))
     in_use = {tier.tier: tier.plan_version for tier in status.tiers}
     for name, version in plan_versions(loaded).items():
         if name in in_use and in_use[name] != version:
             text = f"{name}: plan version in use {quote_external_text(in_use[name] or 'none', 40)}, on disk {version}"
-            results.append(warn("daemon", text, "its log and its status page say why the file could not be taken up"))
-    yield from results or [ok("daemon", f"{loaded.config.web.listen}: uses the configuration and the plan on disk")]
+            results.append(warn(text, "its log and its status page say why the file could not be taken up"))
+    yield from results or [ok(f"{loaded.config.web.listen}: uses the configuration and the plan on disk")]

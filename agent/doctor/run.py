@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import NamedTuple
 
 from agent.config.load import LoadedConfig
@@ -26,7 +25,7 @@ from agent.version import VERSION
 
 Results = Iterable[CheckResult]
 
-PROCESS = ok("process", f"Python {platform.python_version()}, sizewatch {VERSION}")
+PROCESS = replace(ok(f"Python {platform.python_version()}, sizewatch {VERSION}"), check="process")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +59,20 @@ def read_installation(loaded: LoadedConfig, clock: Callable[[], float]) -> Insta
     return Installation(loaded=loaded, now=clock(), pods=pods, gpus=gpus, targets=tuple(pages), daemon=daemon)
 
 
-def for_each_target(check: Callable[[TargetPage], Results]) -> Callable[[Installation], Results]:
-    """Return a check of an installation from a check of one target, which needs neither configuration nor plan."""
-    return lambda seen: chain.from_iterable(map(check, seen.targets))
-
-
 class Check(NamedTuple):
     """Check of an installation. `line` is the first word of its results."""
 
     line: str
     check: Callable[[Installation], Results]
+
+
+def for_each_target(line: str, check: Callable[[TargetPage], Results]) -> Check:
+    """Return the row of a check of one target, which needs neither configuration nor plan."""
+
+    def check_targets(seen: Installation) -> Results:
+        return (replace(result, check=f"{line} {page.name}") for page in seen.targets for result in check(page))
+
+    return Check(line, check_targets)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -78,10 +81,10 @@ CHECKS: tuple[Check, ...] = (
     Check("plan", lambda seen: configuration.check_sizing_plan(seen.loaded)),
     Check("secrets", lambda seen: machine.check_secrets(seen.loaded.config)),
     Check("pods", lambda seen: configuration.check_pods(seen.pods, seen.loaded)),
-    Check("target", for_each_target(targets.check_page)),
-    Check("engine", for_each_target(targets.check_signals)),
-    Check("clock", for_each_target(targets.check_clock)),
-    Check("plan", for_each_target(targets.check_plan_match)),
+    for_each_target("target", targets.check_page),
+    for_each_target("engine", targets.check_signals),
+    for_each_target("clock", targets.check_clock),
+    for_each_target("plan", targets.check_plan_match),
     Check("store", lambda seen: endpoints.check_store(seen.loaded, seen.now)),
     Check("gpus", lambda seen: machine.check_gpus(seen.gpus, seen.loaded)),
     Check("data_dir", lambda seen: machine.check_data_dir(seen.loaded.config)),
@@ -100,6 +103,7 @@ def run_checks(loaded: LoadedConfig | ConfigError, clock: Callable[[], float] = 
     Each MOST_THREADS targets take at most three times the slowest timeout.
     """
     if isinstance(loaded, ConfigError):
-        return (PROCESS, *(fail("config", problem, configuration.CORRECT) for problem in loaded.problems))
+        problems = (fail(problem, configuration.CORRECT) for problem in loaded.problems)
+        return PROCESS, *(replace(problem, check="config") for problem in problems)
     seen = read_installation(loaded, clock)
-    return tuple(chain.from_iterable(row.check(seen) for row in CHECKS))
+    return tuple(replace(result, check=result.check or row.line) for row in CHECKS for result in row.check(seen))

@@ -143,43 +143,40 @@ LOOK = "look at the page: sizewatch inspect URL"
 
 def check_page(page: TargetPage) -> Iterator[CheckResult]:
     """Check that the page is reachable, complete, in time and not too large."""
-    check, peer = f"target {page.name}", page.target.peer
-    place = place_of(peer.url)
+    peer, place = page.target.peer, place_of(page.target.peer.url)
     if page.error is not None:
-        yield fail(check, f"{page.error.kind}: {page.error.text}", f"{LOOK}; docs/connections.md has a target's keys")
+        yield fail(f"{page.error.kind}: {page.error.text}", f"{LOOK}; docs/connections.md has a target's keys")
         return
     size = f"{page.page_bytes / 1000:.1f} kB in {page.seconds * 1000:.0f} ms"
     shared = f"; {page.description}, this is a replica" if page.description else ""
-    yield ok(check, f"{place}: {size}{shared}")
+    yield ok(f"{place}: {size}{shared}")
     if page.page_bytes > NEARLY * peer.max_bytes:
-        yield warn(check, f"its page of {size} nears max_page_bytes ({peer.max_bytes})", "raise max_page_bytes")
+        yield warn(f"its page of {size} nears max_page_bytes ({peer.max_bytes})", "raise max_page_bytes")
     if page.seconds > NEARLY * peer.timeout_seconds:
         text = f"{size} nears its timeout of {peer.timeout_seconds:g} s"
-        yield warn(check, text, "look at the load of the engine's front end, or raise scrape_timeout")
+        yield warn(text, "look at the load of the engine's front end, or raise scrape_timeout")
     if page.difference:
         text = f"several engines answer at {place}: {page.difference}"
-        yield fail(check, text, "give each engine's own address, not that of a load balancer")
+        yield fail(text, "give each engine's own address, not that of a load balancer")
 
 
 def check_signals(page: TargetPage) -> Iterator[CheckResult]:
     """Report the engine, and the signals and rules that its page supports."""
-    check, snapshot = f"engine {page.name}", page.snapshot
+    snapshot = page.snapshot
     if snapshot is None:
         return
     engine = next(e for e in ENGINES if (e.name, e.generation) == (snapshot.engine, snapshot.generation))
     count, missing = _find_signals(snapshot, page.tier)
     absent = f"; not exposed: {', '.join(missing)}" if missing else ""
-    yield ok(
-        check, f"{engine.label}{_describe_release(page, engine)}: {count} of {count + len(missing)} signals{absent}"
-    )
+    yield ok(f"{engine.label}{_describe_release(page, engine)}: {count} of {count + len(missing)} signals{absent}")
     mute = [rule.name for rule in RULES if _is_mute(rule, snapshot, missing) and _is_needed(rule, page.tier)]
     if mute:
         advice = "look up the engine's release and flags in docs, or update it; until then these rules judge nothing"
-        yield warn(check, f"{', '.join(mute)} will say not_exposed", advice)
+        yield warn(f"{', '.join(mute)} will say not_exposed", advice)
     for problem in snapshot.problems:
         # Contradictory values point to the engine or to relabelled names.
         level = fail if problem.partition(": ")[0] in snapshot.contradictory else warn
-        yield level(check, f"trouble on its page: {problem}", LOOK)
+        yield level(f"trouble on its page: {problem}", LOOK)
 
 
 def _find_signals(snapshot: Snapshot, tier: TierPlan | None) -> tuple[int, list[str]]:
@@ -219,27 +216,27 @@ def _describe_release(page: TargetPage, engine: EngineTable) -> str:
 
 def check_clock(page: TargetPage) -> Iterator[CheckResult]:
     """Compare the target's clock with ours."""
-    check, snapshot, ahead = f"clock {page.name}", page.snapshot, page.clock_ahead_seconds
-    if snapshot is None:
+    ahead = page.clock_ahead_seconds
+    if page.snapshot is None:
         return
     advice = "run a time service (chrony, systemd-timesyncd) on both machines"
     if ahead is not None and abs(ahead) > CLOCK_SECONDS:
         side = "ahead of" if ahead > 0 else "behind"
-        yield warn(check, f"the target's clock is {abs(ahead):.0f} s {side} this machine's", advice)
+        yield warn(f"the target's clock is {abs(ahead):.0f} s {side} this machine's", advice)
     elif ahead is None:
-        yield ok(check, "not compared: the target sends no Date")
+        yield ok("not compared: the target sends no Date")
     else:
-        yield ok(check, "agrees to within a few seconds")
+        yield ok("agrees to within a few seconds")
 
 
 def check_plan_match(page: TargetPage) -> Iterator[CheckResult]:
     """Compare engine, model, KV cache and GPUs with the plan."""
-    check, snapshot, tier = f"plan {page.name}", page.snapshot, page.tier
+    snapshot, tier = page.snapshot, page.tier
     if snapshot is None or tier is None:
         return
-    results = [*_compare_engine_and_model(check, snapshot, tier), *_compare_kv_cache(check, snapshot, tier)]
-    results += _compare_gpus(check, page, tier)
-    yield from results or [ok(check, _describe_match(page, snapshot, tier))]
+    results = [*_compare_engine_and_model(snapshot, tier), *_compare_kv_cache(snapshot, tier)]
+    results += _compare_gpus(page, tier)
+    yield from results or [ok(_describe_match(page, snapshot, tier))]
 
 
 def _describe_match(page: TargetPage, snapshot: Snapshot, tier: TierPlan) -> str:
@@ -252,18 +249,17 @@ def _describe_match(page: TargetPage, snapshot: Snapshot, tier: TierPlan) -> str
     return text if has_model else f"{text}; the page tells no model, {tier.model} is the plan's alone"
 
 
-def _compare_engine_and_model(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[CheckResult]:
+def _compare_engine_and_model(snapshot: Snapshot, tier: TierPlan) -> Iterator[CheckResult]:
     if snapshot.engine != tier.engine:
         text = f"{snapshot.engine} runs, the plan was measured with {tier.engine}: latencies mean different things"
-        yield fail(check, text, "benchmark with the engine that runs, or move the target to its own tier")
+        yield fail(text, "benchmark with the engine that runs, or move the target to its own tier")
     served = [name for name in snapshot.facts.get("model", "").split(",") if name]
     if served and not any(same_model(name, tier.model) for name in served):
         text = f"serves {', '.join(served)}, the plan's tier is for {tier.model}"
-        advice = "move the target to its own tier, or correct the plan's model to what the engine reports"
-        yield fail(check, text, advice)
+        yield fail(text, "move the target to its own tier, or correct the plan's model to what the engine reports")
 
 
-def _compare_kv_cache(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[CheckResult]:
+def _compare_kv_cache(snapshot: Snapshot, tier: TierPlan) -> Iterator[CheckResult]:
     """Compare the format of the KV cache, and its size with the planned requests at once (guide 2.2)."""
     runs, planned = _kv_format(snapshot), tier.precision.kv if tier.precision else None
     if runs and planned and _plain_format(runs) != _plain_format(planned):
@@ -272,14 +268,13 @@ def _compare_kv_cache(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterato
             text = (
                 f"the KV cache is {runs}, the plan says {planned}: it holds another number of tokens than was planned"
             )
-            yield fail(check, text, f"start the engine with --kv-cache-dtype {planned}, or plan with {runs}")
+            yield fail(text, f"start the engine with --kv-cache-dtype {planned}, or plan with {runs}")
         elif _plain_format(planned) == "fp8":
             text = f"the KV cache is of type auto (the model's own, or its checkpoint's), the plan says {planned}"
-            advice = f"start the engine with --kv-cache-dtype {planned}, so that its page can confirm it"
-            yield warn(check, text, advice)
+            yield warn(text, f"start the engine with --kv-cache-dtype {planned}, so that its page can confirm it")
     tokens = engine_kv_tokens(snapshot.facts, tier.architecture)
     if tokens is not None and (short := kv_shortfall(tokens, tier)):
-        yield warn(check, short, "lower C_max in the plan, use an FP8 KV cache, or give a replica more GPUs")
+        yield warn(short, "lower C_max in the plan, use an FP8 KV cache, or give a replica more GPUs")
 
 
 def _kv_format(snapshot: Snapshot) -> str:
@@ -291,7 +286,7 @@ def _plain_format(text: str) -> str:
     return "fp8" if lowered.startswith("fp8") else FORMATS.get(lowered, lowered)
 
 
-def _compare_gpus(check: str, page: TargetPage, tier: TierPlan) -> Iterator[CheckResult]:
+def _compare_gpus(page: TargetPage, tier: TierPlan) -> Iterator[CheckResult]:
     if tier.gpu.product.casefold() in NO_GPU or not page.readouts:
         return
     planned, target = f"{tier.gpu.per_replica} x {tier.gpu.product}", page.target
@@ -299,18 +294,18 @@ def _compare_gpus(check: str, page: TargetPage, tier: TierPlan) -> Iterator[Chec
     gpus, advice = page.gpus.gpus, "list them in the target's gpus (UUID or index), or give pid_file"
     if page.gpus.missing:
         level = fail if target.pid_file or target.gpus not in ((), AUTO) else warn
-        yield level(check, page.gpus.missing, f"compare gpus with `nvidia-smi -L`; {advice}")
+        yield level(page.gpus.missing, f"compare gpus with `nvidia-smi -L`; {advice}")
     elif not gpus:
         text = f"which of the GPUs {', '.join(products)} belong to it is not known; the plan says {planned}"
-        yield warn(check, text, advice)
+        yield warn(text, advice)
     elif len(gpus) != tier.gpu.per_replica:
         text = f"owns {len(gpus)} GPUs, the plan says {planned} a replica"
-        yield fail(check, text, "correct gpus, or plan with the number that it runs on")
+        yield fail(text, "correct gpus, or plan with the number that it runs on")
     plain = _plain_product(tier.gpu.product)
     texts = {products[gpu] for gpu in gpus if products[gpu] and _plain_product(products[gpu]) != plain}
     if texts:
         text = f"runs on {', '.join(sorted(texts))}, the plan was measured on {tier.gpu.product}"
-        yield fail(check, text, "move the target to the tier of its hardware, or correct the plan's gpu.product")
+        yield fail(text, "move the target to the tier of its hardware, or correct the plan's gpu.product")
 
 
 def _plain_product(name: str) -> str:

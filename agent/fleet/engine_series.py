@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache, partial
 
 from agent.fleet.stored_pages import StoredPage
 from agent.prometheus.answers import MatrixSeries
@@ -86,9 +87,9 @@ class EnginePages:
         self._replica, self._pool = replica_label, pool_label
         self._gpus = gpus
         self._engines = engines_of(engine)
-        self._layouts: dict[tuple[Name, ...], SeriesLayout | None] = {}
+        self._layout_of = lru_cache(LAYOUTS)(partial(find_layout, engines=self._engines))
+        self._means_something = cache(partial(is_mapped_name, engines=self._engines))
         self._last: dict[str, float] = {}
-        self._known: dict[str, bool] = {}
 
     def pages(self, matrix_series: Iterable[MatrixSeries]) -> Iterator[StoredPage]:
         """Yield the new pages of a response, replica by replica, each in order of time."""
@@ -119,9 +120,8 @@ class EnginePages:
         # The labels of the target are those of `up`.
         target = frozenset(name for up in ups for name in up.labels if name != "__name__") or OF_THE_TARGET
         # One order for all replicas of a release, whose pages then share a layout.
-        scraped = sorted(
-            ((_name(series, target), series) for series in matrix_series if self._means_something(series)), key=_order
-        )
+        own = [s for s in matrix_series if self._means_something(s.labels.get("__name__", ""))]
+        scraped = sorted(((_name(series, target), series) for series in own), key=_order)
         rows: dict[float, list[tuple[Name, float]]] = {t: [] for t in down}
         for name, series in scraped:
             for t, value in zip(series.times, series.values, strict=True):
@@ -131,31 +131,22 @@ class EnginePages:
             if t > since:
                 yield self._page(replica, pool, t, () if t in down else rows[t])
 
-    def _means_something(self, series: MatrixSeries) -> bool:
-        name = series.labels.get("__name__", "")
-        known = self._known.get(name)
-        if known is None:
-            known = self._known[name] = name != UP and is_mapped_name(name, self._engines)
-        return known
-
     def _page(self, replica: str, pool: str, t: float, row: Sequence[tuple[Name, float]]) -> StoredPage:
         if not row:
             return StoredPage(t=t, replica=replica, pool=pool, error="its scrape failed (up is 0)")
         names = tuple(name for name, _ in row)
-        layout = self._layout(names)
+        layout = self._layout_of(names)
         if layout is None:
             text = "no series of an engine that sizewatch reads"
             return StoredPage(t=t, replica=replica, pool=pool, error=text)
         return StoredPage(t=t, replica=replica, pool=pool, snapshot=snapshot(layout, [value for _, value in row], t))
 
-    def _layout(self, names: tuple[Name, ...]) -> SeriesLayout | None:
-        if names not in self._layouts:
-            if len(self._layouts) >= LAYOUTS:
-                self._layouts.clear()
-            series = [(name, dict(labels)) for name, labels in names]
-            engine = detect_engine(((normalize_name(name), labels) for name, labels in series), self._engines)
-            self._layouts[names] = compile_layout(series, engine) if engine is not None else None
-        return self._layouts[names]
+
+def find_layout(names: tuple[Name, ...], engines: tuple[EngineTable, ...]) -> SeriesLayout | None:
+    """Return the layout of these series by the engine that they are of, None for no engine of these."""
+    series = [(name, dict(labels)) for name, labels in names]
+    engine = detect_engine(((normalize_name(name), labels) for name, labels in series), engines)
+    return compile_layout(series, engine) if engine is not None else None
 
 
 def _order(named: tuple[Name, MatrixSeries]) -> tuple[str, float, tuple[tuple[str, str], ...]]:
@@ -240,12 +231,7 @@ class GpuPages:
         last = known.last.get(gpus)
         if self._exporter.keeps_values and last is not None and same_refresh(last, page):
             return
-        known.last = {
-            gpus: page,
-            **{
-                texts: gpu_exporter_page
-                for texts, gpu_exporter_page in known.last.items()
-                if set(texts).isdisjoint(gpus)
-            },
-        }
+        for others in [others for others in known.last if not set(others).isdisjoint(gpus)]:
+            del known.last[others]
+        known.last[gpus] = page
         known.ahead += known.changes.apply_page(page)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 
 from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.config.store import TierSource
 from agent.durations import duration_text
 from agent.errors import SizewatchError
 from agent.fleet.agent_series import AGENT
-from agent.fleet.engine_series import EXPORTED, engines_of, source_names_regex
+from agent.fleet.engine_series import EXPORTED, engines_of, find_layout, source_names_regex
 from agent.fleet.stored_pages import GONE_SECONDS
 from agent.fleet.sums import quote_value
 from agent.fleet.tier_readers import AGENTS
@@ -25,8 +25,8 @@ from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.prometheus.api import StoreApi
 from exporters.metrics import names
-from rules.engines.reader import SeriesLayout, compile_layout, snapshot
-from rules.engines.registry import EngineTable, detect_engine
+from rules.engines.reader import snapshot
+from rules.engines.registry import EngineTable
 from rules.plan.load_bins import TierContext
 from rules.telemetry import arrivals
 from rules.telemetry.arrivals import MinuteSums
@@ -190,12 +190,7 @@ def _rates_by_family(
 ) -> dict[float, dict[str, float]]:
     """Return the rates of each minute by family. The table of an engine adds them up as it does the counters of a page."""
 
-    @cache
-    def layout_of(series: tuple[Series, ...]) -> SeriesLayout | None:
-        named = [(name, dict(labels)) for name, labels in series]
-        engine = detect_engine(named, engines)
-        return compile_layout(named, engine) if engine is not None else None
-
+    layout_of = cache(partial(find_layout, engines=engines))
     rates: dict[float, dict[str, float]] = {}
     for start, values in minutes.items():
         series = tuple(sorted(values))

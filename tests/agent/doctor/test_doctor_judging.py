@@ -216,7 +216,7 @@ def test_every_gpu_has_a_line() -> None:
     blind = gpu(1, gaps={"gpu_energy_joules": "not supported", "pids": "not permitted"}, pids=())
     found = list(check_gpus(((gpu(0), blind), ()), loaded()))
     assert [(finding.check, finding.level, finding.text) for finding in found] == [
-        ("gpus", CheckLevel.OK, "2 read through nvml"),
+        ("", CheckLevel.OK, "2 read through nvml"),
         ("gpu 0", CheckLevel.OK, f"{H100}, GPU-0, 1 processes seen"),
         ("gpu 1", CheckLevel.OK, f"{H100}, GPU-1, 0 processes seen; not given: gpu_energy_joules"),
     ]
