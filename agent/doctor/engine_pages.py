@@ -25,6 +25,7 @@ from agent.scrape.exposition import SeriesReader
 from agent.scrape.scrapers import PageReader, Scrapers, Target
 from agent.sources.scrape import ScrapeSource
 from exporters.documents.diagnosis import TierLook
+from rules.engines.registry import ENGINES
 from rules.evaluator.observation import Observation, ReplicaScrape
 from rules.gpu_sources.exporter import GpuExporter
 from rules.gpu_sources.registry import EXPORTERS, detect_exporter
@@ -55,6 +56,8 @@ ONE_CELL_SECONDS = 1e9
 
 NO_ENGINE = (ScrapeFailure.INCONSISTENT, ScrapeFailure.NOT_ONE_ENGINE)
 """Failures of a page that is sound, but of another program."""
+
+TITLES = {engine.name: engine.title for engine in ENGINES}
 
 SAME_CACHE = 0.9
 """Engines whose KV caches are as near have the same GPU and settings: memory profiling differs by less."""
@@ -194,8 +197,7 @@ def look_at_engines(
         if any(gpus[probe.url].measured for probe in group) and tier not in measured:
             parts.append(f"not measured again within {seconds:g} s")
         texts[tier] = "; ".join(filter(None, parts))
-    titles = {probe.engine.name: probe.engine.title for probe in engines}
-    return _look(observations, titles, objectives, texts, is_dated=True)
+    return _look(observations, objectives, texts, is_dated=True)
 
 
 def _observe(source: ScrapeSource, seconds: float, show: Progress) -> Iterator[Observation]:
@@ -234,18 +236,13 @@ def look_at_files(
         observations.append(Observation(now=t, scrapes=tuple(scrapes)))
     if len({text.partition(" is of ")[2] for text in engines_of}) > 1:
         raise ConfigError((f"{', '.join(engines_of)}: two pages of one engine are needed",))
-    titles = {reader.engine.name: reader.engine.title}
-    return _look(observations, titles, objectives, {}, is_dated=False)
+    return _look(observations, objectives, {}, is_dated=False)
 
 
 def _look(
-    observations: Sequence[Observation],
-    titles: Mapping[str, str],
-    objectives: Objectives,
-    gpus: Mapping[str, str],
-    is_dated: bool,
+    observations: Sequence[Observation], objectives: Objectives, gpus: Mapping[str, str], is_dated: bool
 ) -> tuple[TierLook, ...]:
-    """Evaluate the observations and return the look at each tier that gave a page. `titles` are those of engines."""
+    """Evaluate the observations and return the look at each tier that gave a page."""
     last: dict[str, dict[str, Snapshot]] = {}
     contexts: dict[str, TierContext] = {}
     troubles: dict[tuple[str, str], str] = {}
@@ -270,7 +267,7 @@ def _look(
     looks = []
     for tier, pages in last.items():
         texts = tuple(text for key, text in troubles.items() if key[0] == tier)
-        words = {name: f"{titles[page.engine]} {read_release(page)}".rstrip() for name, page in pages.items()}
+        words = {name: f"{TITLES[page.engine]} {read_release(page)}".rstrip() for name, page in pages.items()}
         looks.append(look_at_tier(replay, tier, pages, words, gpus.get(tier, ""), is_dated, texts))
     return tuple(looks)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from agent.replay.replay import Replay
 from exporters.documents.diagnosis import LABELS, REPLICA_SIGNALS, ShownSignal, TierLook
-from rules.catalogue.registry import BY_NAME
+from rules.catalogue.registry import BURNS, BY_NAME
 from rules.causes import explain
 from rules.confidence import Certainty, binomial_tail
 from rules.evaluator.scrape_rules import ask
@@ -48,15 +48,7 @@ REFUSED = "RequestsRefused"
 FULL_CACHE, STALLED = "KvCacheNearCeiling", "EngineStalled"
 """Rules whose finding is certain in any span: a level, and that nothing moves."""
 
-LATENCIES = {
-    "TtftSloBurn": "ttft_slo_seconds",
-    "TpotSloBurn": "tpot_slo_seconds",
-    "ItlSloBurn": "itl_slo_seconds",
-    "E2eSloBurn": "e2e_slo_seconds",
-}
-"""Rules of objectives, and where a tier's basis holds the objective in seconds."""
-
-FELT = frozenset({*LATENCIES, STALLED, "TierDown", "AvailabilityBurn", REFUSED})
+FELT = frozenset({*BURNS, STALLED, "TierDown", "AvailabilityBurn", REFUSED})
 """Rules of what users feel."""
 
 ABOUT_BENCHMARK = frozenset({"BenchmarkStale", "UnknownTooLong", "TelemetryStale", "ForecastDegraded"})
@@ -152,7 +144,7 @@ def _compare_with_life(lives: tuple[Window, ...], spans: tuple[Window, ...]) -> 
 def _add_changes(verdict: Verdict, changes: tuple[str, ...]) -> Verdict:
     """Return a finding about latency with changed traffic as its first cause, where nothing else explains it."""
     unexplained = {cause.cause for cause in verdict.causes} <= {"slower machine"}
-    if verdict.rule not in LATENCIES or not changes or not unexplained:
+    if verdict.rule not in BURNS or not changes or not unexplained:
         return verdict
     changed = Cause(cause="changed traffic", certainty=Certainty.LIKELY, evidence=changes)
     return replace(verdict, causes=(changed, *verdict.causes))
@@ -169,10 +161,10 @@ def _judge_span(tier: TierContext, spans: Mapping[str, Window], now: float) -> I
     )
     results: list[RuleResult] = []
     for rule in LIVE:
-        if rule.name in LATENCIES:
-            results += _judge_latency(replace(context, rule=rule))
-        elif not rule.needs or read_plan_value(tier, rule.needs) is not None:
-            results.append(ask(replace(context, rule=replace(rule, minimum_seconds=0.0))))
+        if rule.needs and read_plan_value(tier, rule.needs) is None:
+            continue
+        asked = replace(context, rule=replace(rule, minimum_seconds=0.0))
+        results += _judge_latency(asked) if rule.name in BURNS else [ask(asked)]
     for result in results:
         if not _is_firing(result):
             yield result
@@ -203,7 +195,7 @@ def _describe_ongoing(result: RuleResult | None) -> str:
 
 def _is_doubt(result: RuleResult) -> TypeGuard[Unknown]:
     """Return whether an objective seems to be missed by too few requests."""
-    is_latency = result.rule in LATENCIES
+    is_latency = result.rule in BURNS
     return is_latency and isinstance(result, Unknown) and result.reason is Gap.TOO_FEW_REQUESTS
 
 
@@ -217,9 +209,7 @@ def _judge_latency(context: RuleContext) -> Iterator[RuleResult]:
     Yield an unknown where the P99 lies above the objective, and chance may have put it there.
     """
     rule, family = context.rule, context.rule.family
-    objective = getattr(context.tier.basis, LATENCIES[rule.name])
-    if objective is None:
-        return
+    objective = read_plan_value(context.tier, rule.needs)
     allowed, word = context.limit("allowed_share"), family.partition("_")[0].upper()
     promise = f"the {number(objective, 'seconds')} {word} objective"
     parts = tuple(part for sample in context.binned for part in sample.window.histograms.get(family, ()))
@@ -250,8 +240,7 @@ def _judge_latency(context: RuleContext) -> Iterator[RuleResult]:
 
 def _judge_queues(context: RuleContext, objective: float, promise: str) -> Iterator[Verdict]:
     """Yield the finding of the longest queue, if its last request waits longer than the objective (Little's law)."""
-    longest: Verdict | None = None
-    longest_seconds = objective
+    queues = []
     for sample in context.binned:
         window = sample.window
         waiting = window.gauges.get("requests_waiting")
@@ -266,17 +255,13 @@ def _judge_queues(context: RuleContext, objective: float, promise: str) -> Itera
         elif rate > 0:
             seconds = length / rate
             pace = f"at {number(rate, 'per_second')} the last one waits about {number(seconds, 'seconds')}"
-        if seconds > longest_seconds:
-            longest_seconds = seconds
-            text = f"{format_count(round(length), 'request')} in the queue of {sample.replica}; {pace}"
-            status = Status.CRITICAL if seconds > GRAVE_WAIT * objective else Status.WARNING
-            expected = range_reading(0.0, rate * objective, 1)
-            verdict = context.verdict(
-                status, Certainty.LIKELY, exact_reading(length, 1), expected, f"{text}, beyond {promise}"
-            )
-            longest = replace(verdict, unit="requests")
-    if longest is not None:
-        yield longest
+        queues.append((seconds, length, rate, f"in the queue of {sample.replica}; {pace}, beyond {promise}"))
+    seconds, length, rate, text = max(queues, default=(0.0, 0.0, 0.0, ""))
+    if seconds > objective:
+        status = Status.CRITICAL if seconds > GRAVE_WAIT * objective else Status.WARNING
+        text = f"{format_count(round(length), 'request')} {text}"
+        observed, expected = exact_reading(length, 1), range_reading(0.0, rate * objective, 1)
+        yield replace(context.verdict(status, Certainty.LIKELY, observed, expected, text), unit="requests")
 
 
 def _judge_failures(tier: TierContext, spans: Mapping[str, Window], now: float) -> Iterator[Verdict]:
