@@ -11,19 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from agent.cli.arguments import (
-    CONFIG,
-    FORMAT,
-    Exit,
-    Parameters,
-    argument,
-    choice,
-    connection_options,
-    duration,
-    option,
-    print_result,
-    ways_in,
-)
+from agent.cli import arguments as cli
 from agent.cli.inspect import read_page_body
 from agent.cli.terminal import progress_bar
 from agent.config.load import LoadedConfig, find, load
@@ -54,19 +42,19 @@ archetype, but that batch has none.
 """
 
 
-def parameters() -> Parameters:
+def parameters() -> cli.Parameters:
     places = "engines to look at: http://HOST:PORT/metrics, HOST:PORT, or one or two saved pages of one engine"
     kind = "kind of traffic, whose objectives are those of the guide (default chat)"
     how_long = "how long to look; for saved pages, how far they are apart"
     return (
-        argument("url", "[URL]...", places, str, nargs=-1),
-        option("--for seconds", "15s", f"{how_long}, 5s to 1h (default 15s)", duration(5, 3600), default="15s"),
-        choice("--archetype", ARCHETYPES, "chat", kind),
-        option("--ttft", "DURATION", "objective of the TTFT P99 (default by --archetype)", duration()),
-        option("--tpot", "DURATION", "objective of the TPOT P99 (default by --archetype)", duration()),
-        *connection_options("the addresses"),
-        CONFIG,
-        *FORMAT,
+        cli.argument("url", "[URL]...", places, str, nargs=-1),
+        cli.option("--for seconds", "15s", f"{how_long}, 5s to 1h (default 15s)", cli.duration(5, 3600), default="15s"),
+        cli.choice("--archetype", ARCHETYPES, "chat", kind),
+        cli.option("--ttft", "DURATION", "objective of the TTFT P99 (default by --archetype)", cli.duration()),
+        cli.option("--tpot", "DURATION", "objective of the TPOT P99 (default by --archetype)", cli.duration()),
+        *cli.connection_options("the addresses"),
+        cli.CONFIG,
+        *cli.FORMAT,
     )
 
 
@@ -85,7 +73,7 @@ def run(options: SimpleNamespace) -> int:
         print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in results]}, indent=2))
     else:
         print(format_text(results))
-    return Exit.BAD_INPUT if isinstance(loaded, ConfigError) else exit_code(results)
+    return cli.Exit.BAD_INPUT if isinstance(loaded, ConfigError) else exit_code(results)
 
 
 def _look(options: SimpleNamespace) -> int:
@@ -108,13 +96,13 @@ def _look(options: SimpleNamespace) -> int:
             raise ConfigError((f"{text}: save the second one 15 s after the first, or give the engine's address",))
         looks = look_at_files(files, bodies, seconds, objectives)
     else:
-        pages = find_pages(options.url, ways_in(options))
+        pages = find_pages(options.url, cli.ways_in(options))
         problems = pages.problems
         # The query of an address may be a secret.
         where = " ".join(shlex.quote(place_of(url) if "://" in url else url) for url in pages.places)
         if pages.engines:
             with progress_bar(f"looking for {format_duration(seconds)}") as show:
-                looks = look_at_engines(pages, ways_in(options), seconds, objectives, show)
+                looks = look_at_engines(pages, cli.ways_in(options), seconds, objectives, show)
     diagnosis = EngineDiagnosis(
         looks=looks,
         problems=problems,
@@ -122,13 +110,13 @@ def _look(options: SimpleNamespace) -> int:
         longer=f"sizewatch doctor {where} --for 5m",
         next_command="sizewatch init --run (a configuration and a plan from the engines of this machine)",
     )
-    print_result(options, diagnosis_json(diagnosis), diagnosis_text(diagnosis))
+    cli.print_result(options, diagnosis_json(diagnosis), diagnosis_text(diagnosis))
     if not any(look.signals for look in looks):
-        return Exit.CANNOT_JUDGE
+        return cli.Exit.CANNOT_JUDGE
     rules = [BY_NAME[verdict.rule] for look in looks for verdict in look.verdicts]
     if any(look.troubles for look in looks) or any(rule.severity is not Severity.REPORT for rule in rules):
-        return Exit.FINDING
-    return Exit.FINE
+        return cli.Exit.FINDING
+    return cli.Exit.FINE
 
 
 def _describe_objectives(objectives: Objectives, options: SimpleNamespace, source: str) -> str:

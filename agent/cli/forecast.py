@@ -8,18 +8,7 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 
-from agent.cli.arguments import (
-    CONFIG,
-    FORMAT,
-    PATH,
-    Exit,
-    Parameters,
-    duration,
-    flag,
-    option,
-    print_result,
-    tier_option,
-)
+from agent.cli import arguments as cli
 from agent.cli.terminal import tell_progress
 from agent.errors import CannotJudgeError, SizewatchError
 from agent.worker.process import ONE_THREAD
@@ -28,14 +17,18 @@ DAY_SECONDS = 86_400.0
 
 _CSV = "timestamp,requests[,...], also gzipped; without it the demand that the daemon has kept of the tier"
 _BIN = "sums over so long are forecast, such as 5m (default: the configuration's, or 5m)"
-HISTORY = (option("--history", "CSV", _CSV, PATH), CONFIG, option("--bin", "DURATION", _BIN, duration()))
+HISTORY = (
+    cli.option("--history", "CSV", _CSV, cli.PATH),
+    cli.CONFIG,
+    cli.option("--bin", "DURATION", _BIN, cli.duration()),
+)
 """Where the demand comes from."""
 
 
-def parameters() -> Parameters:
+def parameters() -> cli.Parameters:
     text = "how far ahead, at most 24h (default: 15m)"
-    ahead = option("--horizon", "15m", text, duration(most=DAY_SECONDS), default="15m")
-    return tier_option("whose demand; default the only one"), *HISTORY, ahead, *FORMAT
+    ahead = cli.option("--horizon", "15m", text, cli.duration(most=DAY_SECONDS), default="15m")
+    return cli.tier_option("whose demand; default the only one"), *HISTORY, ahead, *cli.FORMAT
 
 
 def run(options: SimpleNamespace) -> int:
@@ -47,27 +40,27 @@ def run(options: SimpleNamespace) -> int:
 
     given = input_from_options(options)
     forecast = forecast_now(options.tier or given.name, given, options.horizon)
-    print_result(options, forecast_json(forecast), forecast_text(forecast))
-    return Exit.FINE if forecast.projection.points else Exit.CANNOT_JUDGE
+    cli.print_result(options, forecast_json(forecast), forecast_text(forecast))
+    return cli.Exit.FINE if forecast.projection.points else cli.Exit.CANNOT_JUDGE
 
 
-def parameters_backtest() -> Parameters:
+def parameters_backtest() -> cli.Parameters:
     horizons = "how far ahead; 6h and more: all bins up to there, every 6 hours (default: 15m,24h)"
     days = "the newest days are tested (default: 4; 14 where bins are half an hour or longer)"
     return (
         *HISTORY,
-        tier_option("whose demand is read where no CSV is given; default the only one"),
-        option("--horizons", "LIST", horizons, durations, default="15m,24h"),
-        option("--test-days", "DAYS", days, int),
-        flag("--requests", "test the requests, not their work by tokens"),
-        option("--emit", "FILE", "every forecast of every method as CSV", PATH),
-        *FORMAT,
+        cli.tier_option("whose demand is read where no CSV is given; default the only one"),
+        cli.option("--horizons", "LIST", horizons, durations, default="15m,24h"),
+        cli.option("--test-days", "DAYS", days, int),
+        cli.flag("--requests", "test the requests, not their work by tokens"),
+        cli.option("--emit", "FILE", "every forecast of every method as CSV", cli.PATH),
+        *cli.FORMAT,
     )
 
 
 def durations(text: str) -> tuple[float, ...]:
     """Parse comma-separated durations of at most a day to seconds."""
-    return tuple(dict.fromkeys(map(duration(most=DAY_SECONDS), map(str.strip, text.split(",")))))
+    return tuple(dict.fromkeys(map(cli.duration(most=DAY_SECONDS), map(str.strip, text.split(",")))))
 
 
 def run_backtest(options: SimpleNamespace) -> int:
@@ -96,5 +89,5 @@ def run_backtest(options: SimpleNamespace) -> int:
     report = backtest_report(given.name, walked, given.notes if tested is given.series else given.notes[:-1])
     if options.emit is not None:
         write_forecasts(options.emit, walked, given.time_text)
-    print_result(options, backtest_json(report), backtest_text(report))
-    return Exit.FINE
+    cli.print_result(options, backtest_json(report), backtest_text(report))
+    return cli.Exit.FINE

@@ -23,23 +23,7 @@ from agent.benchmarks.curves import SETUP, ImportedCurve, ImportRemark, curve_of
 from agent.benchmarks.formats import read_all_results
 from agent.benchmarks.plan_edit import PlanFile, chosen_tier, open_plan, replace_curve, write
 from agent.benchmarks.run_model import CONTRADICTION
-from agent.cli.arguments import (
-    CONFIG,
-    FORMAT,
-    PATH,
-    Exit,
-    Parameters,
-    argument,
-    choice,
-    connection_options,
-    make_command,
-    number,
-    option,
-    print_result,
-    since_option,
-    tier_option,
-    ways_in,
-)
+from agent.cli import arguments as cli
 from agent.cli.loading import load_config, open_history, write_calibration, writing
 from agent.config.files import load_plan
 from agent.config.load import build_tier_contexts, load, select_tier
@@ -73,7 +57,7 @@ def run_init(options: SimpleNamespace) -> int:
     failed: list[str] = []
     for url in dict.fromkeys(options.url):
         try:
-            running.append(probe_engine(Peer.read(dict(url=url, **ways_in(options)))))
+            running.append(probe_engine(Peer.read(dict(url=url, **cli.ways_in(options)))))
         except ScrapeError as error:
             failed.append(str(error))
     if not running:
@@ -86,7 +70,7 @@ def run_init(options: SimpleNamespace) -> int:
     here = list_local_gpus() if all(urlsplit(probe.url).hostname in LOOPBACK for probe in running) else ()
     facts = tier_facts(options.tier, tuple(running), here, per_replica=1 if len(running) == len(here) == 1 else None)
     print(skeleton((facts,), written_at(), ", ".join(place_of(probe.url) for probe in running)), end="")
-    return Exit.FINE
+    return cli.Exit.FINE
 
 
 def written_at() -> str:
@@ -147,9 +131,9 @@ def _check(options: SimpleNamespace) -> int:
     if mistakes:
         grave = format_count(mistakes, "grave mistake")
         print(f"{options.plan}: {grave}; correct the plan before anything follows it ({counted})")
-        return Exit.FINDING
+        return cli.Exit.FINDING
     print(f"{options.plan}: a valid plan of {counted}")
-    return Exit.FINE
+    return cli.Exit.FINE
 
 
 def _chosen(options: SimpleNamespace) -> Plan:
@@ -165,18 +149,18 @@ def _chosen(options: SimpleNamespace) -> Plan:
 def _show(options: SimpleNamespace) -> int:
     plan = _chosen(options)
     print("\n\n".join(show(plan, name) for name in plan.tiers))
-    return Exit.FINE
+    return cli.Exit.FINE
 
 
 def _schema(options: SimpleNamespace) -> int:
     print(json.dumps(plan_schema(), indent=2, ensure_ascii=False))
-    return Exit.FINE
+    return cli.Exit.FINE
 
 
 def _diff(options: SimpleNamespace) -> int:
     changes = plan_diff(load_plan(options.before), load_plan(options.after))
     print("\n".join(changes) or "The plans say the same.")
-    return Exit.FINDING if changes else Exit.FINE
+    return cli.Exit.FINDING if changes else cli.Exit.FINE
 
 
 def _workload(options: SimpleNamespace) -> int:
@@ -200,7 +184,7 @@ def _workload(options: SimpleNamespace) -> int:
             for name, text in workload_files(workload, options.tool, model, head).items():
                 (options.out / name).write_text(text)
         print(f"Run on one replica without other traffic: sh {options.out / 'run.sh'}")
-    return Exit.FINE
+    return cli.Exit.FINE
 
 
 def _calibration(options: SimpleNamespace) -> int:
@@ -210,8 +194,8 @@ def _calibration(options: SimpleNamespace) -> int:
         raise click.UsageError("give at most two files")
     if len(files) == 2:
         lines = compare_calibrations(*files)
-        print_result(options, {"changes": lines}, "\n".join(lines) or "The files have no tier in common.")
-        return Exit.FINE if lines else Exit.CANNOT_JUDGE
+        cli.print_result(options, {"changes": lines}, "\n".join(lines) or "The files have no tier in common.")
+        return cli.Exit.FINE if lines else cli.Exit.CANNOT_JUDGE
     # It loads the libraries of the report's page.
     from agent.reporting.generate import read_calibration
 
@@ -222,8 +206,8 @@ def _calibration(options: SimpleNamespace) -> int:
     if options.out:
         write_calibration(options.out, made)
     text = "\n".join([calibration_text(made), *(line for old in files for line in compare_calibrations(old, made))])
-    print_result(options, CALIBRATION.dump_python(made, mode="json"), text)
-    return Exit.FINE if made.calibrations else Exit.CANNOT_JUDGE
+    cli.print_result(options, CALIBRATION.dump_python(made, mode="json"), text)
+    return cli.Exit.FINE if made.calibrations else cli.Exit.CANNOT_JUDGE
 
 
 def _read_calibration_file(path: Path) -> CalibrationFile:
@@ -243,17 +227,17 @@ MEASURED = (*SETUP, "measured_on")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?%?(?![\w.]*/)(?!\w)")
 
 
-def _import_parameters() -> Parameters:
+def _import_parameters() -> cli.Parameters:
     seen = "a configuration whose store, or else history (minutes, kept 2 days), saw the engine meanwhile"
     chosen = "which of a planner's file, by parts of its name: 'tp4pp1, kvcache fp8'"
     measured = f"what was measured, where no file tells it: {', '.join(MEASURED)}; may be given several times"
     return (
-        argument("files", "FILE...", "result files; all together are one curve", nargs=-1, required=True),
-        option("--into", "PLAN", "write the curve into this plan; without it, it is printed", PATH),
-        tier_option("the tier that was measured; default the plan's only one"),
-        option("-c --config", "FILE", seen, click.Path()),
-        option("--configuration", "PARTS", chosen, default=""),
-        option("--measured", "KEY=VALUE", measured, multiple=True),
+        cli.argument("files", "FILE...", "result files; all together are one curve", nargs=-1, required=True),
+        cli.option("--into", "PLAN", "write the curve into this plan; without it, it is printed", cli.PATH),
+        cli.tier_option("the tier that was measured; default the plan's only one"),
+        cli.option("-c --config", "FILE", seen, click.Path()),
+        cli.option("--configuration", "PARTS", chosen, default=""),
+        cli.option("--measured", "KEY=VALUE", measured, multiple=True),
     )
 
 
@@ -349,7 +333,7 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name
         capacity += f" at C_max {point.c_max:.4g}" if point.c_max else ""
     print(f"{options.into}: curve of {name}: {counted}, {state}{capacity}")
     code = _tell(remarks)
-    return Exit.FINDING if any(finding.severity == "mistake" for finding in findings) else code
+    return cli.Exit.FINDING if any(finding.severity == "mistake" for finding in findings) else code
 
 
 def _comments(imported: ImportedCurve) -> tuple[list[str], list[list[str]]]:
@@ -377,61 +361,66 @@ def _tell(remarks: Sequence[ImportRemark]) -> int:
         place = f"{first.source}: " if first.source else ""
         more = f"; {format_count(len(rest), 'more remark')} of this kind" if rest else ""
         print(f"sizewatch plan: {place}{first.text}{more}", file=sys.stderr)
-    return Exit.FINDING if any(CONTRADICTION in remark.text for remark in remarks) else Exit.FINE
+    return cli.Exit.FINDING if any(CONTRADICTION in remark.text for remark in remarks) else cli.Exit.FINE
 
 
-PLAN = argument("plan", "PLAN", "sizing plan (YAML or JSON)")
-TIER = tier_option("one tier; default all")
+PLAN = cli.argument("plan", "PLAN", "sizing plan (YAML or JSON)")
+TIER = cli.tier_option("one tier; default all")
 
 INIT = (
-    argument("url", "URL...", "metrics pages of one tier's replicas", str, nargs=-1, required=True),
-    tier_option("name of the tier; default: of GPU and model"),
-    *connection_options("the addresses"),
+    cli.argument("url", "URL...", "metrics pages of one tier's replicas", str, nargs=-1, required=True),
+    cli.tier_option("name of the tier; default: of GPU and model"),
+    *cli.connection_options("the addresses"),
 )
 
 WORKLOAD = (
-    tier_option("which tier; default the only one"),
-    since_option("how much of the history"),
-    CONFIG,
-    option("--out", "DIR", "write run.sh and the requests there; else print only", PATH),
-    choice("--tool", LOAD_GENERATORS, "vllm-bench", "which load generator"),
-    option("--requests", "N", "of each load (default 300)", click.IntRange(1, 100_000), default=300),
-    option("--top", "RPS", "highest load of a replica; default twice production's", number(1e-9, 1e7)),
+    cli.tier_option("which tier; default the only one"),
+    cli.since_option("how much of the history"),
+    cli.CONFIG,
+    cli.option("--out", "DIR", "write run.sh and the requests there; else print only", cli.PATH),
+    cli.choice("--tool", LOAD_GENERATORS, "vllm-bench", "which load generator"),
+    cli.option("--requests", "N", "of each load (default 300)", click.IntRange(1, 100_000), default=300),
+    cli.option("--top", "RPS", "highest load of a replica; default twice production's", cli.number(1e-9, 1e7)),
 )
 
 CALIBRATION_FILES = (
-    argument("files", "[BEFORE [AFTER]]", "files to compare, of --out", nargs=-1),
-    tier_option("one tier; default all"),
-    since_option("how much of the history"),
-    CONFIG,
-    option("--out", "FILE", "write the factors there, for a planner", PATH),
-    *FORMAT,
+    cli.argument("files", "[BEFORE [AFTER]]", "files to compare, of --out", nargs=-1),
+    cli.tier_option("one tier; default all"),
+    cli.since_option("how much of the history"),
+    cli.CONFIG,
+    cli.option("--out", "FILE", "write the factors there, for a planner", cli.PATH),
+    *cli.FORMAT,
 )
 
-BEFORE_AND_AFTER = (argument("before", "A", "one plan"), argument("after", "B", "the other, such as plan.next.yaml"))
+BEFORE_AND_AFTER = (
+    cli.argument("before", "A", "one plan"),
+    cli.argument("after", "B", "the other, such as plan.next.yaml"),
+)
 
 SUBCOMMANDS = (
-    make_command("check", "every problem of a plan, and what weakens it", (PLAN, TIER), _check),
-    make_command("show", "the curve as a table, with C_max, usable rps and the fleet arithmetic", (PLAN, TIER), _show),
-    make_command("schema", "the JSON Schema of plans", (), _schema),
-    make_command(
+    cli.make_command("check", "every problem of a plan, and what weakens it", (PLAN, TIER), _check),
+    cli.make_command(
+        "show", "the curve as a table, with C_max, usable rps and the fleet arithmetic", (PLAN, TIER), _show
+    ),
+    cli.make_command("schema", "the JSON Schema of plans", (), _schema),
+    cli.make_command(
         "import",
         "a tier's benchmark curve out of the result files of a load generator",
         _import_parameters(),
         _import,
     ),
-    make_command("init", "a plan to fill in, from what is running now", INIT, run_init),
-    make_command(
+    cli.make_command("init", "a plan to fill in, from what is running now", INIT, run_init),
+    cli.make_command(
         "workload",
         "production's lengths, loads and prefix hits as a benchmark for a load generator",
         WORKLOAD,
         _workload,
     ),
-    make_command(
+    cli.make_command(
         "calibration",
         "measured / predicted by load and metric, with bounds, from production's history",
         CALIBRATION_FILES,
         _calibration,
     ),
-    make_command("diff", "what changed between two plans, in words, and what it costs", BEFORE_AND_AFTER, _diff),
+    cli.make_command("diff", "what changed between two plans, in words, and what it costs", BEFORE_AND_AFTER, _diff),
 )

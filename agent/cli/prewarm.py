@@ -13,18 +13,7 @@ from typing import TypeVar
 
 import click
 
-from agent.cli.arguments import (
-    JSON,
-    Exit,
-    Parameters,
-    choice,
-    duration,
-    flag,
-    number,
-    option,
-    print_result,
-    tier_option,
-)
+from agent.cli import arguments as cli
 from agent.cli.forecast import HISTORY
 from agent.cli.loading import load_config, open_history
 from agent.config.load import build_tier_contexts, select_tier
@@ -39,25 +28,27 @@ T = TypeVar("T")
 PROMETHEUS = "http://prometheus.monitoring:9090"
 
 
-def parameters() -> Parameters:
+def parameters() -> cli.Parameters:
     start = "how long a start takes, such as 3m; default the P95 of those measured"
     formats = "for people, for programs, or as manifests for an autoscaler"
     reference = _pair(lambda kind, name: ObjectReference(kind=kind, name=name), "KIND/NAME, such as Deployment/chat")
     secret_key = _pair(lambda name, key: Secret(name=name, key=key), "NAME/KEY of a Secret")
     prometheus = f"where the autoscaler reads the number (default: {PROMETHEUS})"
     return (
-        tier_option("which tier; default the only one"),
+        cli.tier_option("which tier; default the only one"),
         *HISTORY,
-        option("--usable-rps", "N", "what one replica carries; default what it takes now", number(1e-9, 1e9)),
-        option("--start", "DURATION", start, duration()),
-        flag("--explain", "also what pre-warming was worth on the last week"),
-        choice("--format", ("text", "json", *FORMATS), "text", formats),
-        JSON,
-        option("--namespace", "NS", "of the workload in a manifest (default: default)", default="default"),
-        option("--workload", "KIND/NAME", f"what a manifest scales: {', '.join(WORKLOADS)}", reference),
-        option("--maximum", "N", "replicas at most in a manifest; default twice the most wanted", click.IntRange(1)),
-        option("--prometheus", "URL", prometheus, default=PROMETHEUS),
-        option("--token-secret token", "NAME/KEY", "Secret that holds a bearer token for Prometheus", secret_key),
+        cli.option("--usable-rps", "N", "what one replica carries; default what it takes now", cli.number(1e-9, 1e9)),
+        cli.option("--start", "DURATION", start, cli.duration()),
+        cli.flag("--explain", "also what pre-warming was worth on the last week"),
+        cli.choice("--format", ("text", "json", *FORMATS), "text", formats),
+        cli.JSON,
+        cli.option("--namespace", "NS", "of the workload in a manifest (default: default)", default="default"),
+        cli.option("--workload", "KIND/NAME", f"what a manifest scales: {', '.join(WORKLOADS)}", reference),
+        cli.option(
+            "--maximum", "N", "replicas at most in a manifest; default twice the most wanted", click.IntRange(1)
+        ),
+        cli.option("--prometheus", "URL", prometheus, default=PROMETHEUS),
+        cli.option("--token-secret token", "NAME/KEY", "Secret that holds a bearer token for Prometheus", secret_key),
     )
 
 
@@ -109,7 +100,7 @@ def run(options: SimpleNamespace) -> int:
         if old := too_old(prewarm, time.time()):
             raise CannotJudgeError(f"no manifest: {result.tier}: {old}")
         print(text, end="")
-        return Exit.FINE
+        return cli.Exit.FINE
     planned = loaded.plan.tiers.get(result.tier) if loaded and loaded.plan else None
     ahead = result.forecast.projection.points_until(result.made_at) if result.forecast else ()
     margin = margin_of(build_tier_contexts(loaded)[result.tier].limits) if loaded else margin_of()
@@ -118,5 +109,5 @@ def run(options: SimpleNamespace) -> int:
     for name, pool in pools.items():
         texts.append(f"{name} pool, 95% of demand: {pool.arithmetic_text}; {pool.capacity.reason}")
     counts = {"pools": {name: pool.replicas for name, pool in pools.items()}} if pools else {}
-    print_result(options, {**prewarm_json(prewarm), **counts}, "\n".join(texts))
-    return Exit.FINE if prewarm.recommendation is not None or pools else Exit.CANNOT_JUDGE
+    cli.print_result(options, {**prewarm_json(prewarm), **counts}, "\n".join(texts))
+    return cli.Exit.FINE if prewarm.recommendation is not None or pools else cli.Exit.CANNOT_JUDGE

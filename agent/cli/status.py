@@ -12,20 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from agent.cli.arguments import (
-    CONFIG,
-    FORMAT,
-    Exit,
-    Parameters,
-    connection_options,
-    flag,
-    number,
-    option,
-    print_result,
-    since_option,
-    tier_option,
-    ways_in,
-)
+from agent.cli import arguments as cli
 from agent.cli.loading import load_config, open_history
 from agent.cli.terminal import clear_screen
 from agent.config.load import find, load_web, select_tier
@@ -47,11 +34,11 @@ MOST_BYTES = 256 * 1024 * 1024
 """Longest accepted answer: forty tiers with an hour of readings are 10 MB."""
 
 
-def parameters() -> Parameters:
-    url = option("--url", "URL", "address of the status page; default: web.listen of the configuration")
+def parameters() -> cli.Parameters:
+    url = cli.option("--url", "URL", "address of the status page; default: web.listen of the configuration")
     again = "print it again every so many seconds (5 without a number), until Ctrl-C"
-    watch = option("--watch", "SECONDS", again, number(1.0, 3600.0), is_flag=False, flag_value="5")
-    return CONFIG, url, watch, *connection_options("the status page"), *FORMAT
+    watch = cli.option("--watch", "SECONDS", again, cli.number(1.0, 3600.0), is_flag=False, flag_value="5")
+    return cli.CONFIG, url, watch, *cli.connection_options("the status page"), *cli.FORMAT
 
 
 def run(options: SimpleNamespace) -> int:
@@ -89,13 +76,13 @@ def _print_overview(options: SimpleNamespace, target: Peer, path: Path | None) -
         clear_screen()
     if why:
         print(f"sizewatch status: {place_of(target.url)}: {why}", file=sys.stderr)
-        return Exit.CANNOT_JUDGE
+        return cli.Exit.CANNOT_JUDGE
     tiers = document["overview"]
     summary = {"schema": document["schema"], "now": document["now"], "verdict": document["verdict"], "tiers": tiers}
-    print_result(options, summary, text)
+    cli.print_result(options, summary, text)
     if any(tier["incidents"] for tier in tiers):
-        return Exit.FINDING
-    return Exit.CANNOT_JUDGE if all(tier["state"] == Status.UNKNOWN for tier in tiers) else Exit.FINE
+        return cli.Exit.FINDING
+    return cli.Exit.CANNOT_JUDGE if all(tier["state"] == Status.UNKNOWN for tier in tiers) else cli.Exit.FINE
 
 
 def _refuse_other_daemon(config: Any, path: Path) -> None:
@@ -124,14 +111,14 @@ def _target(options: SimpleNamespace, path: Path | None) -> Peer:
             if options.username is None:
                 options.bearer_token_file = options.bearer_token_file or web.bearer_token_file
     return Peer.read(
-        dict(url=f"{page}api/status", timeout_seconds=TIMEOUT_SECONDS, max_bytes=MOST_BYTES, **ways_in(options))
+        dict(url=f"{page}api/status", timeout_seconds=TIMEOUT_SECONDS, max_bytes=MOST_BYTES, **cli.ways_in(options))
     )
 
 
-def parameters_timeline() -> Parameters:
-    findings = flag("--findings", "the findings of each incident too, below it")
-    chosen = tier_option("one tier, and what is about the whole installation; default all")
-    return CONFIG, since_option(), chosen, findings, *FORMAT
+def parameters_timeline() -> cli.Parameters:
+    findings = cli.flag("--findings", "the findings of each incident too, below it")
+    chosen = cli.tier_option("one tier, and what is about the whole installation; default all")
+    return cli.CONFIG, cli.since_option(), chosen, findings, *cli.FORMAT
 
 
 def run_timeline(options: SimpleNamespace) -> int:
@@ -145,5 +132,5 @@ def run_timeline(options: SimpleNamespace) -> int:
     if tier is not None and tier not in {*(f.subject.tier for f in findings), *(event.tier for event in events)}:
         select_tier(loaded, tier)
     entries = list_entries(group_incidents(findings, now=now), alerts, events, since, tier)
-    print_result(options, timeline_json(entries, since, now), timeline_text(entries, now, options.findings))
-    return Exit.FINE
+    cli.print_result(options, timeline_json(entries, since, now), timeline_text(entries, now, options.findings))
+    return cli.Exit.FINE

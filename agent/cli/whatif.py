@@ -8,17 +8,7 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
-from agent.cli.arguments import (
-    CONFIG,
-    FORMAT,
-    Exit,
-    Parameters,
-    number,
-    option,
-    print_result,
-    since_option,
-    tier_option,
-)
+from agent.cli import arguments as cli
 from agent.cli.loading import load_config, open_history
 from agent.config.load import build_tier_contexts, plan_versions, select_tier
 from agent.durations import duration_text
@@ -33,15 +23,15 @@ from rules.what_if.answer import answer_pools, answer_question, explain_unanswer
 MOST_REPLICAS = 100_000
 
 
-def parameters() -> Parameters:
+def parameters() -> cli.Parameters:
     rps = "requests per second of the whole tier; default the peak seen"
     return (
-        tier_option("which tier; default the only one"),
-        option("--instances", "N", "so many replicas, or PREFILL+DECODE such as 2+6", _instances, required=True),
-        option("--rps", "R", rps, number(1e-9, 1e7)),
-        since_option("how far back the peak is looked for"),
-        CONFIG,
-        *FORMAT,
+        cli.tier_option("which tier; default the only one"),
+        cli.option("--instances", "N", "so many replicas, or PREFILL+DECODE such as 2+6", _instances, required=True),
+        cli.option("--rps", "R", rps, cli.number(1e-9, 1e7)),
+        cli.since_option("how far back the peak is looked for"),
+        cli.CONFIG,
+        *cli.FORMAT,
     )
 
 
@@ -70,12 +60,12 @@ def run(options: SimpleNamespace) -> int:
         except ValueError as error:
             why = str(error)
         else:
-            print_result(options, pools_json(pools), pools_text(pools))
-            return Exit.FINE if max(pool.utilization for pool in pools.pools) <= 1 else Exit.FINDING
+            cli.print_result(options, pools_json(pools), pools_text(pools))
+            return cli.Exit.FINE if max(pool.utilization for pool in pools.pools) <= 1 else cli.Exit.FINDING
     if why:
         raise CannotJudgeError(f"{tier} in the last {duration_text(options.since)}: {why}")
     result, zone = answer_question(seen, options.instances[0], options.rps, findings), loaded.config.forecast.zone
-    print_result(options, whatif_json(result, zone, simulated), whatif_text(result, zone))
+    cli.print_result(options, whatif_json(result, zone, simulated), whatif_text(result, zone))
     if result.asked.kept in BAD:
-        return Exit.FINDING
-    return Exit.FINE if result.asked.kept in FINE else Exit.CANNOT_JUDGE
+        return cli.Exit.FINDING
+    return cli.Exit.FINE if result.asked.kept in FINE else cli.Exit.CANNOT_JUDGE

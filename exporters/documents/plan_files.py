@@ -12,7 +12,6 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from itertools import count
 from random import Random
 from typing import Any
@@ -74,12 +73,6 @@ def scalar(text: str) -> str:
     if _PLAIN.fullmatch(readable):
         return readable
     return dump_object(readable, default_style='"', allow_unicode=True).strip()
-
-
-def yaml_number(value: float) -> str:
-    """Return a number without exponent and without a meaningless fraction."""
-    text = format(Decimal(repr(value)), "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import yaml
 from pydantic_core import to_jsonable_python
 
+from rules.catalogue.registry import BY_NAME
 from rules.plan.money import amount
 from rules.telemetry.signals import Gap, Missing, SignalValue
 from rules.telemetry.wording import join_range, number
@@ -92,6 +93,11 @@ def alert_name(rule: str) -> str:
 def runbook_url(rule: str, runbooks: str = RUNBOOKS) -> str:
     """Return the address of a rule's section on a page with all runbooks."""
     return f"{runbooks}#{rule.lower()}"
+
+
+def rule_title(rule: str) -> str:
+    """Return the title of a rule, the name of one that is gone."""
+    return BY_NAME[rule].title if rule in BY_NAME else rule
 
 
 def tier_anchor(tier: str) -> str:

@@ -19,19 +19,7 @@ from exporters.documents.forecast import Strategy
 from exporters.documents.plan_files import DUMP_WIDTH, scalar
 from exporters.documents.plan_show import plan_diff, tier_diff
 from exporters.documents.replay import HEADS, result_words
-from exporters.render.text import (
-    SIMULATED,
-    copy_fields,
-    dump_object,
-    format_local,
-    format_reading,
-    instant,
-    lower_first,
-    money,
-    printable_line,
-    shorten,
-    upper_first,
-)
+from exporters.render import text as render
 from exporters.report.findings import (
     list_alerting,
     list_findings,
@@ -67,7 +55,7 @@ def report(past: ReportInputs) -> tuple[Report, Plan | None]:
     tiers = tuple(tier_report(tier, past.zone, past.plan, proposed) for tier in past.tiers)
     whole = Report(
         schema=SCHEMA,
-        **copy_fields(past, "version", "made_at", "since", "until", "zone", "simulated", "remarks"),
+        **render.copy_fields(past, "version", "made_at", "since", "until", "zone", "simulated", "remarks"),
         headline=_headline(tiers),
         tiers=tiers,
         plan_changes=plan_diff(past.plan, proposed) if past.plan and proposed else (),
@@ -95,9 +83,9 @@ def _headline(tiers: tuple[TierReport, ...]) -> str:
     for currency, rows in group_by(tiers, lambda tier: tier.currency).items():
         saved = sum(tier.saves_a_day or 0.0 for tier in rows)
         if round(saved):
-            paid.append(f"{money(abs(saved), currency)} a day {'less' if saved > 0 else 'more'}")
+            paid.append(f"{render.money(abs(saved), currency)} a day {'less' if saved > 0 else 'more'}")
     text = ": ".join(filter(None, ("; ".join(parts), ", ".join(paid))))
-    return f"{upper_first(text)}."
+    return f"{render.upper_first(text)}."
 
 
 SHOWN = 3
@@ -157,14 +145,14 @@ def verdict(past: TierPast, zone: str) -> str:
         return f"{name}: nothing was seen in this time, so nothing is known and nothing is proposed."
     odd = quality_summary(past, zone)
     text = f"{name} ({odd}): " if odd else f"{name}: "
-    text += lower_first(proposal.sentence)
+    text += render.lower_first(proposal.sentence)
     if proposal.kind is not ProposalKind.NONE:
         text += f" ({proposal.certainty.value})"
     measured, saves = resize.measured, _saves(resize)
     if measured is not None and measured.money_a_day is not None:
-        text += f"; it costs {money(measured.money_a_day, measured.price.currency)} a day"
+        text += f"; it costs {render.money(measured.money_a_day, measured.price.currency)} a day"
         if saves:
-            change = money(abs(saves), measured.price.currency)
+            change = render.money(abs(saves), measured.price.currency)
             text += f", the proposal saves {change} a day" if saves > 0 else f", the proposal costs {change} a day more"
     if step13.status is Status.UNKNOWN and not step13.is_learning:
         text += f"; whether production confirms the benchmark {HEADS[Status.UNKNOWN]}"
@@ -279,11 +267,11 @@ def message(mapping: Mapping[str, Any], link: str) -> tuple[str, str]:
     if len(verdicts) > MOST_TIERS:
         lines.append(f"{len(verdicts) - MOST_TIERS} more tiers are in the report.")
     lines += mapping["remarks"][:3]
-    paragraphs = [SIMULATED] if mapping["simulated"] else []
-    paragraphs += [shorten(printable_line(str(line)), 1000) for line in lines]
-    span = f"{instant(float(mapping['since']), zone)} to {instant(float(mapping['until']), zone)}"
+    paragraphs = [render.SIMULATED] if mapping["simulated"] else []
+    paragraphs += [render.shorten(render.printable_line(str(line)), 1000) for line in lines]
+    span = f"{render.instant(float(mapping['since']), zone)} to {render.instant(float(mapping['until']), zone)}"
     paragraphs.append(f"{span}: {link}" if link else span)
-    return shorten(printable_line(str(mapping["headline"])), MOST_LETTERS), "\n\n".join(paragraphs)
+    return render.shorten(render.printable_line(str(mapping["headline"])), MOST_LETTERS), "\n\n".join(paragraphs)
 
 
 KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
@@ -460,7 +448,7 @@ tiers:
 
 def next_plan_text(report: Report, proposed: Plan) -> str:
     """Return the plan as YAML. Comments above each tier have the proposal, its reasons, and the old value of each change."""
-    made = format_local(report.made_at, "UTC", "%Y-%m-%d %H:%M UTC")
+    made = render.format_local(report.made_at, "UTC", "%Y-%m-%d %H:%M UTC")
     simulated = "# SIMULATED: none of the traffic behind it is real.\n" if report.simulated else ""
     text = HEAD.format(made=made, simulated=simulated)
     comments = {tier.tier: _comments(tier) for tier in report.tiers}
@@ -471,9 +459,9 @@ def next_plan_text(report: Report, proposed: Plan) -> str:
         lines = []
         for comment in comments.get(name, ()):
             lines += textwrap.wrap(
-                f"# {printable_line(comment)}", 110, subsequent_indent="#   ", break_on_hyphens=False
+                f"# {render.printable_line(comment)}", 110, subsequent_indent="#   ", break_on_hyphens=False
             )
-        lines.append(dump_object(fields, allow_unicode=True, default_flow_style=None, width=DUMP_WIDTH))
+        lines.append(render.dump_object(fields, allow_unicode=True, default_flow_style=None, width=DUMP_WIDTH))
         text += f"  {scalar(name)}:\n" + textwrap.indent("\n".join(lines), "    ")
     return text
 
@@ -492,4 +480,4 @@ def _comments(tier: TierReport) -> Iterator[str]:
     yield from (f"{text}." for text in tier.left)
     for length in tier.workload.lengths:
         if tier.changes and isinstance(length.observed, Reading):
-            yield f"{length.what} {length.quantile.upper()} in production: {format_reading(length.observed, 'tokens')}"
+            yield f"{length.what} {length.quantile.upper()} in production: {render.format_reading(length.observed, 'tokens')}"

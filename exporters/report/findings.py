@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from exporters.render.text import copy_fields, format_duration, format_local, instant, money, seen_words
+from exporters.render.text import copy_fields, format_duration, format_local, instant, money, rule_title, seen_words
 from exporters.report.inputs import TierPast
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
@@ -143,10 +143,6 @@ def list_incidents(past: TierPast) -> tuple[IncidentRow, ...]:
     return tuple(rows)
 
 
-def _title(rule: str) -> str:
-    return RULES[rule].title if rule in RULES else rule
-
-
 LOUDEST_FIRST = (Severity.PAGE, Severity.TICKET, Severity.REPORT)
 
 MOST_SYMPTOMS = 5
@@ -165,7 +161,7 @@ def incident_lines(
         for rule in dict.fromkeys((root, *(symptom.rule for row in rows for symptom in row.symptoms))):
             if rule in by_rule:
                 below += _lines_below(by_rule[rule], zone)
-        yield (f"{_title(root)}{_often(by_rule.get(root))}: {_incident_text(worst, zone, currency)}", *below)
+        yield (f"{rule_title(root)}{_often(by_rule.get(root))}: {_incident_text(worst, zone, currency)}", *below)
 
 
 def _often(finding: FindingRow | None) -> str:
@@ -184,7 +180,7 @@ def _incident_text(incident: IncidentRow, zone: str, currency: str) -> str:
     text = f"{SEVERITY_WORDS[incident.severity]}, {begin}, {lasted}: {incident.sentence}."
     named = []
     for row in incident.symptoms[:MOST_SYMPTOMS]:
-        named.append(f"{_title(row.rule)} ({format_local(row.started_at, zone, '%d %b %H:%M')})")
+        named.append(f"{rule_title(row.rule)} ({format_local(row.started_at, zone, '%d %b %H:%M')})")
     more = len(incident.symptoms) - len(named)
     named += [f"{more} more"] if more else []
     text += f" Symptoms: {', '.join(named)}." if named else ""

@@ -15,24 +15,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from exporters.render.text import (
-    FLEET_USE,
-    SIGNS,
-    SIMULATED,
-    best,
-    days_words,
-    format_local,
-    format_reading,
-    icon,
-    instant,
-    lower_first,
-    money,
-    number_text,
-    seen_words,
-    strip_control_characters,
-    table,
-    verdict_words,
-)
+from exporters.render import text as render
 from exporters.report.findings import NEARLY, blind_lines, incident_lines, restart_line
 from exporters.report.guide_tables import NO_SLO, MonitoredValue
 from exporters.report.records import Report, TierReport, WeekHour
@@ -90,10 +73,10 @@ def report_markdown(report: Report) -> str:
         for entry, *below in section.entries:
             lines += [f"- {entry}", *(f"  - {line}" for line in below)]
         if section.rows:
-            lines += ["", table(section.head, section.rows)]
+            lines += ["", render.table(section.head, section.rows)]
         lines.append("")
     # A name must not inject HTML or links.
-    text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", strip_control_characters("\n".join(lines)))
+    text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", render.strip_control_characters("\n".join(lines)))
     return text.replace("](", "]\\(").rstrip() + "\n"
 
 
@@ -108,11 +91,11 @@ def report_html(report: Report) -> str:
     page = environment.get_template("report.html.j2").render(
         sections=list_sections(report),
         style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
-        icon=icon(next((status for status in order if status.value in states), Status.UNKNOWN)),
-        signs=SIGNS,
+        icon=render.icon(next((status for status in order if status.value in states), Status.UNKNOWN)),
+        signs=render.SIGNS,
         markup=Markup,
     )
-    return strip_control_characters(page)
+    return render.strip_control_characters(page)
 
 
 def _coded(text: str) -> Markup:
@@ -123,9 +106,9 @@ def _coded(text: str) -> Markup:
 
 def list_sections(report: Report) -> list[Section]:
     """Return the sections of the report and of all tiers."""
-    since, until, made = (instant(t, report.zone) for t in (report.since, report.until, report.made_at))
-    days = days_words((report.until - report.since) / DAY_SECONDS)
-    text = [SIMULATED] if report.simulated else []
+    since, until, made = (render.instant(t, report.zone) for t in (report.since, report.until, report.made_at))
+    days = render.days_words((report.until - report.since) / DAY_SECONDS)
+    text = [render.SIMULATED] if report.simulated else []
     text += [next_step(report), *report.remarks]
     text.append(f"{since} to {until} ({days}); made by sizewatch {report.version} at {made}.")
     sections = [Section(title=report.headline, text=tuple(text), level=1)]
@@ -151,7 +134,7 @@ def next_step(report: Report) -> str:
 def _tier_head(tier: TierReport, zone: str) -> Section:
     lengths = f"All numbers{':' if tier.lengths.startswith('lengths') else ''} {tier.lengths}."
     if tier.curve.lengths != tier.lengths:
-        period = f"the {days_words(tier.curve.days)} to {instant(tier.curve.until, zone)}"
+        period = f"the {render.days_words(tier.curve.days)} to {render.instant(tier.curve.until, zone)}"
         lengths += f" The curve is of {period}, {tier.curve.lengths}."
     facts = " · ".join(filter(None, (tier.model, tier.gpu)))
     text = (tier.verdict, *tier.quality.remarks, lengths, facts)
@@ -166,14 +149,14 @@ def _cost(tier: TierReport, report: Report) -> Section:
     rows = []
     for cost in tier.costs:
         counts = (f"{cost.replicas:.3g}", f"{cost.replicas * cost.price.gpus_per_replica:.3g}")
-        paid = (money(amount, tier.currency) for amount in (cost.money_a_day, cost.per_million_tokens))
-        used = number_text(cost.utilization, "ratio")
+        paid = (render.money(amount, tier.currency) for amount in (cost.money_a_day, cost.per_million_tokens))
+        used = render.number_text(cost.utilization, "ratio")
         rows.append((cost.name, *counts, f"{cost.gpu_hours_a_day:,.0f}", *paid, used))
     text = f"needed: not known; {'; '.join(tier.proposal.needed)}"
     if tier.count is not None:
         needed = f"needed: {format_count(tier.count.replicas, 'replica')}"
         text = "; ".join((needed, *_other_counts(tier, tier.count)))
-    head = ("fleet", "replicas", "GPUs", "GPU-hours a day", "a day", "a million output tokens", FLEET_USE)
+    head = ("fleet", "replicas", "GPUs", "GPU-hours a day", "a day", "a million output tokens", render.FLEET_USE)
     return Section(title="Replicas and cost (steps 11 and 12)", text=(text,), head=head, rows=tuple(rows))
 
 
@@ -211,14 +194,16 @@ def _kind(row: MonitoredValue) -> str:
 
 
 def _missing_words(row: MonitoredValue) -> str:
-    return row.observed.text if isinstance(row.observed, Missing) and row.observed.text else best(row.observed, "")
+    return (
+        row.observed.text if isinstance(row.observed, Missing) and row.observed.text else render.best(row.observed, "")
+    )
 
 
 def observed_text(row: MonitoredValue, currency: str) -> str:
     """Return the observed value of a row with its trend, bounds where it is not ok, and money with its currency."""
-    text = best(row.observed, row.unit)
+    text = render.best(row.observed, row.unit)
     if row.status not in ("ok", "not_judged"):
-        text = format_reading(row.observed, row.unit).replace("_", " ")
+        text = render.format_reading(row.observed, row.unit).replace("_", " ")
         if BY_NAME[row.key].how in (SignalKind.LEVEL, SignalKind.TOTAL_LEVEL):
             # The bounds of a mean level are its lowest and highest instant.
             text = text.replace(" (", " (instants ", 1)
@@ -227,7 +212,7 @@ def observed_text(row: MonitoredValue, currency: str) -> str:
 
 
 def _row_verdict(row: MonitoredValue) -> str:
-    text = verdict_words(row.status, row.certainty)
+    text = render.verdict_words(row.status, row.certainty)
     if row.status not in FIRING and row.meets_target is False:
         text = "outside the target, no finding"
     return f"{text}: {row.sentence.partition('. First suspect: ')[0]}"
@@ -256,8 +241,8 @@ def _workload(tier: TierReport, report: Report) -> Section:
     lines = []
     for what, lengths in group_by(part.lengths, lambda length: length.what).items():
         names = ", ".join(length.quantile.upper() for length in lengths)
-        seen = ", ".join(best(length.observed, "") for length in lengths)
-        planned = ", ".join(number_text(length.planned) for length in lengths)
+        seen = ", ".join(render.best(length.observed, "") for length in lengths)
+        planned = ", ".join(render.number_text(length.planned) for length in lengths)
         lines.append(f"{what} {names}: {seen} tokens; planned {planned}")
     rates = (("average", part.average_rps, part.planned_average_rps), ("peak", part.peak_rps, part.planned_peak_rps))
     seen = "; ".join(f"{name} {_rps(rate)}, planned {_rps(planned)}" for name, rate, planned in rates)
@@ -272,7 +257,7 @@ def _workload(tier: TierReport, report: Report) -> Section:
 
 
 def _rps(rate: float | None) -> str:
-    return number_text(rate, "per_second")
+    return render.number_text(rate, "per_second")
 
 
 MOST_LOADS = 3
@@ -282,8 +267,10 @@ MOST_LOADS = 3
 def _curve(tier: TierReport, report: Report) -> Section:
     rows = []
     for point in tier.curve.production[-MOST_LOADS:]:
-        planned = number_text(point.planned_ttft_p99, "seconds")
-        rows.append((_rps(point.rps), best(point.ttft_p99, "seconds"), planned, point.kept.value.replace("_", " ")))
+        planned = render.number_text(point.planned_ttft_p99, "seconds")
+        rows.append(
+            (_rps(point.rps), render.best(point.ttft_p99, "seconds"), planned, point.kept.value.replace("_", " "))
+        )
     text = [curve_sentence(tier)]
     if tier.curve.remark:
         text.append(f"{tier.curve.remark.capitalize()}.")
@@ -313,7 +300,7 @@ def _other_counts(tier: TierReport, count: ReplicaCount) -> Iterator[str]:
     if proposal.now is not None and proposal.now != count.replicas:
         yield f"the plan has {proposal.now}"
     if proposal.replicas is not None and proposal.replicas != count.replicas:
-        yield f"{proposal.replicas} is proposed: {lower_first(proposal.sentence)}"
+        yield f"{proposal.replicas} is proposed: {render.lower_first(proposal.sentence)}"
     if count.without_safety != count.replicas:
         yield f"the peak alone needs {count.without_safety}, the rest is the plan's safety factor"
     if count.bounds_text:
@@ -324,9 +311,9 @@ def _trap(tier: TierReport, report: Report) -> Section:
     lines = [busiest_idle(tier, report.zone)]
     for lever in tier.levers:
         if lever.replicas:
-            worth = f"{number_text(lever.gpu_hours_a_day)} GPU-hours"
+            worth = f"{render.number_text(lever.gpu_hours_a_day)} GPU-hours"
             if lever.money_a_day is not None:
-                worth = money(lever.money_a_day, tier.currency)
+                worth = render.money(lever.money_a_day, tier.currency)
             text = f"{lever.name}: {lever.replicas:.1f} replicas, {worth} a day ({lever.certainty.value})"
             lines.append(f"{text}: {lever.basis.partition(': ')[0]}")
     without = ", ".join(lever.name for lever in tier.levers if not lever.replicas)
@@ -357,7 +344,7 @@ def _prewarming(tier: TierReport, report: Report) -> Section:
         saved, worth = part.saved, part.worth
         hours = f"{figure(abs(saved.replica_hours))} replica-hours {'less' if saved.replica_hours >= 0 else 'more'}"
         if saved.money is not None:
-            hours += f" ({money(abs(saved.money), tier.currency)})"
+            hours += f" ({render.money(abs(saved.money), tier.currency)})"
         late = f"{figure(abs(saved.late_requests))} late requests {'fewer' if saved.late_requests >= 0 else 'more'}"
         days = format_count(round((worth.end - worth.start) / DAY_SECONDS), "day")
         lines.append(f"against reacting to load: {hours}, {late}; the last {days}: {worth.short_reason}")
@@ -366,7 +353,7 @@ def _prewarming(tier: TierReport, report: Report) -> Section:
             if strategy.name in (worth.reacting, worth.ours, worth.with_margin, worth.perfect):
                 cost = f"{figure(strategy.replica_hours)} replica-hours"
                 if strategy.money is not None:
-                    cost = money(strategy.money, tier.currency)
+                    cost = render.money(strategy.money, tier.currency)
                 costs.append(f"{strategy.name} {cost}")
         lines.append("; ".join(costs))
     if part.failed:
@@ -387,7 +374,9 @@ def _guardrails(tier: TierReport, report: Report) -> Section | None:
         if status == "ok":
             lines.append(f"ok: {', '.join(f'{row.key} {row.planned:,.6g}' for row in rows)}")
         else:
-            lines += [f"{verdict_words(status, row.certainty.value)}: {row.sentence} (`{row.key}`)" for row in rows]
+            lines += [
+                f"{render.verdict_words(status, row.certainty.value)}: {row.sentence} (`{row.key}`)" for row in rows
+            ]
     return _list("Guardrails", lines) if lines else None
 
 
@@ -403,7 +392,7 @@ def _quality(tier: TierReport, report: Report) -> Section | None:
     part = tier.quality
     lines = list(blind_lines(part))
     if part.hours_seen < NEARLY * part.hours or lines:
-        lines.insert(0, f"{seen_words(part.hours_seen, part.hours)} were seen")
+        lines.insert(0, f"{render.seen_words(part.hours_seen, part.hours)} were seen")
     return _list("Data quality", lines) if lines else None
 
 
@@ -445,13 +434,13 @@ def rates_chart(tier: TierReport, report: Report) -> str:
     scale = WIDTH / (until - since)
     parts = [_line("grid", 0, BOTTOM, WIDTH, BOTTOM)]
     hours = [since + HOUR_SECONDS * step for step in range(round((until - since) / HOUR_SECONDS))]
-    midnights = [t for t in hours if format_local(t, report.zone, "%H") == "00"]
+    midnights = [t for t in hours if render.format_local(t, report.zone, "%H") == "00"]
     # Only some of them in a long time.
     for t in midnights[:: max(1, round((until - since) / DAY_SECONDS / 8))]:
         x = (t - since) * scale
         parts.append(_line("grid", x, 0, x, BOTTOM))
         if x < WIDTH - 40:
-            parts.append(_text(x + 4, BOTTOM + 16, format_local(t, report.zone, "%a %d")))
+            parts.append(_text(x + 4, BOTTOM + 16, render.format_local(t, report.zone, "%a %d")))
     last = 0.0
     path = ""
     for t, rps in hourly:

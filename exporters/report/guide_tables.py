@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from exporters.render.text import best, copy_fields, describe_gap, format_duration
+from exporters.render.text import best, copy_fields, describe_gap, format_duration, rule_title
 from exporters.report.findings import NEARLY, total_duration
 from exporters.report.inputs import TierPast
 from exporters.status.plan_comparison import read_comparable, worst_result
@@ -176,8 +176,7 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
 
 
 def _judged(rule: str, status: str, sentence: str, certainty: str = "") -> RuleOutcome:
-    title = RULES[rule].title if rule in RULES else rule
-    return RuleOutcome(rule=rule, title=title, status=status, certainty=certainty, sentence=sentence)
+    return RuleOutcome(rule=rule, title=rule_title(rule), status=status, certainty=certainty, sentence=sentence)
 
 
 Target = Callable[[TierContext], TargetRange]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from exporters.render.text import Tone, format_duration
+from exporters.render.text import Tone, format_duration, rule_title
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.incidents import Incident, describe_missed
@@ -79,7 +79,7 @@ class ActiveFinding:
 
     @property
     def title(self) -> str:
-        title = self.rule.title if self.rule else self.verdict.rule
+        title = rule_title(self.verdict.rule)
         return f"{title}, by forecast" if self.verdict.is_forecast else title
 
     @property

@@ -28,7 +28,6 @@ from exporters.status.active_findings import ActiveFinding
 from exporters.status.plan_comparison import PlanComparison, compare_with_plan
 from exporters.status.records import AgentStatus, ForecastStatus, TierStatus
 from exporters.status.tier_overview import describe_state, headline, summarize_tier, worst_first
-from rules.catalogue.registry import BY_NAME
 from rules.evaluator.incident_alerts import IncidentAlert
 from rules.plan.schema import plan_version, same_model
 from rules.replicas.cascade import STAGES
@@ -156,9 +155,10 @@ def group_unknowns(tier: TierStatus) -> dict[str, list[str]]:
     """Return the titles of the unknown rules by the reason. A reason often affects many rules."""
     reasons: dict[str, list[str]] = {}
     for unknown in tier.unknowns:
-        title = BY_NAME[unknown.rule].title if unknown.rule in BY_NAME else unknown.rule
         where = f" ({unknown.subject.replica})" if unknown.subject.replica else ""
-        reasons.setdefault(text.describe_gap(unknown.reason, unknown.text), []).append(title + where)
+        reasons.setdefault(text.describe_gap(unknown.reason, unknown.text), []).append(
+            text.rule_title(unknown.rule) + where
+        )
     return dict(sorted(reasons.items()))
 
 

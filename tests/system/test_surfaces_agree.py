@@ -23,7 +23,7 @@ from agent.config.load import load
 from agent.daemon.factory import assemble
 from agent.daemon.status_builder import status
 from agent.history.store import HistoryStore
-from exporters.grafana import promql
+from exporters.grafana import dashboards
 from exporters.metrics import exposition
 from exporters.status.plan_comparison import compare_with_plan
 from exporters.status.records import AgentHealth, AgentStatus
@@ -180,7 +180,7 @@ def test_every_surface_has_one_capacity(fleet: Surfaces) -> None:
     assert said == {name: pytest.approx(fleet.capacity) for name in said}
     (tile,) = (one for one in compare_with_plan(fleet.status.tiers[0]) if one.row.key == "completed_rps_per_replica")
     assert tile.planned.value == pytest.approx(fleet.capacity)
-    assert "sizewatch_capacity_rps" in promql.USABLE_RPS
+    assert "sizewatch_capacity_rps" in dashboards.USABLE_RPS
 
 
 @pytest.mark.parametrize("rps", [3.0, 14.0, 50.0, 119.0])

@@ -14,7 +14,8 @@ from agent.benchmarks.curves import ImportedCurve, curve_of, pool_points, remark
 from agent.benchmarks.run_model import BenchmarkRun, Statistics
 from agent.benchmarks.vllm_bench import VllmRun
 from agent.errors import BenchmarkError
-from exporters.documents.plan_files import curve_lines, scalar, yaml_number
+from exporters.documents.plan_files import curve_lines, scalar
+from exporters.render.text import dump_object
 from rules.plan.curve import Curve
 from rules.plan.schema import BenchmarkCurve, Point, Provenance, Slo, TierPlan, parse_plan
 
@@ -277,7 +278,7 @@ def test_odd_names_stay_text(name: str) -> None:
 
 @given(st.floats(1e-9, 1e12))
 def test_numbers_read_back_as_numbers(value: float) -> None:
-    assert yaml.safe_load(yaml_number(value)) == value
+    assert yaml.safe_load(dump_object(value)) == value
 
 
 def with_setup(source: str, rps: float, **fields: Any) -> BenchmarkRun:

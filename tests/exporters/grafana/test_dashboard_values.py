@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from promtool import Case, differences
 
-from exporters.grafana import promql as q
+from exporters.grafana import dashboards as q
 from exporters.grafana.dashboards import SCOPES
 from exporters.metrics import names
 

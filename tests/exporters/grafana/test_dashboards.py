@@ -13,8 +13,17 @@ from paths import ROOT
 from pydantic import ValidationError
 
 from exporters.docs.reference_pages import ARTEFACTS
-from exporters.grafana.dashboards import COLUMNS, DASHBOARDS, FILES, LOOKS, Dashboard, dashboard_json, promql_of
-from exporters.grafana.promql import CERTAIN_VERDICTS, INCIDENT_COUNT
+from exporters.grafana.dashboards import (
+    CERTAIN_VERDICTS,
+    COLUMNS,
+    DASHBOARDS,
+    FILES,
+    INCIDENT_COUNT,
+    LOOKS,
+    Dashboard,
+    dashboard_json,
+    promql_of,
+)
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.verdicts.rule import Severity
 
