@@ -26,7 +26,7 @@ from agent.doctor.engine_hosts import ENGINE_PORTS, Candidate, find_candidates
 from agent.doctor.engine_pages import find_engine, read_release
 from agent.errors import CannotJudgeError, ConfigError, ScrapeError, ScrapeFailure
 from agent.files import EVERYBODY_READS, write_files
-from agent.http_client.page import JSON, fetch_page
+from agent.http_client.client import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe
 from exporters.documents.plan_files import config_text, skeleton
 from exporters.render.text import blank_unprintable, shorten

@@ -10,7 +10,7 @@ from typing import Protocol
 from agent.durations import Backoff
 from agent.errors import ScrapeError
 from agent.gpu.owners import GpuAssignment
-from agent.http_client.page import PageFetcher
+from agent.http_client.client import PageFetcher
 from agent.scrape.exposition import ParsedPage, SeriesReader
 from rules.gpu_sources.devices import PageChanges, same_refresh
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Sample

@@ -1,4 +1,4 @@
-"""HTTP client of one host: an adapter of requests with a deadline, a size limit and credentials from files.
+"""HTTP client of one host, and fetcher of its pages: requests with a deadline, a size limit and credentials from files.
 
 A read waits until the deadline of its exchange and no longer, so a server that sends one byte a second is late. No message
 holds a secret.
@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from agent.config.peer import Peer, TlsConfig
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.errors import HttpError, place_of, transport_error
+from agent.http_client.errors import PATHS, HttpError, place_of, status_error, transport_error
 
 PART_BYTES = 65_536
 
@@ -262,3 +262,48 @@ def _secret(field: str, path: str) -> str:
     if not text:
         raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: is empty")
     return text
+
+
+METRICS = "text/plain;version=0.0.4"
+"""A newer version lets prometheus_client rename `vllm:x` to `vllm_x`."""
+
+JSON = "application/json"
+
+
+def wrong_content(place: str, content_type: str, start: bytes) -> ScrapeError | None:
+    """Return the error for a wrong content type or a wrong start of a page, or None. A missing type is accepted."""
+    lowered = content_type.lower()
+    is_text = not lowered or lowered.startswith("text/plain") or "openmetrics" in lowered
+    if is_text and start.lstrip()[:1] not in (b"[", b"{", b"<"):
+        return None
+    hint = f"is there a login or a proxy, or {PATHS} (with return_perf_metrics: true)"
+    return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} is not a page of metrics; {hint}")
+
+
+class PageFetcher(HttpClient):
+    """Fetcher of the page of one target over a kept connection, for one thread at a time. Other bodies than METRICS are
+    not checked. `date` is the Date header of the last response."""
+
+    date = ""
+
+    def __init__(self, peer: Peer, accept: str = METRICS) -> None:
+        super().__init__(peer)
+        self._accept = accept
+
+    def fetch(self) -> bytes:
+        """Return one page, not yet parsed: all that was announced. Raise ScrapeError."""
+        with self.exchange("GET", self.peer.url, {"Accept": self._accept}) as response:
+            self.date = response.headers.get("Date", "")
+            if response.status_code != 200:
+                raise status_error(self.place, response.status_code)
+            content_type = response.headers.get("Content-Type", "")
+            body = self.read(response)
+        if self._accept == METRICS and (wrong := wrong_content(self.place, content_type, body[:100])):
+            raise wrong
+        return body
+
+
+def fetch_page(peer: Peer, accept: str = METRICS) -> bytes:
+    """Fetch one page over a connection of its own. Raise ScrapeError."""
+    with closing(PageFetcher(peer, accept)) as fetcher:
+        return fetcher.fetch()

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from agent.config.peer import Peer
 from agent.errors import ScrapeError
-from agent.http_client.page import JSON, PageFetcher, fetch_page
+from agent.http_client.client import JSON, PageFetcher, fetch_page
 from agent.scrape.scrapers import PageReader, fetch_version
 from exporters.render.text import quote_external_text
 from rules.engines.registry import EngineTable

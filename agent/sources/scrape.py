@@ -11,7 +11,7 @@ from agent.config.config import Config
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader, GpuReadings
 from agent.gpu.owners import GpuAssignment, assign_gpus
-from agent.http_client.page import PageFetcher
+from agent.http_client.client import PageFetcher
 from agent.pipeline.interfaces import Closable, Source
 from agent.scrape.scrapers import PageEngines, ScrapeResult, Scrapers, Target
 from exporters.status.records import ExportScope

@@ -47,8 +47,7 @@ from agent.gpu.collector import samples
 from agent.history.codec import decode_window
 from agent.history.reader import Reader
 from agent.history.schema import HistoryError
-from agent.http_client.client import HttpClient
-from agent.http_client.page import PageFetcher
+from agent.http_client.client import HttpClient, PageFetcher
 from agent.http_server.credentials import Authenticator
 from agent.http_server.server import WebServer, read_secrets
 from agent.kubernetes.api import KubernetesClient, parse_event

@@ -11,7 +11,7 @@ from waiting import CEILING_SECONDS
 
 from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.page import PageFetcher
+from agent.http_client.client import PageFetcher
 from agent.scrape.scrapers import PageReader
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap

@@ -14,7 +14,7 @@ from agent.alerting.delivery import AlertmanagerClient
 from agent.config.peer import Peer
 from agent.config.store import StoreConfig
 from agent.errors import ConfigError, ScrapeError
-from agent.http_client.page import PageFetcher
+from agent.http_client.client import PageFetcher
 from agent.prometheus.api import StoreApi
 from agent.prometheus.errors import StoreError
 

@@ -17,7 +17,7 @@ from agent.cli import main
 from agent.config.config import Config
 from agent.config.load import parse_config
 from agent.doctor.targets import read_targets
-from agent.http_client.page import PageFetcher
+from agent.http_client.client import PageFetcher
 from agent.prometheus.api import StoreApi
 from agent.scrape.scrapers import list_targets
 from exporters.alertmanager.payload import AlertPayload

@@ -29,7 +29,7 @@ from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format
 from agent.doctor.run import CHECKS, run_checks
 from agent.errors import ScrapeError
 from agent.history.store import HistoryStore
-from agent.http_client.page import PageFetcher
+from agent.http_client.client import PageFetcher
 
 CANARY = "canary-7f3a91c2d4e5b6a7"
 AS_ROOT = os.geteuid() == 0

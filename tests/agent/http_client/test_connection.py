@@ -20,9 +20,8 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 from agent.config.peer import BasicAuth, Peer, TlsConfig
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.http_client import client as client_module
-from agent.http_client.client import HttpClient
+from agent.http_client.client import HttpClient, PageFetcher, fetch_page
 from agent.http_client.errors import HttpError
-from agent.http_client.page import PageFetcher, fetch_page
 from agent.scrape.exposition import SeriesReader
 
 PAGE = b"# TYPE x gauge\nx 12\n"

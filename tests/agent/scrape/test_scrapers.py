@@ -30,7 +30,7 @@ from waiting import CEILING_SECONDS, wait_for
 
 from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.page import PageFetcher
+from agent.http_client.client import PageFetcher
 from agent.scrape import scrapers as scrapers_module
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
 
