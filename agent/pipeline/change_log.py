@@ -10,7 +10,7 @@ from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.observation import Observation, ReplicaKey, StepResult
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import LIKELY, Finding, severity_of
+from rules.verdicts.verdict import Finding, severity_of
 
 SCRAPE, STORE, GPU = "scrape", "store read", "GPU read"
 
@@ -36,11 +36,12 @@ class ChangeLog(Sink):
             # By the severity that the status page names. What is only likely sends no alert, and is no warning.
             severity, rule = severity_of(finding.worst, finding), BY_NAME.get(finding.rule)
             is_note = severity is None or (rule is not None and rule.severity is Severity.REPORT)
-            status, certainty = (LIKELY, LIKELY) if severity is None else (severity.value, Certainty.CERTAIN.value)
+            certainty = Certainty.LIKELY if severity is None else Certainty.CERTAIN
+            status = severity or finding.worst.status
             _log.log(
                 logging.INFO if is_note else logging.WARNING,
                 "finding rule=%s subject=%s status=%s certainty=%s: %s",
-                *(finding.rule, finding.subject, status, certainty, finding.worst.sentence_with_suspect()),
+                *(finding.rule, finding.subject, status.value, certainty.value, finding.worst.sentence_with_suspect()),
             )
         for closed in result.closed:
             if isinstance(closed, Finding):

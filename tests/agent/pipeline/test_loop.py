@@ -289,6 +289,6 @@ def test_likely_finding_is_logged_when_certain(caplog: pytest.LogCaptureFixture)
         log.accept(evaluator.step(state, Observation(now=T)))
     told = [(one.levelname, one.getMessage().partition(":")[0]) for one in caplog.records]
     assert told == [
-        ("INFO", "finding rule=TtftSloBurn subject=t/r0 status=likely certainty=likely"),
+        ("INFO", "finding rule=TtftSloBurn subject=t/r0 status=critical certainty=likely"),
         ("WARNING", "finding rule=TtftSloBurn subject=t/r0 status=critical certainty=certain"),
     ]
