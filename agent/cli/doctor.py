@@ -89,7 +89,10 @@ def _look(options: SimpleNamespace) -> int:
     where = "URL"
     if files:
         if len(files) < len(options.url) or len(files) > 2:
-            raise ConfigError(("give addresses, or one or two saved pages of one engine",))
+            # A password may stand before the host.
+            missing = [f"{place.rpartition('@')[2]!r}: no file" for place in options.url if not os.path.exists(place)]
+            text = "give addresses, or one or two saved pages of one engine"
+            raise ConfigError((*(name for name in missing if "://" not in name), text))
         bodies = [read_page_body(options, str(path)) for path in files]
         if len(bodies) > len(set(bodies)):
             text = f"{files[0]} and {files[1]} are the same page"

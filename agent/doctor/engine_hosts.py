@@ -104,9 +104,11 @@ def find_gpus(
     """
     host = find_host(probe.url)
     known = tuple(gpu for gpu, place in hosts.items() if len(engines) == 1 or place == host)
+    if not known:
+        return EngineGpus(())
     sizes = [int(text) for name in PARALLEL_SIZES if (text := probe.page.facts.get(name, "")).isdecimal()]
     size = math.prod(sizes) if sizes and all(sizes) else None
-    if known and host == "":
+    if host == "":
         port = urlsplit(probe.url).port
         process = next((candidate for candidate in find_candidates() if candidate.port == port), None)
         if process is not None and process.pid is not None:

@@ -230,7 +230,7 @@ def look_at_files(
         tier = next(iter(engines.values())).facts.get("model", "engine")
         engines_of.append(f"{paths[place]} is of {reader.engine.title}, {tier}")
         scrapes = (
-            ReplicaScrape(tier=tier, replica=name or paths[0].name, t=t, snapshot=page)
+            ReplicaScrape(tier=page.facts.get("model", "engine"), replica=name or paths[0].name, t=t, snapshot=page)
             for name, page in engines.items()
         )
         observations.append(Observation(now=t, scrapes=tuple(scrapes)))

@@ -83,7 +83,9 @@ def look_at_tier(
     results = [state.result for (_, subject), state in replay.state.rules.items() if subject.tier == name]
     judged = {result.rule for result in results if isinstance(result, Verdict)}
     spans = {name: windows[name] for name in last if name in windows and windows[name].covered_seconds > 0}
-    lives = {replica: readings.window_since_start(page) for replica, page in last.items()}
+    # The age of a page that was saved at an unknown time is not known either.
+    pages = {replica: page if is_dated else replace(page, started_at=None) for replica, page in last.items()}
+    lives = {replica: readings.window_since_start(page) for replica, page in pages.items()}
     changes = _compare_with_life(tuple(lives.values()), tuple(spans.values()))
     quick = [result for result in _judge_span(tier, spans, replay.end) if result.rule not in judged]
     lately = [result for result in (*results, *quick) if _is_firing(result)]
@@ -98,8 +100,8 @@ def look_at_tier(
     loads = read_replicas(spans, tier.basis)
     since_start = [v for v in _judge_span(tier, counted, replay.end) if _is_firing(v) and v.rule not in known]
     known |= {verdict.rule for verdict in since_start}
-    ages = [page.t - page.started_at for page in last.values() if page.started_at is not None]
-    age = min(ages) if is_dated and len(ages) == len(last) else None
+    ages = [page.t - page.started_at for page in pages.values() if page.started_at is not None]
+    age = min(ages) if len(ages) == len(last) else None
     return TierLook(
         tier=name,
         pages=last,

@@ -201,7 +201,9 @@ def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[l
     for trouble in look.troubles:
         yield ["critical", trouble]
     is_open = bool(look.doubts or look.ongoing or look.verdicts)
-    if not is_open and not look.troubles and look.span_seconds:
+    if not look.signals:
+        yield ["unknown", "No signal of its pages can be read: nothing is judged."]
+    elif not is_open and not look.troubles and look.span_seconds:
         yield ["ok", f"Nothing is wrong that {format_duration(look.span_seconds)} can show. {diagnosis.objectives}"]
     elif not is_open and not look.troubles:
         yield ["unknown", "One page shows the engine's life only; a second one shows what happens now."]

@@ -331,8 +331,11 @@ def judge_faults(context: RuleContext) -> RuleResult:
     status = Status.WARNING if count >= context.limit("events") else Status.OK
     seen = (binned for binned in context.binned if binned.window.counters.get(family))
     where = sorted({binned.replica for binned in seen if binned.replica})
-    minutes = math.ceil(hold(context.binned).watched_seconds / windows.MINUTE_SECONDS)
-    sentence = f"{context.rule.about}: {count:.0f} in {minutes:d} min"
+    seconds = hold(context.binned).watched_seconds
+    sentence = f"{context.rule.about}: {count:.0f}"
+    # An engine whose start is not known has a life of unknown length, which stands as a second.
+    if seconds >= windows.MINUTE_SECONDS:
+        sentence += f" in {math.ceil(seconds / windows.MINUTE_SECONDS):d} min"
     sentence += f" on {join_names(where)}" if where and status is not Status.OK else ""
     observed, expected = exact_reading(count, count), exact_reading(0.0, count)
     stem, counts = f"{by_code}/", sorted(total.counters.items())

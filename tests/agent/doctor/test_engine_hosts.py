@@ -62,3 +62,8 @@ def test_gpus_of_another_host_are_none() -> None:
     engines = [probe(HERE), probe(ELSEWHERE)]
     latest = {"a": readout("a"), "b": readout("b")}
     assert find_gpus(engines[1], engines, {"a": "", "b": "other"}, latest).gpus == ("b",)
+
+
+def test_no_gpu_leaves_no_doubt() -> None:
+    engines = [probe(HERE), probe(HERE)]
+    assert find_gpus(engines[0], engines, {}, {}) == ((), "")

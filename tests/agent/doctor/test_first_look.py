@@ -277,12 +277,39 @@ def test_pages_of_others_get_an_answer(capsys: pytest.CaptureFixture[str]) -> No
         (["127.0.0.1:9"], 3, "no page "),
         (["http://127.0.0.1:9/metrics"], 3, "is it up?"),
         ([__file__], 2, "test_first_look.py"),
+        ([__file__, "secnd.prom"], 2, "'secnd.prom': no file"),
     ],
 )
 def test_wrong_place_is_named(words: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     got, out, err = doctor(capsys, *words)
     assert got == code
     assert text in out + err
+
+
+def test_saved_life_has_no_length() -> None:
+    pages = [TESTS / "pages" / name for name in ("sglang-0.5.23.prom", "vllm-0.33.0.prom")]
+    found = [look_at_files([page], [page.read_bytes()], 15.0, OBJECTIVES)[0].since_start for page in pages]
+    sentences = [verdict.sentence for each in found for verdict in each if verdict.rule == "KvTransferFailing"]
+    assert sentences == [
+        "Failed KV transfers: 3718 on sglang-0.5.23.prom",
+        "Failed KV transfers: 4888 on vllm-0.33.0.prom",
+    ]
+
+
+def test_page_of_two_engines_is_two_tiers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("sglang_after_load.prom", "vllm-0.33.0.prom")
+    page = tmp_path / "both.prom"
+    page.write_bytes(b"".join((TESTS / "pages" / name).read_bytes() for name in names))
+    code, out, _ = doctor(capsys, str(page))
+    assert (code, "2 tiers, each judged alone" in out) == (0, True)
+
+
+def test_page_without_a_number_is_not_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = TESTS / "pages" / "sglang_startup.prom"
+    page = tmp_path / "nan.prom"
+    page.write_text(re.sub(r"(?m)\} \S+$", "} NaN", (TESTS / "pages" / "sglang_after_load.prom").read_text()))
+    code, out, _ = doctor(capsys, str(first), str(page))
+    assert (code, "unknown  No signal" in out, "Nothing is wrong" in out) == (3, True, False)
 
 
 def test_running_engines_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
