@@ -116,9 +116,6 @@ def write(golden: Golden) -> bool:
     return document is not None
 
 
-# Pages
-
-
 def _engine_pages() -> dict[str, Path]:
     """The pages of engines by name, ours first; a page of the same name in another folder is the same page."""
     paths = [*sorted((TESTS / "pages").glob("*.*"))]
@@ -175,9 +172,6 @@ def _readout(gpu: GpuReadout) -> Document:
     return {"counters": gpu.counters, "gauges": gpu.gauges, "gaps": sorted(gpu.gaps), "sampled": gpu.sampled}
 
 
-# Verdicts and incidents, by `sizewatch replay`
-
-
 def _verdicts_by_plan(name: str) -> Document:
     text = (recorded.folder(name) / "recording.yaml").read_text(encoding="utf-8")
     plans = yaml.safe_load(text)["truth"]["root_by_plan"]
@@ -222,9 +216,6 @@ def _said(*words: str) -> str:
     code, out, errors = run_command(*words)
     assert code != 2, f"{' '.join(words)}: {errors}"
     return out
-
-
-# The rest
 
 
 def _metrics() -> Document:
@@ -280,9 +271,6 @@ def _forecast(trace: str) -> Document | None:
         }
         for row in told["scores"]
     }
-
-
-# Files
 
 
 def _plain(value: Document) -> Document:

@@ -40,9 +40,6 @@ def requests(several: tuple[MinuteDemand, ...]) -> list[tuple[float, float | Non
     return [((one.start - START) / 60, one.requests) for one in several]
 
 
-# ---- booking and reading ----
-
-
 def test_demand_has_one_row_a_minute(store: HistoryStore) -> None:
     store.book([booking(0, "r0", 1), booking(0, "r1", 2, plan="v2", finished=30.0), booking(1, "r0", finished=6.0)])
     store.book([booking(1, "r1", finished=5.0), booking(0, tier="mi300", finished=9.0)])
@@ -89,9 +86,6 @@ def test_a_value_of_another_type_is_damage(
         connection.execute(f"UPDATE demand SET {column} = {value}")
     with HistoryStore.open_reader(path) as reader, pytest.raises(HistoryError, match="is damaged: demand holds"):
         read(reader, "h100", START, START + 600)
-
-
-# ---- as series ----
 
 
 def minute(place: int, amount: float | None) -> MinuteDemand:

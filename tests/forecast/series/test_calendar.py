@@ -124,9 +124,6 @@ def test_unknown_country_is_refused(country: str, said: str) -> None:
         public_holidays(country, days("2026-01-01", 1))
 
 
-# ---- known events ----
-
-
 @dataclass(frozen=True)
 class Event:
     name: str

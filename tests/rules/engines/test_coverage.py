@@ -201,9 +201,6 @@ def test_unknown_and_untyped_names() -> None:
     assert found.families == ("preemptions",)
 
 
-# --- releases
-
-
 def test_what_an_excerpt_lacks_tells_nothing() -> None:
     excerpt = {"vllm:num_requests_running": "gauge", "vllm:prompt_tokens": "counter"}
     assert version_range(VLLM_V1, excerpt) == ""

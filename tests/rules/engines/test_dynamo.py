@@ -57,9 +57,6 @@ def before_requests() -> str:
     )
 
 
-# --- whose page it is
-
-
 def test_dynamo_around_an_engine_changes_nothing() -> None:
     text = page_text(WITH_VLLM)
     alone = read("".join(line for line in text.splitlines(keepends=True) if "vllm:" in line))
@@ -75,9 +72,6 @@ def test_names_under_another_prefix_are_a_strangers() -> None:
     )
     with pytest.raises(ScrapeError, match="no page of an engine"):
         read(text.replace("dynamo_frontend_", "nv_llm_http_service_"))
-
-
-# --- the frontend's requests
 
 
 def test_arrivals_are_counted_and_not_derived() -> None:
@@ -117,9 +111,6 @@ def test_requests_without_token_are_no_queue() -> None:
     assert "no queue" in DYNAMO_FRONTEND.explain_missing(["requests_waiting"])
 
 
-# --- its tokens and times
-
-
 def test_dynamo_tokens_are_sums_of_lengths() -> None:
     text = page_text(FRONTEND)
     cached, whole = (
@@ -152,9 +143,6 @@ def test_several_models_behind_one_frontend_are_told() -> None:
     found = read(page_text(FRONTEND) + more)
     assert found.facts["model"] == "Qwen/Qwen3-8B,other"
     assert any("a tier is one model" in problem for problem in found.problems)
-
-
-# --- the worker
 
 
 @pytest.mark.parametrize("text", [page_text(WORKER), old_worker()], ids=["now", "old names"])

@@ -48,9 +48,6 @@ def with_value(text: str, name: str, value: str) -> str:
     return changed
 
 
-# --- what is read
-
-
 def test_llamacpp_gauges_cached_tokens_and_positions() -> None:
     text = with_value(with_value(page_text(LOADED), "requests_processing", "4"), "requests_deferred", "8")
     gauges = of(text).gauges
@@ -77,9 +74,6 @@ def test_restart_is_seen_without_start_time() -> None:
     before, after = of(page_text(LOADED)), of(page_text(FRESH), START + 15)
     assert (before.started_at, after.started_at) == (None, None)
     assert windows.diff_snapshots(before, after).explain_missing("generation_tokens") is Gap.RESTARTED
-
-
-# --- the recording: 237 requests, 12 at once on 4 slots in the middle
 
 
 @functools.cache

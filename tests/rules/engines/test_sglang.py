@@ -19,8 +19,6 @@ from rules.telemetry import windows
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap, Missing, Reading
 
-# --- whose page it is
-
 
 @pytest.mark.parametrize(
     "only", ["token_usage", "num_queue_reqs", "prompt_tokens_total", "e2e_request_latency_seconds"]
@@ -28,9 +26,6 @@ from rules.telemetry.signals import Gap, Missing, Reading
 def test_one_of_its_names_is_enough(only: str) -> None:
     lines = page_text("sglang-0.4.6.prom").splitlines(keepends=True)
     assert read("".join(line for line in lines if f"sglang:{only}" in line)).engine == "sglang"
-
-
-# --- spelling
 
 
 def through_router(text: str, *workers: str) -> str:
@@ -68,9 +63,6 @@ def test_router_workers_are_replicas() -> None:
         assert page.problems == ()
 
 
-# --- multiprocess mode: what has not happened is not on the page
-
-
 def test_its_first_requests_are_counted_from_zero() -> None:
     """Two pages of one process; histograms that were not there are a gap and no increase."""
     window = windows.diff_snapshots(read(page_text(STARTUP), START), read(page_text(REAL), START + 15))
@@ -89,15 +81,9 @@ def test_sglang_without_traffic_and_across_restart() -> None:
     assert windows.diff_snapshots(before, after).explain_missing("requests_finished") is Gap.RESTARTED
 
 
-# --- streamed and not
-
-
 def test_unstreamed_requests_have_no_ttft() -> None:
     text = page_text(REAL).replace('is_streaming="true"', 'is_streaming="no"')
     assert "ttft_seconds" not in read(text).histograms
-
-
-# --- priorities, ranks, processes
 
 
 @pytest.mark.parametrize(

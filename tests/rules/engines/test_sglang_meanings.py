@@ -9,8 +9,6 @@ from sglang_pages import RANKS, REAL, RELEASES, STARTUP, amounts, printed, with_
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all
 
-# --- the prefix cache
-
 
 def test_prefix_hits_count_at_prefill() -> None:
     """Real: 73013 + 5 tokens by prefills, 73017 by finished requests (one prompt of one token never finished)."""
@@ -51,9 +49,6 @@ def test_the_hit_rate_gauge_is_not_used(release: str) -> None:
     assert amounts(read(with_value(text, "cache_hit_rate", "99.0"))) == amounts(read(text))
 
 
-# --- counters
-
-
 def test_retraction_is_a_preemption() -> None:
     text = page_text(REAL)
     labels = f'{{engine_type="unified",model_name="tiny",{RANKS}}}'
@@ -88,17 +83,11 @@ def test_client_abort_is_no_refusal() -> None:
     assert (counters["http_requests_refused"], counters["http_requests_failed"]) == (0, 0)
 
 
-# --- latencies
-
-
 def test_transfer_failures_need_transfers() -> None:
     new = page_text("sglang-0.5.10.prom")
     assert read(new).counters["kv_transfer_failures"] == printed(new, r"sglang:num_transfer_failed_reqs_total\{.*")
     assert read(without_lines(new, "num_transfer_failed")).counters["kv_transfer_failures"] == 0
     assert "kv_transfer_failures" not in read(page_text(REAL)).counters
-
-
-# --- gauges and facts
 
 
 def test_startup_is_its_longest_process() -> None:
@@ -141,9 +130,6 @@ def test_loaded_adapters_are_not_running_ones() -> None:
     labels = f'{{engine_type="unified",model_name="tiny",{RANKS}}}'
     text = page_text(REAL) + f"# TYPE sglang:lora_pool_slots_used gauge\nsglang:lora_pool_slots_used{labels} 3.0\n"
     assert "adapters_running" not in read(text).gauges
-
-
-# --- odd families
 
 
 def test_summaries_and_gauge_histograms_do_not_disturb() -> None:

@@ -44,9 +44,6 @@ def uses(text: str) -> dict[str, FamilyUse]:
     return {use.name: use for use in explain_families(reader.engine, reader.families)}
 
 
-# --- what is read
-
-
 def test_tgi_families_are_zero_beside_arrivals() -> None:
     """The exporter prints a series with its first event."""
     counters = of(without(page_text(PAGE), "tgi_request_failure")).counters
@@ -82,9 +79,6 @@ def test_tgi_ttft_lies_between_queue_and_end() -> None:
     readings = read_all(windows.diff_snapshots(of(zero), of(page_text(PAGE), START + SECONDS)))
     ttft, queue, e2e = readings["ttft_p99_seconds"], readings["queue_p99_seconds"], readings["e2e_p99_seconds"]
     assert (ttft.value, ttft.low, ttft.high) == (None, queue.low, e2e.high)
-
-
-# --- table and page hold each other
 
 
 def test_reference_names_are_on_the_page() -> None:

@@ -35,15 +35,9 @@ def older() -> str:
     )
 
 
-# --- whose page it is
-
-
 def test_other_triton_models_are_strangers() -> None:
     with pytest.raises(ScrapeError, match="no page of an engine"):
         read(re.sub(r"(?m)^(# TYPE )?nv_trt_llm_.*\n", "", page_text(PAGE)))
-
-
-# --- several models of one pipeline
 
 
 def test_triton_model_names_are_free() -> None:
@@ -58,9 +52,6 @@ def test_old_triton_has_no_rejections() -> None:
     counters = read(older()).counters
     assert counters["http_requests_failed"] == 1
     assert "admission_rejections" not in counters
-
-
-# --- units
 
 
 def test_the_first_response_is_timed_in_milliseconds() -> None:
@@ -85,9 +76,6 @@ def test_microsecond_sums_give_no_quantile() -> None:
     for name in ("request_duration_us", "queue_duration_us", "compute_infer_duration_us"):
         assert not found[f"nv_inference_{name}"].is_read
     assert signals(page())["e2e_p99_seconds"] == Missing(gap=Gap.NOT_EXPOSED)
-
-
-# --- states as labels
 
 
 def test_triton_gauges_and_facts() -> None:

@@ -24,9 +24,6 @@ def signals(found: Snapshot) -> dict[str, SignalValue]:
     return dict(read_all(window_since_start(found)))
 
 
-# --- whose page it is
-
-
 @pytest.mark.parametrize("label", ["model_name", "engine_type", "finished_reason"])
 def test_plain_names_need_all_labels(label: str) -> None:
     with pytest.raises(ScrapeError, match="no page of an engine"):
@@ -47,17 +44,11 @@ def test_trtllm_without_requests_is_known() -> None:
     assert not {"prefix_hit_tokens", "spec_drafts", "http_requests_failed"} & found.counters.keys()
 
 
-# --- requests and tokens
-
-
 @pytest.mark.parametrize("name", [FIRST, PLAIN])
 def test_unseen_ending_is_zero_beside_others(name: str) -> None:
     text = re.sub(r'(?m)^\S*request_success_total\{.*"(cancelled|timeout)".*\n', "", page_text(name))
     counters = read(text).counters
     assert [counters[family] for family in ("requests_finished", "requests_aborted", "requests_failed")] == [197, 0, 0]
-
-
-# --- the KV cache
 
 
 def test_cache_extremes_are_zero_and_one() -> None:
@@ -72,9 +63,6 @@ def test_average_hit_rate_without_counters() -> None:
     text = without(page_text(FIRST), "trtllm_kv_cache_reused_blocks_total", "trtllm_kv_cache_missed_blocks_total")
     found = signals(read(text))["prefix_hit_ratio"]
     assert found.value == 0.25
-
-
-# --- speculation
 
 
 def test_positions_give_rounds_and_acceptance() -> None:

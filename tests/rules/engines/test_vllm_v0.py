@@ -42,9 +42,6 @@ def with_one_more(text: str, name: str, value: float) -> str:
     return re.sub(rf'(?m)^(vllm:{name}_(?:sum|count|bucket\{{le="\+Inf").*) (\S+)$', grown, text)
 
 
-# --- whose page it is
-
-
 def test_engine_label_tells_v1() -> None:
     of(page_text(PAGE))
     assert read(page_text("vllm-0.8.5.prom")).generation == "v1"
@@ -55,9 +52,6 @@ def test_the_configured_engine_has_both_generations() -> None:
     assert read(page_text(PAGE), engine="vllm") == of(page_text(PAGE))
     with pytest.raises(ScrapeError, match="not a page of sglang"):
         read(page_text(PAGE), engine="sglang")
-
-
-# --- what is read
 
 
 def test_ttft_above_last_edge_is_bounded() -> None:

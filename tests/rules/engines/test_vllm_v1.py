@@ -36,9 +36,6 @@ def with_value(text: str, name: str, value: str) -> str:
     return changed
 
 
-# --- spelling
-
-
 def test_created_series_tell_readiness() -> None:
     text = page_text(REAL)
     whole = read(text)
@@ -55,9 +52,6 @@ def test_restart_is_seen_in_multiprocess_mode() -> None:
     assert (before.started_at, before.ready_at) == (None, None)
     after = read(re.sub(r"(?m)^(vllm:.*) \S+$", r"\1 0.0", bare), START + 15)
     assert windows.diff_snapshots(before, after).explain_missing("requests_finished") is Gap.RESTARTED
-
-
-# --- more than one process or engine
 
 
 def test_data_parallel_vllm_adds_up() -> None:
@@ -81,9 +75,6 @@ def test_kv_cache_averages_over_engines(page: str, name: str) -> None:
     found = read(text)
     assert found.gauges["kv_utilization"] == pytest.approx(0.7)
     assert found.gauges["kv_utilization_max"] == 0.9
-
-
-# --- values that are none
 
 
 def later(text: str, **values: str) -> str:
@@ -113,9 +104,6 @@ def test_changed_edges_cost_one_window() -> None:
     assert found.explain_missing("ttft_seconds") is Gap.RESTARTED
     assert "e2e_seconds" in found.histograms
     assert "ttft_seconds" in windows.diff_snapshots(new, read(text, START + 30)).histograms
-
-
-# --- renames, units and meanings
 
 
 def test_old_prefix_cache_counts_blocks() -> None:

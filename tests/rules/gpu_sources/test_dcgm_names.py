@@ -74,9 +74,6 @@ def one(samples):
     return found[0]
 
 
-# ---- names and units ----
-
-
 def test_full_dcgm_page_in_base_units():
     gpu = one(page(**FULL))
     assert (gpu.t, gpu.gpu, gpu.index, gpu.product, gpu.pids) == (100.0, "GPU-a", 3, "NVIDIA H200", ())
@@ -129,9 +126,6 @@ def test_optional_fields_are_off_by_default():
     assert gpu.gaps["gpu_throttled_power_seconds"] == (
         "DCGM_FI_DEV_POWER_VIOLATION is not on the page (not in dcgm-exporter's default counters)"
     )
-
-
-# ---- one value of a page, or why there is none ----
 
 
 def mig(number, profile="1g.18gb", **values):
@@ -190,9 +184,6 @@ def test_page_gives_value_or_reason(samples, name, expected):
     assert name != "gpu_fault_events" or read(samples, 0.0).faults == {}
 
 
-# ---- blanks ----
-
-
 @pytest.mark.parametrize(
     ("printed", "reason"),
     [
@@ -214,9 +205,6 @@ def test_dcgm_blank_is_a_gap(printed, reason):
     gpu = one(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": float(printed)}))
     assert "gpu_temperature_celsius" not in gpu.gauges
     assert gpu.gaps == {"gpu_temperature_celsius": f"DCGM_FI_DEV_GPU_TEMP is {reason}"}
-
-
-# ---- labels ----
 
 
 def test_label_spellings_name_same_gpu():
@@ -243,9 +231,6 @@ def test_pages_without_uuid_or_series():
     found, problems = readouts([("process_start_time_seconds", {}, 1.0)], 0.0)
     assert found == ()
     assert problems == ("no DCGM series on the page: is this a dcgm-exporter (port 9400), and does it see a GPU?",)
-
-
-# ---- shared and partitioned GPUs ----
 
 
 def test_gpu_shared_by_pods_is_one():
@@ -277,9 +262,6 @@ def test_mig_instance_replaces_its_gpu():
     }
 
 
-# ---- faults ----
-
-
 def test_standing_codes_are_told_by_gpu():
     samples = [*page(DCGM_FI_DEV_XID_ERRORS=79.0), ("DCGM_FI_DEV_XID_ERRORS", {"UUID": "GPU-b", "gpu": "1"}, 0.0)]
     found = read(samples, 0.0)
@@ -294,9 +276,6 @@ def test_whole_gpu_fault_reaches_instances():
     other = mig("2", DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.5)
     found = read([*own, *other, *page(DCGM_FI_DEV_XID_ERRORS=79.0)], 0.0)
     assert found.faults == {"GPU-a/1": frozenset({"xid-43"}), "GPU-a/2": frozenset({"xid-79"})}
-
-
-# ---- refreshes ----
 
 
 def test_repeated_scrape_is_one_refresh():
@@ -319,9 +298,6 @@ def test_new_gpu_or_gap_is_new_refresh():
     assert not same_refresh(first, gap)
     assert not same_refresh(first, read(page(**{**FULL, "DCGM_FI_DEV_XID_ERRORS": 31.0}), 100.0))
     assert same_refresh(gap, read(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": math.nan}), 130.0))
-
-
-# ---- pages of others ----
 
 
 def test_link_series_need_no_uuid():

@@ -152,9 +152,6 @@ def test_level_against_its_band(rule: str, case: Case) -> None:
     assert case.text in words(result)
 
 
-# --- faults
-
-
 def faults(number: int, count: float, family: str = "gpu_fault_events", **more: float) -> Window:
     return minute(number, counters={family: count, **more})
 

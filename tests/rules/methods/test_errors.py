@@ -108,9 +108,6 @@ def test_failures_and_refusals(rule: str, case: Case) -> None:
     check_case(rule, case)
 
 
-# --- restarts
-
-
 PAGE = """\
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0",model_name="m"}} 0
@@ -149,9 +146,6 @@ def test_restarting_process_wakes_nobody() -> None:
     assert isinstance(judged([(1000.0 - n, 45.0 * n) for n in range(240)]), Unknown)
     found = judged([(10.0 if n % 2 else 0.0, 45.0 * n) for n in range(240)])
     assert found.certainty is LIKELY
-
-
-# --- causes
 
 
 def fails_at(replica: str, **counters: float) -> dict[str, list[Window]]:

@@ -158,9 +158,6 @@ def test_prefix_hits_by_routing(case: Case) -> None:
     assert case.text in words(found)
 
 
-# --- recordings
-
-
 @pytest.mark.parametrize(("rule", "text"), [(RULE, "97% before"), ("TtftDivergence", "First suspect: ")])
 def test_round_robin_is_found(rule: str, text: str) -> None:
     """Hit rate 0.974, then 0.408, by the clients. Late first tokens are the routing's too."""

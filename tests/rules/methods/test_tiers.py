@@ -171,9 +171,6 @@ def test_equal_share_names_slower_tier() -> None:
     assert found.expected.value == pytest.approx(0.25)  # type: ignore[union-attr]
 
 
-# --- the recording: 80 and 20 of a hundred, then half and half
-
-
 SECOND_HALF = 1795204028.963
 
 

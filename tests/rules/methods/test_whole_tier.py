@@ -49,9 +49,6 @@ def too_long(*rule_states: RuleState) -> Verdict:
     return found
 
 
-# --- TierDown
-
-
 def tier_down(replicas: Sequence[ReplicaState], context: TierContext, now: float) -> RuleResult:
     return evaluate_tier_availability(replicas, (), context, now)[0]
 
@@ -118,9 +115,6 @@ def test_only_replica_outage_pages() -> None:
         (Status.CRITICAL, True),
         (Status.WARNING, True),
     ]
-
-
-# --- UnknownTooLong
 
 
 def test_own_silence_is_not_counted() -> None:

@@ -56,9 +56,6 @@ def only(*several: Window) -> MinuteDemand:
     return one
 
 
-# ---- what arrived ----
-
-
 @pytest.mark.parametrize(
     ("counters", "expected"),
     [
@@ -106,9 +103,6 @@ def test_demand_of_replicas_leavers_and_tokens() -> None:
     assert only(window(START, START + 60, requests_finished=5.0, **{NET_CHANGE: -9.0})).requests == 0.0
     one = only(window(START, START + 60, prompt_tokens=5.0))
     assert (one.requests, one.prompt_tokens, one.generation_tokens) == (None, 5.0, None)
-
-
-# ---- what was not seen ----
 
 
 @pytest.mark.parametrize(("covered", "expected"), [(60.0, 60.0), (45.0, 60.0), (30.0, 60.0), (29.0, None), (0.0, None)])
@@ -184,9 +178,6 @@ def test_even_rate_survives_any_cuts(cuts: list[float], rate: float, offset: flo
     assert sum(one.requests is not None for one in found) >= 15
 
 
-# ---- tokens that were asked for ----
-
-
 def test_queued_tokens_were_asked_for() -> None:
     before = [busy(START + 60 * i, START + 60 * i + 60) for i in range(5)]
     one = list_demand(minutes(*before, busy(START + 300, START + 360, change=30.0)))[-1]
@@ -227,9 +218,6 @@ def test_one_finished_request_tells_tokens() -> None:
     assert (one.requests, one.prompt_tokens) == (2.0, 200.0)
     one = only(window(START, START + 60, requests_finished=0.0, prompt_tokens=500.0, **{NET_CHANGE: 5.0}))
     assert (one.requests, one.prompt_tokens) == (5.0, 500.0)
-
-
-# ---- sums ----
 
 
 def test_different_minutes_do_not_add() -> None:
@@ -286,8 +274,6 @@ def test_computed_share_from_prefix_counters() -> None:
     assert only(replace(window, counters={**window.counters, **cached})).computed == pytest.approx(0.25)
     assert only(window).computed is None
 
-
-# ---- a change of the lengths ----
 
 SHORT, LONG = (80, 44), (314, 160)
 """Mean prompt and output tokens of a benchmark, and of production from a minute on."""

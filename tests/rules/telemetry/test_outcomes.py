@@ -71,9 +71,6 @@ def test_counts_of_unequal_times_prove_nothing() -> None:
     assert ended(**whole.counters).doubt == ""
 
 
-# --- demand
-
-
 def test_failed_requests_arrived_unserved() -> None:
     counters = {"http_requests_failed": 50.0, "requests_failed": 20.0, "admission_rejections": 10.0}
     seen = window(**counters, in_system_change=5.0)
@@ -96,9 +93,6 @@ def test_counted_arrivals_include_failed() -> None:
 def test_a_tier_that_only_fails_has_demand() -> None:
     found = read(BY_NAME["arrival_rps"], minute(0, rps=0.0, counters={"http_requests_failed": 120.0}))
     assert found.value == pytest.approx(2.0)
-
-
-# --- readings
 
 
 def test_shares_use_taken_and_ended() -> None:

@@ -254,9 +254,6 @@ def test_plain_signal_needs_every_family(signal: Signal) -> None:
         assert value(signal.name, replace(poorer, gaps=gaps)) == STALE
 
 
-# --- no traffic, or not seen
-
-
 def idle(**changes: Any) -> Window:
     counters = dict.fromkeys(COUNTERS, 0.0)
     parts = {family: (Histogram(edges=EDGES, counts=(0.0,) * 5, total=0.0),) for family in HISTOGRAMS}
@@ -322,8 +319,6 @@ def test_total_rate_follows_coverage(of: Window, expected: Reading) -> None:
 
 
 STALE, RESTARTED = Missing(gap=Gap.STALE), Missing(gap=Gap.RESTARTED)
-
-# --- one minute with a change: what is left of its readings
 
 EVICTING = window(START, counters={"preemptions": 6.0, "requests_finished": 60.0})
 HALF_SPOKEN = windows.sum_windows(
@@ -681,9 +676,6 @@ def test_kinds_of_gpu_utilization_are_kept_apart() -> None:
     kinds = ("sm_active", "nvml_gpu", "amd_gfx")
     expected = [exactly(0.3, 4), exactly(0.8, 60), UNEXPOSED]
     assert [gpu_utilization(minute(), kind) for kind in kinds] == expected
-
-
-# --- what only a plan can tell
 
 
 @pytest.mark.parametrize(

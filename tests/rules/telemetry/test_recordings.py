@@ -106,9 +106,6 @@ def test_there_are_recordings_of_the_tier() -> None:
     assert {"steady", "diurnal", "kv_cascade", "restart", "prefix", "lora", "specdecode", "routing"} <= set(NAMES)
 
 
-# --- counts
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_window_requests_match_clients(name: str) -> None:
     compared = 0
@@ -167,9 +164,6 @@ def by_target(name: str) -> tuple[tuple[tuple[float, Snapshot | None], ...], ...
     return tuple(tuple(several) for several in found)
 
 
-# --- latencies
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_client_overhead_is_small(name: str) -> None:
     """The mean over windows with equal counts, from the engine's own sums: what the allowance below rests on."""
@@ -220,9 +214,6 @@ def test_ttft_bounds_hold_in_most_windows() -> None:
                     outside.append((name, window.start, signal, truth, low, high))
     assert compared > 150
     assert len(outside) <= (1 - TTFT_SHARE) * compared, outside
-
-
-# --- restarts
 
 
 def test_outage_windows_are_gaps() -> None:

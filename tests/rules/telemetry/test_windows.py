@@ -172,9 +172,6 @@ def test_two_pages_out_of_order_are_refused(later: float) -> None:
         windows.diff_snapshots(snapshot(START), snapshot(START + later))
 
 
-# --- absences
-
-
 @pytest.mark.parametrize("family", ["requests_finished", "ttft_seconds", "kv_utilization"])
 def test_family_missing_once_is_a_gap(family: str) -> None:
     before, after = snapshot(START), snapshot(START + 10)
@@ -234,9 +231,6 @@ def test_of_several_reasons_the_graver_stands() -> None:
 def test_sampled_families_stay_marked() -> None:
     several = [window(START, sampled=frozenset({"gpu_power_watts"})), window(START + 60)]
     assert windows.sum_windows(several).sampled == {"gpu_power_watts"}
-
-
-# --- restarts
 
 
 def test_other_start_time_is_a_restart() -> None:
@@ -326,9 +320,6 @@ def test_a_histogram_whose_buckets_fell_begins_anew() -> None:
     assert windows.diff_snapshots(snapshot(START), after).explain_missing("ttft_seconds") is Gap.RESTARTED
 
 
-# --- stale gauges (vLLM issue 29928)
-
-
 def cancelled(t: float, steps: float, **gauges: float) -> windows.Snapshot:
     """A page after a mass cancel: the KV cache is empty, but the gauge still says 99 %."""
     stuck = {"requests_running": 40.0, "requests_waiting": 7.0, "kv_utilization": 0.99, "kv_utilization_max": 0.99}
@@ -359,9 +350,6 @@ def test_idle_stepless_engine_is_empty() -> None:
 def test_uncounted_steps_are_believed() -> None:
     pages = [without(cancelled(t, 0), "engine_steps") for t in (START, START + 10)]
     assert windows.diff_snapshots(*pages).gauges["kv_utilization"].minimum == 0.99
-
-
-# --- coverage
 
 
 def test_coverage_stays_within_bounds() -> None:
