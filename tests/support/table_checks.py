@@ -10,6 +10,9 @@ from paths import TESTS
 from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, explain_families
 from rules.engines.registry import ENGINES, EngineTable, normalize_name, strip_wrapper_prefix
+from rules.telemetry.readings import read_all, window_since_start
+from rules.telemetry.signals import SignalValue
+from rules.telemetry.snapshots import Snapshot
 
 TABLES = {f"{engine.name}/{engine.generation}": engine for engine in ENGINES}
 
@@ -46,6 +49,23 @@ def openmetrics(text: str) -> str:
     """The page as OpenMetrics spells it: a TYPE line names its counter without `_total`, `# EOF` ends it."""
     bare = re.sub(r"(?m)^(# (?!TYPE).*|\S+_created\{.*|# TYPE \S+_created .*)\n", "", text)
     return re.sub(r"(?m)^# TYPE (\S+)_total counter$", r"# TYPE \1 counter", bare) + "# EOF\n"
+
+
+def signals(page: Snapshot) -> dict[str, SignalValue]:
+    """Readings of all that a process counted since its start."""
+    return dict(read_all(window_since_start(page)))
+
+
+def with_value(text: str, series: str, value: object) -> str:
+    """The page with another value in the one series whose line begins so."""
+    changed, times = re.subn(rf"(?m)^({re.escape(series)}.*) \S+$", rf"\g<1> {value}", text)
+    assert times == 1, f"{series}: {times} series"
+    return changed
+
+
+def without_lines(text: str, *parts: str) -> str:
+    """The page without the lines that hold one of these."""
+    return "".join(line for line in text.splitlines(keepends=True) if not any(part in line for part in parts))
 
 
 def without(text: str, *names: str) -> str:

@@ -3,14 +3,12 @@
 import re
 
 import pytest
-from making import START, page_text, read
-from table_checks import TABLES, uses, without
+from making import page_text, read
+from table_checks import TABLES, signals, uses, without
 
 from agent.errors import ScrapeError
 from rules.engines.registry import itl_comparable
-from rules.telemetry import windows
-from rules.telemetry.readings import read_all, window_since_start
-from rules.telemetry.signals import Gap, Missing, SignalValue
+from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.snapshots import Snapshot
 
 DYNAMO_FRONTEND = TABLES["dynamo/frontend"]
@@ -20,10 +18,6 @@ FRONTEND, WORKER, WITH_VLLM = "made-dynamo-frontend.prom", "made-dynamo-worker.p
 
 def page(name: str) -> Snapshot:
     return read(page_text(name))
-
-
-def signals(found: Snapshot) -> dict[str, SignalValue]:
-    return dict(read_all(window_since_start(found)))
 
 
 def old_frontend() -> str:
@@ -74,18 +68,6 @@ def test_names_under_another_prefix_are_a_strangers() -> None:
         read(text.replace("dynamo_frontend_", "nv_llm_http_service_"))
 
 
-def test_arrivals_are_counted_and_not_derived() -> None:
-    text = page_text(FRONTEND)
-    later = text.replace(
-        'requests_started_total{endpoint="chat_completions",model="Qwen/Qwen3-8B",request_type="stream"} 212',
-        'requests_started_total{endpoint="chat_completions",model="Qwen/Qwen3-8B",request_type="stream"} 242',
-    )
-    assert later != text
-    window = windows.diff_snapshots(read(text, START), read(later, START + 15))
-    found = read_all(window)["arrival_rps"]
-    assert found.value == pytest.approx(2.0)
-
-
 def test_old_frontend_tells_no_arrivals() -> None:
     found = read(old_frontend())
     assert (found.counters["requests_finished"], found.counters["requests_failed"]) == (197, 10)
@@ -111,18 +93,6 @@ def test_requests_without_token_are_no_queue() -> None:
     assert "no queue" in DYNAMO_FRONTEND.explain_missing(["requests_waiting"])
 
 
-def test_dynamo_tokens_are_sums_of_lengths() -> None:
-    text = page_text(FRONTEND)
-    cached, whole = (
-        float(re.findall(rf"(?m)^dynamo_frontend_{name}_sum\{{.* (\S+)$", text)[0])
-        for name in ("cached_tokens", "input_sequence_tokens")
-    )
-    counters = read(text).counters
-    assert (counters["prompt_tokens"], counters["generation_tokens"]) == (whole, 25893)
-    found = signals(read(text))["prefix_hit_ratio"]
-    assert found.value == pytest.approx(cached / whole)
-
-
 def test_edges_may_begin_at_zero() -> None:
     found = page(FRONTEND).histograms
     assert {found[name].edges[0] for name in ("ttft_seconds", "itl_seconds", "e2e_seconds")} == {0.0}
@@ -145,24 +115,17 @@ def test_several_models_behind_one_frontend_are_told() -> None:
     assert any("a tier is one model" in problem for problem in found.problems)
 
 
-@pytest.mark.parametrize("text", [page_text(WORKER), old_worker()], ids=["now", "old names"])
-def test_worker_tells_requests_and_cache(text: str) -> None:
-    found = read(text)
-    names = ("requests_arrived", "requests_finished", "requests_failed", "requests_aborted")
-    assert [found.counters[name] for name in names] == [206, 200, 1, 2]
-    assert found.gauges["requests_running"] == 6
-    assert (found.gauges["kv_utilization"], found.gauges["kv_utilization_max"]) == (0.5, 0.75)
-    assert found.gauges["prefix_hit_gauge"] == pytest.approx(0.3)
-    assert found.facts["num_gpu_blocks"] == "5943"
-    assert found.histograms["e2e_seconds"].counts[-1] == 200
+def test_old_worker_names_read_alike() -> None:
+    old, new = read(old_worker()), page(WORKER)
+    assert (old.counters, old.histograms, old.gauges, old.facts) == (
+        new.counters,
+        new.histograms,
+        new.gauges,
+        new.facts,
+    )
 
 
 def test_only_the_generating_endpoint_counts() -> None:
     busy = re.sub(r'(?m)^(.*_requests(_total)?\{.*"clear_kv_blocks".*) \S+$', r"\1 50", page_text(WORKER))
     assert busy != page_text(WORKER)
     assert read(busy) == page(WORKER)
-
-
-def test_dynamo_model_load_bounds_cold_start() -> None:
-    value = signals(page(WORKER))["cold_start_seconds"]
-    assert (value.value, value.low, value.high) == (None, 41.75, None)

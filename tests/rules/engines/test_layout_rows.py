@@ -17,7 +17,7 @@ def engine(*rows: SourceRow, **more: Any) -> EngineTable:
     return EngineTable(name="toy", generation="v1", title="Toy", signatures=("toy_running",), rows=rows, **more)
 
 
-def counter(family: str, source: str, **more: Any) -> SourceRow:
+def row_of(family: str, source: str, **more: Any) -> SourceRow:
     return SourceRow(family=family, source=source, since="1", **more)
 
 
@@ -47,26 +47,18 @@ ANSWERS: Page = [
     ],
 )
 def test_conditions_match_whole_label_values(conditions: dict[str, Any], expected: float) -> None:
-    found = read(engine(counter("requests_finished", "toy_answers_total", lazy=True, **conditions)), ANSWERS)
+    found = read(engine(row_of("requests_finished", "toy_answers_total", lazy=True, **conditions)), ANSWERS)
     assert found.counters == {"requests_finished": expected}
 
 
 def test_ranks_repeat_and_engines_add_up() -> None:
-    page: Page = [
-        ("toy_tokens_total", {"dp_rank": dp, "tp_rank": tp}, value)
-        for dp, tp, value in (("0", "0", 100), ("0", "1", 99), ("1", "2", 50), ("1", "3", 50))
-    ]
+    ranks = (("0", "0", 100), ("0", "1", 99), ("1", "2", 50), ("1", "3", 50))
+    page: Page = [("toy_tokens_total", {"dp_rank": dp, "tp_rank": tp}, value) for dp, tp, value in ranks]
     page += [("toy_running", {"dp_rank": dp, "tp_rank": tp}, 4) for dp in "01" for tp in "01"]
     rows = (
-        counter("prompt_tokens", "toy_tokens_total"),
-        SourceRow(family="requests_running", source="toy_running", since="1"),
-        SourceRow(
-            family="kv_utilization",
-            source="toy_running",
-            across=LabelAggregation.MEAN,
-            factor=0.01,
-            since="1",
-        ),
+        row_of("prompt_tokens", "toy_tokens_total"),
+        row_of("requests_running", "toy_running"),
+        row_of("kv_utilization", "toy_running", across=LabelAggregation.MEAN, factor=0.01),
     )
     found = read(engine(*rows, repeats=("tp_rank",)), page)
     assert found.counters == {"prompt_tokens": 150}
@@ -74,38 +66,30 @@ def test_ranks_repeat_and_engines_add_up() -> None:
     assert read(engine(*rows), page).counters == {"prompt_tokens": 299}
 
 
-def test_repeated_histogram_counts_once() -> None:
-    page: Page = [
-        ("toy_ttft_bucket", {"tp_rank": rank, "le": le}, value)
-        for rank in "01"
-        for le, value in (("1", 3), ("+Inf", 4))
-    ]
-    page += [("toy_ttft_sum", {"tp_rank": rank}, 8) for rank in "01"]
-    row = SourceRow(family="ttft_seconds", source="toy_ttft", since="1")
+def ttft(label: str, **series: tuple[float, float, float]) -> Page:
+    """Histograms by the value of a label: up to 1 s, in all, and the sum."""
+    page: Page = []
+    for value, (first, every, total) in series.items():
+        labels = {label: value.removeprefix("rank")}
+        page += [("toy_ttft_bucket", {**labels, "le": le}, count) for le, count in (("1", first), ("+Inf", every))]
+        page.append(("toy_ttft_sum", labels, total))
+    return page
+
+
+def test_histogram_repeats_and_filters_its_series() -> None:
+    page = ttft("tp_rank", rank0=(3, 4, 8), rank1=(3, 4, 8))
+    row = row_of("ttft_seconds", "toy_ttft")
     once = read(engine(row, repeats=("tp_rank",)), page).histograms["ttft_seconds"]
     assert (once.counts, once.total) == ((3, 4), 8)
     assert read(engine(row), page).histograms["ttft_seconds"].counts == (6, 8)
-
-
-def test_histogram_filters_its_series() -> None:
-    page: Page = [
-        ("toy_ttft_bucket", {"streaming": s, "le": le}, value)
-        for s, values in (("true", (3, 4)), ("false", (0, 9)))
-        for le, value in zip(("1", "+Inf"), values, strict=True)
-    ]
-    page += [("toy_ttft_sum", {"streaming": s}, value) for s, value in (("true", 8), ("false", 90))]
-    row = SourceRow(
-        family="ttft_seconds",
-        source="toy_ttft",
-        where={"streaming": "true|"},
-        since="1",
-    )
-    found = read(engine(row), page).histograms["ttft_seconds"]
+    streamed = row_of("ttft_seconds", "toy_ttft", where={"streaming": "true|"})
+    page = ttft("streaming", true=(3, 4, 8), false=(0, 9, 90))
+    found = read(engine(streamed), page).histograms["ttft_seconds"]
     assert (found.counts, found.total) == ((3, 4), 8)
 
 
 def test_further_samples_are_added_where_they_are() -> None:
-    row = counter("prefix_queried_tokens", "toy_hits_total", plus=("toy_misses_total", "toy_partial_total"))
+    row = row_of("prefix_queried_tokens", "toy_hits_total", plus=("toy_misses_total", "toy_partial_total"))
     hits: Page = [("toy_hits_total", {}, 30)]
     assert read(engine(row), [*hits, ("toy_misses_total", {}, 70)]).counters == {"prefix_queried_tokens": 100}
     assert read(engine(row), hits).counters == {"prefix_queried_tokens": 30}
@@ -113,17 +97,16 @@ def test_further_samples_are_added_where_they_are() -> None:
 
 
 def test_missing_event_is_zero_beside_marker() -> None:
-    row = counter("preemptions", "toy_retracted_total", zero_with="toy_running")
+    row = row_of("preemptions", "toy_retracted_total", zero_with="toy_running")
     assert read(engine(row), [("toy_running", {}, 3)]).counters == {"preemptions": 0}
     assert read(engine(row), [("toy_running", {}, 3), ("toy_retracted_total", {}, 2)]).counters == {"preemptions": 2}
     assert read(engine(row), [("toy_other", {}, 3)]).counters == {}
 
 
 def test_late_histogram_starts_at_zero() -> None:
-    row = SourceRow(family="ttft_seconds", source="toy_ttft", zero_with="toy_up", since="1")
+    row = row_of("ttft_seconds", "toy_ttft", zero_with="toy_up")
     before = read(engine(row), [("toy_up", {}, 1)])
-    buckets: Page = [("toy_ttft_bucket", {"le": le}, value) for le, value in (("1", 3.0), ("+Inf", 4.0))]
-    after = read(engine(row), [("toy_up", {}, 1), *buckets])
+    after = read(engine(row), [("toy_up", {}, 1), *ttft("rank", rank0=(3, 4, 8))])
     window = diff_snapshots(before, replace(after, t=1015.0))
     assert window.histograms["ttft_seconds"][0].counts == (3.0, 1.0)
     assert is_mapped_name("toy_up", (engine(row),))
@@ -131,7 +114,7 @@ def test_late_histogram_starts_at_zero() -> None:
 
 
 def test_sentinel_gauge_is_absent() -> None:
-    row = SourceRow(family="prefix_hit_gauge", source="toy_hit_rate", none=-1.0, since="1")
+    row = row_of("prefix_hit_gauge", "toy_hit_rate", none=-1.0)
     off = read(engine(row), [("toy_hit_rate", {}, -1.0)])
     assert (off.gauges, off.problems) == ({}, ())
     assert read(engine(row), [("toy_hit_rate", {}, 0.4)]).gauges == {"prefix_hit_gauge": 0.4}
@@ -142,7 +125,7 @@ def test_gauge_may_hold_fact_or_unit() -> None:
     facts = read(engine(fact_gauges=(("kv_tokens", "toy_capacity"),)), [("toy_capacity", {"rank": "0"}, 65536)]).facts
     assert facts == {"kv_tokens": "65536"}
     of = engine(
-        counter("prefix_hit_tokens", "toy_blocks_total", factor_fact="block_size"),
+        row_of("prefix_hit_tokens", "toy_blocks_total", factor_fact="block_size"),
         fact_gauges=(("block_size", "toy_tokens_per_block"),),
     )
     found = read(of, [("toy_blocks_total", {}, 5), ("toy_tokens_per_block", {}, 32)])
@@ -152,14 +135,12 @@ def test_gauge_may_hold_fact_or_unit() -> None:
     assert "ratios hold, amounts do not" in alone.problems[0]
 
 
-def test_model_spellings_are_one() -> None:
-    page: Page = [("toy_tokens_total", {"model": model}, 5) for model in ("Llama", "llama")]
-    assert read(engine(counter("prompt_tokens", "toy_tokens_total"), model_label="model"), page).problems == ()
-
-
 def test_a_page_of_two_models_is_told() -> None:
-    page: Page = [("toy_tokens_total", {"model": model}, 5) for model in ("a", "b")]
-    found = read(engine(counter("prompt_tokens", "toy_tokens_total"), model_label="model"), page)
+    def served(*models: str) -> Snapshot:
+        page: Page = [("toy_tokens_total", {"model": model}, 5) for model in models]
+        return read(engine(row_of("prompt_tokens", "toy_tokens_total"), model_label="model"), page)
+
+    assert served("Llama", "llama").problems == ()
+    found = served("a", "b")
     assert found.problems == ("model: a,b are served by this page, and are added up: a tier is one model",)
-    assert found.counters == {"prompt_tokens": 10}
-    assert not found.broken
+    assert (found.counters, found.broken) == ({"prompt_tokens": 10}, frozenset())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from making import START
 
-from rules.engines.reader import SeriesLayout, compile_layout, is_mapped_name, snapshot
+from rules.engines.reader import compile_layout, is_mapped_name, snapshot
 from rules.engines.registry import (
     EngineTable,
     LabelAggregation,
@@ -59,205 +59,141 @@ ENGINE = EngineTable(
 Sample = tuple[str, dict[str, str], float]
 
 
-def laid_out(*samples: Sample) -> SeriesLayout:
-    return compile_layout([(name, labels) for name, labels, _ in samples], ENGINE)
+def at(name: str, value: float, **labels: str) -> Sample:
+    return name, labels, value
 
 
-def read(*samples: Sample, t: float = START) -> Snapshot:
-    return snapshot(laid_out(*samples), [value for _, _, value in samples], t)
+def read(*samples: Sample, t: float = START, of: EngineTable = ENGINE) -> Snapshot:
+    layout = compile_layout([(name, labels) for name, labels, _ in samples], of)
+    return snapshot(layout, [value for _, _, value in samples], t)
 
 
 def buckets(name: str, rank: str, *cumulative: float, edges: tuple[str, ...] = ("0.1", "1", "+Inf")) -> list[Sample]:
     """A histogram as printed, whose sum is 7."""
-    found: list[Sample] = [
-        (f"{name}_bucket", {"rank": rank, "le": edge}, count) for edge, count in zip(edges, cumulative, strict=True)
-    ]
-    return [*found, (f"{name}_sum", {"rank": rank}, 7.0), (f"{name}_count", {"rank": rank}, cumulative[-1])]
+    found = [at(f"{name}_bucket", count, rank=rank, le=edge) for edge, count in zip(edges, cumulative, strict=True)]
+    return [*found, at(f"{name}_sum", 7.0, rank=rank), at(f"{name}_count", cumulative[-1], rank=rank)]
 
 
-def test_counter_adds_up_over_ranks() -> None:
-    page = read(
-        ("toy:done_total", {"rank": "0", "reason": "stop"}, 3.0),
-        ("toy:done_total", {"rank": "0", "reason": "error"}, 1.0),
-        ("toy:done_total", {"rank": "1", "reason": "stop"}, 5.0),
-    )
-    assert page.counters == {"requests_finished": 9.0, "requests_failed": 1.0}
-    assert (page.engine, page.generation, page.t) == ("toy", "v1", START)
+def ttft(rank: str, *cumulative: float, **more: Any) -> list[Sample]:
+    return buckets("toy_ttft_seconds", rank, *cumulative, **more)
 
 
-def test_absent_label_value_is_no_zero() -> None:
-    page = read(("toy_done_total", {"rank": "0", "reason": "stop"}, 3.0))
-    assert page.counters == {"requests_finished": 3.0}
-    assert page.problems == ()
-    assert read(("http_total", {"status": "2xx"}, 3.0)).counters == {"http_requests_failed": 0.0}
-    assert read(("toy_done_total", {}, 3.0)).counters == {"requests_finished": 3.0}
+def with_sum(total: float, rank: str) -> list[Sample]:
+    return [(n, labels, total if n.endswith("_sum") else v) for n, labels, v in ttft(rank, 1, 2, 2)]
 
 
-def test_first_alternative_on_page_wins() -> None:
-    new, old, info = ("toy_new_total", {}, 9.0), ("toy_old_blocks_total", {}, 2.0), ("toy_info", {"block": "16"}, 1.0)
-    assert read(old, new, info).counters["prompt_tokens"] == 9.0
-    assert read(old, info).counters["prompt_tokens"] == 32.0
+NEW, OLD, INFO = at("toy_new_total", 9), at("toy_old_blocks_total", 2), at("toy_info", 1, block="16")
+DONE = at("toy_done_total", 1)
+KV = "toy_kv_percent"
+STEPS = buckets("toy_steps_total", "0", 1, 2, 4)
+TRANSFER = buckets("toy_transfer_ms", "0", 1, 3, 4, edges=("10", "100", "+Inf"))
+POSITIONS = [at("toy_at_total", 10 - i, position=str(i), rank=rank) for i in (0, 1) for rank in "ab"]
+PROCESSES = [at("toy_running", 3, rank="0", pid="11"), at("toy_running", 4, rank="0", pid="12")]
+LEVELS = [at(KV, 0, rank="0", pid="11"), at(KV, 60, rank="0", pid="12")]
+FALLING = [*ttft("0", 1, 2, 2), *ttft("1", 5, 2, 6), DONE]
+OTHER_EDGES = [*ttft("0", 1, 2, 2), *ttft("1", 0, 5, 6, edges=("0.1", "2", "+Inf"))]
+UNIT = "prompt_tokens: is counted in units of block, which the page does not tell: ratios hold, amounts do not"
+NO_EDGE = "ttft_seconds: has a bucket without a numeric le label"
+FALLS = 'ttft_seconds: has a bucket le="1" (2) below the one before it (5)'
+UNEQUAL = "ttft_seconds: has different bucket edges on its data-parallel engines"
+ADAPTERS = [at("toy_lora", START - 40, names="a,b"), at("toy_lora", START - 5, names="")]
+FUTURE = [at("toy_lora", 2 * START, names="a"), at("toy_lora", START - 5, names="")]
+RANKS_DONE = [
+    at("toy:done_total", 3, rank="0", reason="stop"),
+    at("toy:done_total", 1, rank="0", reason="error"),
+    at("toy:done_total", 5, rank="1", reason="stop"),
+]
+FINISHED = {"requests_finished": 1}
 
 
-@pytest.mark.parametrize("fact", [{}, {"block": "None"}])
-def test_counter_without_fact_keeps_unit(fact: dict[str, str]) -> None:
-    page = read(("toy_old_blocks_total", {}, 2.0), ("toy_info", fact, 1.0))
-    assert page.counters["prompt_tokens"] == 2.0
-    assert page.broken == frozenset()
-    assert page.problems == (
-        "prompt_tokens: is counted in units of block, which the page does not tell: ratios hold, amounts do not",
-    )
+@pytest.mark.parametrize(
+    ("samples", "told"),
+    [
+        (RANKS_DONE, {"counters": {"requests_finished": 9, "requests_failed": 1}, "engine": "toy", "t": START}),
+        # A label's value that is absent is no zero, unless the row says so.
+        (RANKS_DONE[:1], {"counters": {"requests_finished": 3}, "problems": ()}),
+        ([at("http_total", 3, status="2xx")], {"counters": {"http_requests_failed": 0}}),
+        ([DONE], {"counters": FINISHED, "facts": {}}),
+        # The first alternative on the page wins.
+        ([OLD, NEW, INFO], {"counters": {"prompt_tokens": 9}}),
+        ([OLD, INFO], {"counters": {"prompt_tokens": 32}}),
+        ([OLD, at("toy_info", 1)], {"counters": {"prompt_tokens": 2}, "problems": (UNIT,), "broken": set()}),
+        ([OLD, at("toy_info", 1, block="None")], {"counters": {"prompt_tokens": 2}, "problems": (UNIT,)}),
+        (POSITIONS, {"counters": {"spec_accepted_at_position/0": 20, "spec_accepted_at_position/1": 18}}),
+        (STEPS, {"counters": {"engine_steps": 4}, "histograms": {}}),
+        # Ratios average over ranks; of a rank the largest process counts.
+        ([at(KV, 20, rank="0"), at(KV, 80, rank="1")], {"gauges": {"kv_utilization": 0.5, "kv_utilization_max": 0.8}}),
+        ([*PROCESSES, at("toy_running", 5, rank="1", pid="13")], {"gauges": {"requests_running": 9}}),
+        (LEVELS, {"gauges": {"kv_utilization": 0.6, "kv_utilization_max": 0.6}}),
+        (FALLING, {"counters": FINISHED, "histograms": {}, "problems": (FALLS,)}),
+        (OTHER_EDGES, {"histograms": {}, "problems": (UNEQUAL,), "broken": {"ttft_seconds"}}),
+        *(
+            ([at("toy_ttft_seconds_bucket", 1, **label), DONE], {"problems": (NO_EDGE,), "broken": {"ttft_seconds"}})
+            for label in ({}, {"le": "wide"})
+        ),
+        # A sum of two numbers that overflows breaks its family alone.
+        (
+            [*(at("toy_new_total", 1.7e308, rank=rank) for rank in "01"), DONE],
+            {"counters": FINISHED, "broken": {"prompt_tokens"}},
+        ),
+        # The newest set of names counts, and has a time.
+        ([*ADAPTERS, at("toy_lora", START - 50, names="a,b,c")], {"gauges": {"adapters_running": 0}}),
+        ([at("toy_lora", START, names="a,b"), at("toy_lora", START - 1)], {"gauges": {"adapters_running": 2}}),
+        ([at("toy_lora", START + 3600, names="a")], {"gauges": {"adapters_running": 1}}),
+        (FUTURE, {"gauges": {}, "broken": {"adapters_running"}}),
+        # Start and readiness have two sources.
+        (
+            [at("process_start_time_seconds", START - 60), *(at("toy_done_created", START - n) for n in (9, 10))],
+            {"started_at": START - 60, "ready_at": START - 10},
+        ),
+        (
+            [at("toy_done_created", START - 10), at("process_start_time_seconds", math.nan)],
+            {"started_at": START - 10, "ready_at": START - 10},
+        ),
+        ([at("toy_done_created", math.nan), DONE], {"started_at": None, "ready_at": None}),
+        (
+            [
+                at("toy_info", 1, block="16", engine="0"),
+                at("toy_running", 1, model="a"),
+                at("toy_done_total", 1, model="b"),
+            ],
+            {"facts": {"block": "16", "model": "a,b"}},
+        ),
+    ],
+)
+def test_page_becomes_its_families(samples: list[Sample], told: dict[str, Any]) -> None:
+    page = read(*samples)
+    assert {name: getattr(page, name) for name in told} == told
 
 
-def test_counter_by_label_or_histogram_count() -> None:
-    page = read(*(("toy_at_total", {"position": str(i), "rank": r}, 10.0 - i) for i in (0, 1) for r in "ab"))
-    assert page.counters == {"spec_accepted_at_position/0": 20.0, "spec_accepted_at_position/1": 18.0}
-    page = read(*buckets("toy_steps_total", "0", 1.0, 2.0, 4.0))
-    assert page.counters == {"engine_steps": 4.0}
-    assert page.histograms == {}
-
-
-def test_ratios_average_over_ranks() -> None:
-    page = read(
-        ("toy_running", {"rank": "0"}, 3.0),
-        ("toy_running", {"rank": "1"}, 4.0),
-        ("toy_kv_percent", {"rank": "0"}, 20.0),
-        ("toy_kv_percent", {"rank": "1"}, 80.0),
-    )
-    assert page.gauges == {"requests_running": 7.0, "kv_utilization": 0.5, "kv_utilization_max": 0.8}
-
-
-def test_largest_process_of_a_rank_counts() -> None:
-    page = read(
-        ("toy_running", {"rank": "0", "pid": "11"}, 3.0),
-        ("toy_running", {"rank": "0", "pid": "12"}, 4.0),
-        ("toy_running", {"rank": "1", "pid": "13"}, 5.0),
-        ("toy_kv_percent", {"rank": "0", "pid": "11"}, 0.0),
-        ("toy_kv_percent", {"rank": "0", "pid": "12"}, 60.0),
-    )
-    assert page.gauges["requests_running"] == 9.0
-    assert page.gauges["kv_utilization"] == 0.6
-
-
-def test_a_histogram_is_read_in_base_units() -> None:
-    page = read(*buckets("toy_transfer_ms", "0", 1.0, 3.0, 4.0, edges=("10", "100", "+Inf")))
-    found = page.histograms["kv_transfer_seconds"]
-    assert found.edges == (0.01, 0.1, math.inf)
-    assert found.counts == (1.0, 3.0, 4.0)
-    assert found.total == pytest.approx(0.007)
-
-
-def test_histograms_of_ranks_add_up() -> None:
-    page = read(*buckets("toy_ttft_seconds", "0", 1.0, 2.0, 2.0), *buckets("toy_ttft_seconds", "1", 0.0, 5.0, 6.0))
-    assert page.histograms["ttft_seconds"].counts == (1.0, 7.0, 8.0)
-    assert page.histograms["ttft_seconds"].total == 14.0
-
-
-def test_ranks_with_different_edges_are_not_added() -> None:
-    other = buckets("toy_ttft_seconds", "1", 0.0, 5.0, 6.0, edges=("0.1", "2", "+Inf"))
-    page = read(*buckets("toy_ttft_seconds", "0", 1.0, 2.0, 2.0), *other, ("toy_running", {"rank": "0"}, 1.0))
-    assert page.problems == ("ttft_seconds: has different bucket edges on its data-parallel engines",)
-    assert page.broken == {"ttft_seconds"}
-    assert page.histograms == {}
-    assert page.gauges == {"requests_running": 1.0}
-
-
-def test_broken_rank_breaks_its_histogram_only() -> None:
-    falling = buckets("toy_ttft_seconds", "1", 5.0, 2.0, 6.0)
-    page = read(*buckets("toy_ttft_seconds", "0", 1.0, 2.0, 2.0), *falling, ("toy_done_total", {}, 1.0))
-    assert page.problems == ('ttft_seconds: has a bucket le="1" (2) below the one before it (5)',)
-    assert page.histograms == {}
-    assert page.counters == {"requests_finished": 1.0}
-
-
-@pytest.mark.parametrize("label", [{}, {"le": "wide"}])
-def test_bucket_without_edge_breaks_family(label: dict[str, str]) -> None:
-    page = read(("toy_ttft_seconds_bucket", label, 1.0), ("toy_done_total", {}, 1.0))
-    assert page.problems == ("ttft_seconds: has a bucket without a numeric le label",)
-    assert page.broken == {"ttft_seconds"}
-
-
-def test_histogram_needs_no_sum() -> None:
-    page = read(*buckets("toy_ttft_seconds", "0", 1.0, 2.0, 3.0)[:3])
-    assert page.histograms["ttft_seconds"].counts == (1.0, 2.0, 3.0)
-    assert page.histograms["ttft_seconds"].total is None
-
-
-@pytest.mark.parametrize("total", [math.nan, math.inf])
-def test_bad_sum_keeps_buckets(total: float) -> None:
-    samples = [
-        (n, labels, total if n.endswith("_sum") else v) for n, labels, v in buckets("toy_ttft_seconds", "0", 1, 2, 2)
-    ]
-    page = read(*samples, *[(n, {**labels, "rank": "1"}, -v if math.isinf(v) else v) for n, labels, v in samples])
-    assert page.histograms["ttft_seconds"].total is None
-    assert page.histograms["ttft_seconds"].counts == (2.0, 4.0, 4.0)
+@pytest.mark.parametrize(
+    ("samples", "family", "counts", "total"),
+    [
+        (TRANSFER, "kv_transfer_seconds", (1, 3, 4), pytest.approx(0.007)),
+        ([*ttft("0", 1, 2, 2), *ttft("1", 0, 5, 6)], "ttft_seconds", (1, 7, 8), 14),
+        (ttft("0", 1, 2, 3)[:3], "ttft_seconds", (1, 2, 3), None),
+        ([*with_sum(math.nan, "0"), *with_sum(math.nan, "1")], "ttft_seconds", (2, 4, 4), None),
+        ([*with_sum(math.inf, "0"), *with_sum(-math.inf, "1")], "ttft_seconds", (2, 4, 4), None),
+    ],
+)
+def test_histograms_add_up_in_base_units(
+    samples: list[Sample], family: str, counts: tuple[float, ...], total: float | None
+) -> None:
+    found = read(*samples).histograms[family]
+    assert (found.counts, found.total) == (counts, total)
+    assert found.edges == ((0.01, 0.1, math.inf) if samples is TRANSFER else (0.1, 1.0, math.inf))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_bad_counter_is_named_and_absent(value: float) -> None:
-    page = read(
-        ("toy_new_total", {"rank": "0"}, 5.0), ("toy_new_total", {"rank": "1"}, value), ("toy_done_total", {}, 1.0)
-    )
-    assert page.counters == {"requests_finished": 1.0}
-    assert page.problems == (f"prompt_tokens: a counter of {value}",)
-    assert page.broken == {"prompt_tokens"}
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_bad_gauge_is_named_and_absent(value: float) -> None:
+def test_bad_number_is_named_and_absent(value: float) -> None:
     """-1 is such a value; beside another rank's 5 it must not become 4."""
-    page = read(("toy_running", {"rank": "0"}, 5.0), ("toy_running", {"rank": "1"}, value))
-    assert page.gauges == {}
-    assert page.problems == (f"requests_running: a gauge of {value}",)
-    page = read(
-        ("toy_kv_percent", {"rank": "0", "pid": "1"}, 5.0), ("toy_kv_percent", {"rank": "0", "pid": "2"}, value)
-    )
+    page = read(at("toy_new_total", 5, rank="0"), at("toy_new_total", value, rank="1"), DONE)
+    assert (page.counters, page.broken) == (FINISHED, {"prompt_tokens"})
+    assert page.problems == (f"prompt_tokens: a counter of {value}",)
+    page = read(at("toy_running", 5, rank="0"), at("toy_running", value, rank="1"))
+    assert (page.gauges, page.problems) == ({}, (f"requests_running: a gauge of {value}",))
+    page = read(at(KV, 5, rank="0", pid="1"), at(KV, value, rank="0", pid="2"))
     assert page.broken == {"kv_utilization", "kv_utilization_max"}
-
-
-def test_overflow_breaks_only_its_family() -> None:
-    huge = [("toy_new_total", {"rank": r}, 1.7e308) for r in "01"]
-    page = read(*huge, ("toy_done_total", {}, 1.0))
-    assert page.counters == {"requests_finished": 1.0}
-    assert page.broken == {"prompt_tokens"}
-
-
-def test_newest_series_counts_and_has_a_time() -> None:
-    page = read(
-        ("toy_lora", {"names": "a,b"}, START - 40),
-        ("toy_lora", {"names": ""}, START - 5),
-        ("toy_lora", {"names": "a,b,c"}, START - 50),
-    )
-    assert page.gauges == {"adapters_running": 0.0}
-    assert read(("toy_lora", {"names": "a,b"}, START), ("toy_lora", {}, START - 1)).gauges == {"adapters_running": 2.0}
-    page = read(("toy_lora", {"names": "a"}, 2 * START), ("toy_lora", {"names": ""}, START - 5))
-    assert page.gauges == {}
-    assert page.broken == {"adapters_running"}
-    assert "which is no time" in page.problems[0]
-    assert read(("toy_lora", {"names": "a"}, START + 3600)).gauges == {"adapters_running": 1.0}
-
-
-def test_start_and_readiness_have_two_sources() -> None:
-    page = read(
-        ("process_start_time_seconds", {}, START - 60),
-        ("toy_done_created", {"rank": "0"}, START - 9),
-        ("toy_done_created", {"rank": "1"}, START - 10),
-    )
-    assert (page.started_at, page.ready_at) == (START - 60, START - 10)
-    page = read(("toy_done_created", {}, START - 10), ("process_start_time_seconds", {}, math.nan))
-    assert (page.started_at, page.ready_at) == (START - 10, START - 10)
-    page = read(("toy_done_created", {}, math.nan), ("toy_done_total", {}, 1.0))
-    assert (page.started_at, page.ready_at) == (None, None)
-
-
-def test_facts_are_info_labels_and_models() -> None:
-    page = read(
-        ("toy_info", {"block": "16", "engine": "0"}, 1.0),
-        ("toy_done_total", {"model": "b"}, 1.0),
-        ("toy_running", {"model": "a"}, 1.0),
-    )
-    assert page.facts == {"block": "16", "model": "a,b"}
-    assert read(("toy_done_total", {}, 1.0)).facts == {}
 
 
 def test_only_mapped_samples_are_wanted() -> None:
@@ -316,9 +252,8 @@ CACHE = replace(
 
 
 def cached(hits: float, queried: float, t: float = START) -> Snapshot:
-    series = [("toy_running", {"rank": "0"}, 1.0), ("toy_queried_total", {}, queried), ("toy_hit_total", {}, hits)]
-    layout = compile_layout([(name, labels) for name, labels, _ in series], CACHE)
-    return snapshot(layout, [value for _, _, value in series], t)
+    queries = at("toy_queried_total", queried)
+    return read(at("toy_running", 1, rank="0"), queries, at("toy_hit_total", hits), t=t, of=CACHE)
 
 
 def test_more_hits_than_lookups_contradict() -> None:
@@ -346,13 +281,8 @@ def test_increase_of_hits_contradicts_alone() -> None:
 
 
 def told(percent: float, running: float, tokens: float, t: float = START) -> Snapshot:
-    series = [
-        ("toy_running", {"rank": "0"}, running),
-        ("toy_kv_percent", {}, percent),
-        ("toy_queried_total", {}, tokens),
-    ]
-    layout = compile_layout([(name, labels) for name, labels, _ in series], CACHE)
-    return snapshot(layout, [value for _, _, value in series], t)
+    levels = at("toy_running", running, rank="0"), at(KV, percent)
+    return read(*levels, at("toy_queried_total", tokens), t=t, of=CACHE)
 
 
 def test_impossible_gauges_have_own_gap() -> None:

@@ -1,10 +1,11 @@
 """KV cache beyond the GPU: what the pages of vLLM, SGLang, TensorRT-LLM, LMCache and Dynamo's KVBM tell of it (guide 7.6)."""
 
-from making import PAGES, START, page_text
+from making import START, page_text
+from table_checks import without_lines
 
 from agent.scrape.scrapers import PageReader
 from rules.telemetry.readings import read, window_since_start
-from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.signals import BY_NAME, Reading, SignalValue
 from rules.telemetry.snapshots import Snapshot
 
 VLLM = "made-vllm-0.32.0-offload.prom"
@@ -21,31 +22,16 @@ def signal(page: Snapshot, name: str) -> SignalValue:
     return read(BY_NAME[name], window_since_start(page))
 
 
-def without(text: str, *starts: str) -> str:
-    return "".join(line for line in text.splitlines(keepends=True) if not any(start in line for start in starts))
-
-
-def test_vllm_tells_offloading() -> None:
-    page = snapshot(page_text(VLLM))
-    assert signal(page, "external_prefix_hit_ratio") == Reading(value=0.25, low=0.25, high=0.25, n=12000)
-    assert page.counters["kv_offload_load_bytes"] == 349_403_000
-    assert (page.counters["kv_offload_load_seconds"], page.counters["kv_offload_load_transfers"]) == (0.0062, 2)
-    assert page.counters["kv_transfer_failures"] == 3
-    assert page.counters["kv_offload_drops"] == 4
-    assert page.gauges["kv_offload_pinned"] == 0.125
-    assert signal(page, "kv_offload_utilization") == Missing(gap=Gap.NOT_EXPOSED)
-
-
 def test_deprecated_offload_names_read_alike() -> None:
     new = snapshot(page_text(VLLM))
-    old = snapshot(without(page_text(VLLM), *(f"kv_offload_{way}_" for way in ("load", "store"))))
+    old = snapshot(without_lines(page_text(VLLM), *(f"kv_offload_{way}_" for way in ("load", "store"))))
     names = [name for name in new.counters if name.startswith(("kv_offload_load", "kv_offload_store"))]
     assert len(names) == 6
     assert {name: old.counters[name] for name in names} == {name: new.counters[name] for name in names}
 
 
 def test_lmcache_times_a_silent_engine() -> None:
-    page = snapshot(without(page_text(VLLM), "vllm:kv_offload", "vllm:external_prefix"))
+    page = snapshot(without_lines(page_text(VLLM), "vllm:kv_offload", "vllm:external_prefix"))
     assert signal(page, "external_prefix_hit_ratio") == Reading(value=1 / 3, low=1 / 3, high=1 / 3, n=9000)
     assert (page.counters["kv_offload_load_seconds"], page.counters["kv_offload_load_transfers"]) == (0.5, 20)
     assert page.gauges["kv_offload_used_bytes"] == 4e9
@@ -53,7 +39,7 @@ def test_lmcache_times_a_silent_engine() -> None:
 
 
 def test_kvbm_tells_average_hits_and_failures() -> None:
-    text = without(page_text(VLLM), "vllm:kv_offload", "vllm:external_prefix", "lmcache:", "mooncake")
+    text = without_lines(page_text(VLLM), "vllm:kv_offload", "vllm:external_prefix", "lmcache:", "mooncake")
     page = snapshot(text.replace("kvbm_object_write_failures 0", "kvbm_object_write_failures 2"))
     assert signal(page, "external_prefix_hit_ratio") == Reading(value=0.1, low=0.1, high=0.1, n=1)
     assert page.counters["kv_transfer_failures"] == 2
@@ -84,16 +70,3 @@ def test_sglang_tells_all_of_its_hierarchical_cache() -> None:
     assert page.counters["kv_transfer_failures"] == 256
     idle = snapshot(page_text("sglang_after_load.prom") + HICACHE)
     assert idle.counters["external_prefix_hit_tokens"] == 0
-
-
-def test_sglang_without_hicache_is_a_gap() -> None:
-    page = snapshot(page_text("sglang_after_load.prom"))
-    assert signal(page, "external_prefix_hit_ratio") == Missing(gap=Gap.NOT_EXPOSED)
-    assert signal(page, "kv_offload_utilization") == Missing(gap=Gap.NOT_EXPOSED)
-
-
-def test_trtllm_tells_host_cache() -> None:
-    names = ("made-trtllm-1.3.prom", "made-trtllm-1.3-newer.prom")
-    pages = [snapshot((PAGES / name).read_text()) for name in names]
-    assert any("kv_offload_utilization" in page.gauges for page in pages)
-    assert any("kv_offload_load_bytes" in page.counters for page in pages)

@@ -4,11 +4,10 @@ import re
 
 import pytest
 from making import page_text, read
-from table_checks import without
+from table_checks import signals, without
 
 from agent.errors import ScrapeError
-from rules.telemetry.readings import read_all, window_since_start
-from rules.telemetry.signals import Missing, SignalValue
+from rules.telemetry.signals import Missing
 from rules.telemetry.snapshots import Snapshot
 
 PLAIN = "made-trtllm-1.0.prom"
@@ -18,10 +17,6 @@ CONFIG_ONLY = re.compile(r"(?m)^(# TYPE )?trtllm_(?!\w+_config_info).*\n")
 
 def page(name: str) -> Snapshot:
     return read(page_text(name))
-
-
-def signals(found: Snapshot) -> dict[str, SignalValue]:
-    return dict(read_all(window_since_start(found)))
 
 
 @pytest.mark.parametrize("label", ["model_name", "engine_type", "finished_reason"])
@@ -65,18 +60,6 @@ def test_average_hit_rate_without_counters() -> None:
     assert found.value == 0.25
 
 
-def test_positions_give_rounds_and_acceptance() -> None:
-    text = page_text(NEWER)
-    at = [float(v) for v in re.findall(r"(?m)^trtllm_spec_decode_accepted_tokens_total\{.* (\S+)$", text)]
-    drafted = [float(v) for v in re.findall(r"(?m)^trtllm_spec_decode_drafted_tokens_total\{.* (\S+)$", text)]
-    counters = read(text).counters
-    assert [counters[f"spec_accepted_at_position/{place}"] for place in range(3)] == at
-    assert (counters["spec_drafts"], counters["spec_draft_tokens"]) == (drafted[0], sum(drafted))
-    assert counters["spec_accepted_tokens"] == sum(at)
-    found = signals(read(text))["tokens_per_round"]
-    assert found.value == pytest.approx(1 + sum(at) / drafted[0])
-
-
 def test_refused_drafts_are_zero_accepted() -> None:
     counters = read(without(page_text(NEWER), "trtllm_spec_decode_accepted_tokens_total")).counters
     assert counters["spec_accepted_tokens"] == 0.0
@@ -84,7 +67,6 @@ def test_refused_drafts_are_zero_accepted() -> None:
 
 def test_step_counters_give_no_acceptance() -> None:
     found = signals(page(FIRST))
-    assert (page(FIRST).counters["spec_draft_tokens"], page(FIRST).counters["spec_accepted_tokens"]) == (24000, 9600)
     acceptance, length = found["speculative_acceptance"], found["tokens_per_round"]
     assert isinstance(acceptance, Missing)
     assert "acceptance per token does not follow" in acceptance.text

@@ -4,10 +4,10 @@ import re
 
 import pytest
 from making import START, page_text, read
+from table_checks import with_value
 
 from rules.telemetry import windows
-from rules.telemetry.readings import read_all
-from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 
 OLDEST, NEWEST, REAL = "vllm-0.8.5.prom", "vllm-0.33.0.prom", "steady_after_load.prom"
@@ -27,13 +27,6 @@ def in_two_engines(text: str) -> str:
     lines = text.splitlines(keepends=True)
     second = (line.replace('engine="0"', 'engine="1"') for line in lines if 'engine="0"' in line)
     return "".join([*lines, *second])
-
-
-def with_value(text: str, name: str, value: str) -> str:
-    """The page with another value in the series of a name (and labels as far as given)."""
-    changed, times = re.subn(rf"(?m)^({re.escape(name)}.*) \S+$", rf"\g<1> {value}", text)
-    assert times == 1, f"{name}: {times} series"
-    return changed
 
 
 def test_created_series_tell_readiness() -> None:
@@ -136,12 +129,3 @@ def test_only_the_newest_set_of_adapters_counts() -> None:
     assert (page.gauges["adapters_running"], page.gauges["adapters_waiting"]) == (1.0, 1.0)
     idle = with_value(text, 'vllm:lora_requests_info{max_lora="1",running_lora_adapters="",', "1.7952001753e+09")
     assert read(idle, 1795200176.0).gauges["adapters_running"] == 0.0
-
-
-def test_fresh_engine_has_no_traffic() -> None:
-    text = re.sub(r"(?m)^(vllm:\S+(_total|_bucket|_sum|_count)\{.*) \S+$", r"\1 0.0", page_text(REAL))
-    found = read_all(windows.diff_snapshots(read(text, START), read(text, START + 15)))
-    assert found["ttft_p99_seconds"] == Missing(gap=Gap.NO_TRAFFIC)
-    assert found["eviction_rate"] == Missing(gap=Gap.NO_TRAFFIC)
-    assert found["completed_rps"] == Reading(value=0.0, low=0.0, high=0.0, n=0)
-    assert found["speculative_acceptance"] == Missing(gap=Gap.NOT_EXPOSED)
