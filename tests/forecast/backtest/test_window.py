@@ -7,7 +7,7 @@ import pytest
 from traffic_samples import HOUR, MONDAY, week
 
 from forecast.backtest.window import CannotTest, ShortSeriesError, list_leads, window
-from forecast.series.binned import Series
+from forecast.series.binned import Array, Series
 
 DAY = 24 * HOUR
 
@@ -73,10 +73,34 @@ def test_unseen_begin_is_no_history() -> None:
     assert len(found.series) - found.test == 48
 
 
-@pytest.mark.parametrize(("days", "tested", "most"), [(7, 4, 3), (12, 14, 8), (5, 2, 1)])
-def test_short_series_names_what_is_needed(days: int, tested: int, most: int) -> None:
-    with pytest.raises(ShortSeriesError, match=rf"needs {tested + 4} days .* has {days}\.0: test at most {most}$"):
-        window(week(days), tested)
+def bins_of(values: Array, bin_seconds: float = HOUR) -> Series:
+    return Series(start=MONDAY, bin_seconds=bin_seconds, values=values)
+
+
+def unseen_month() -> Series:
+    series = week(60)
+    values = series.values.copy()
+    values[24 : 60 * 24 - 4 * 24] = np.nan
+    return replace(series, values=values)
+
+
+@pytest.mark.parametrize(
+    ("series", "days", "error", "words"),
+    [
+        (week(7), 4, ShortSeriesError, r"needs 8 days .* has 7\.0: test at most 3$"),
+        (week(12), 14, ShortSeriesError, r"needs 18 days .* has 12\.0: test at most 8$"),
+        (week(5), 2, ShortSeriesError, r"needs 6 days .* has 5\.0: test at most 1$"),
+        (bins_of(np.ones(11)), None, ShortSeriesError, r"has 11\.0 hours; a test needs 5 days, or 12 hours"),
+        (bins_of(np.full(500, np.nan)), None, ShortSeriesError, "no bin"),
+        (unseen_month(), 4, ShortSeriesError, "nothing was seen in the 30 days before"),
+        (bins_of(np.ones(9000), 420.0), None, CannotTest, "420 s do not divide a day"),
+        *((bins_of(np.ones(900), n * HOUR), None, CannotTest, f"{n} hours are too long") for n in (8, 12, 24)),
+        (week(20), 0, CannotTest, "0 days"),
+    ],
+)
+def test_untestable_series_is_named(series: Series, days: int | None, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        window(series, days)
 
 
 @pytest.mark.parametrize("days", [1, 3, 4])
@@ -84,38 +108,3 @@ def test_little_history_is_tested_after_hours(days: int) -> None:
     found = window(week(days))
     assert found.little
     assert found.test == 6
-
-
-def test_less_than_half_a_day_tells_nothing() -> None:
-    short = Series(start=MONDAY, bin_seconds=HOUR, values=np.ones(11))
-    with pytest.raises(ShortSeriesError, match=r"has 11\.0 hours; a test needs 5 days, or 12 hours"):
-        window(short)
-
-
-def test_unseen_series_cannot_be_tested() -> None:
-    with pytest.raises(ShortSeriesError, match="no bin"):
-        window(Series(start=MONDAY, bin_seconds=HOUR, values=np.full(500, np.nan)))
-
-
-def test_unseen_month_cannot_be_learnt_from() -> None:
-    series = week(60)
-    values = series.values.copy()
-    values[24 : 60 * 24 - 4 * 24] = np.nan
-    with pytest.raises(ShortSeriesError, match="nothing was seen in the 30 days before"):
-        window(replace(series, values=values), 4)
-
-
-def test_bins_must_divide_a_day() -> None:
-    with pytest.raises(CannotTest, match="420 s do not divide a day"):
-        window(Series(start=MONDAY, bin_seconds=420.0, values=np.ones(9000)))
-
-
-@pytest.mark.parametrize("hours", [8, 12, 24])
-def test_long_bins_cannot_be_tested(hours: int) -> None:
-    with pytest.raises(CannotTest, match=f"{hours} hours are too long"):
-        window(Series(start=MONDAY, bin_seconds=hours * HOUR, values=np.ones(900)))
-
-
-def test_no_day_at_all_cannot_be_tested() -> None:
-    with pytest.raises(CannotTest, match="0 days"):
-        window(week(20), 0)

@@ -62,31 +62,6 @@ def test_named_bound_explains_the_count(demands: list[tuple[float | None, float]
         assert all(count < why.replicas for bound, count in list(parts.items())[: list(parts).index(why.decided_by)])
 
 
-@pytest.mark.parametrize(
-    ("quantile", "now", "minimum", "basis", "replicas"),
-    [
-        (9.0, 4.0, 1, DecisionBasis.FORECAST, 5),
-        (None, 4.2, 1, DecisionBasis.NOW, 3),
-        (8.0, 10.0, 1, DecisionBasis.NOW, 5),
-        (1.0, 1.0, 4, DecisionBasis.MINIMUM, 4),
-    ],
-)
-def test_the_largest_count_decides(
-    quantile: float | None, now: float, minimum: int, basis: DecisionBasis, replicas: int
-) -> None:
-    why = prewarmer(minimum).step(quantile, now, PLAN)
-    assert (why.decided_by, why.replicas) == (basis, replicas)
-
-
-def test_passed_peak_is_held() -> None:
-    decider = prewarmer(hold=3)
-    decider.step(20.0, 1.0, PLAN)
-    why = decider.step(2.0, 1.0, PLAN)
-    assert (why.decided_by, why.replicas, why.held) == (DecisionBasis.HOLD, 10, 10)
-    decider.step(2.0, 1.0, PLAN)
-    assert decider.step(2.0, 1.0, PLAN).replicas == 1
-
-
 def test_production_rate_is_used_at_once() -> None:
     decider = prewarmer(hold=1)
     assert decider.step(10.0, 0.0, PLAN).replicas == 5

@@ -83,12 +83,6 @@ def test_reacting_equals_hpa_baseline(utilisation) -> None:
     assert np.array_equal(run.asked, billed)
 
 
-def test_requests_serve_one_lead_later() -> None:
-    run = simulate_fleet(np.array([1.0, 4.0, 4.0, 4.0, 4.0, 2.0]), 3, 1)
-    assert run.ready.tolist() == [1.0, 1.0, 1.0, 1.0, 4.0, 2.0]
-    assert outcome(world([1.0] * 6), run).replica_hours == pytest.approx(19 / 60)
-
-
 def test_an_outcome_counts_minutes_and_requests() -> None:
     here = world([1.0, 3.0, 2.0, 4.0])
     run = simulate_fleet(np.array([2.0, 2.0, 4.0, 2.0]), 1, 2)

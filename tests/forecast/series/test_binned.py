@@ -67,18 +67,6 @@ def test_an_empty_series_stays_empty() -> None:
         bin_events(row(0), row(1), 0)
 
 
-def test_coarse_bins_begin_at_multiples() -> None:
-    made = resample(series(*range(1, 9), start=180.0), 300.0)
-    # 1 and 2 are two of five minutes: less than half.
-    assert (made.start, made.bin_seconds) == (0.0, 300.0)
-    assert_array_equal(made.values, row(NAN, 25, NAN))
-
-
-def test_half_known_coarse_bin_is_scaled() -> None:
-    made = resample(series(1, NAN, 3, NAN, NAN, NAN, 7, NAN, 0, 0, 0, 0), 240.0)
-    assert_array_equal(made.values, row(8, NAN, 0))
-
-
 def test_offset_grid_is_kept() -> None:
     made = resample(series(*[1.0] * 8, start=30.0), 120.0)
     assert made.start == 30.0

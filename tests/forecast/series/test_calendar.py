@@ -166,12 +166,6 @@ def test_simultaneous_events_multiply() -> None:
     assert factors(event("2026-03-02T08:00", factor=0.0))[7:10] == [1.0, 0.0, 1.0]
 
 
-def test_event_across_grid_edge_counts_within() -> None:
-    assert factors(event("2026-03-01T20:00", hours=6))[:4] == [3.0, 3.0, 1.0, 1.0]
-    assert factors(event("2026-03-02T23:00", hours=48))[22:] == [1.0, 3.0]
-    assert factors(event("2026-02-01T00:00")) == [1.0] * 24
-
-
 def test_overlapping_recurrence_counts_once() -> None:
     daily = event("2026-03-01T00:00", hours=30, recurrence="FREQ=DAILY")
     assert factors(daily) == [3.0] * 24

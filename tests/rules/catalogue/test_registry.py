@@ -91,19 +91,6 @@ def test_only_what_users_feel_pages(rule: Rule) -> None:
     assert (rule.severity is Severity.PAGE) == (rule.name in PAGES)
 
 
-def test_the_guides_numbers() -> None:
-    def values(name: str) -> dict[str, float]:
-        return {key: threshold.value for key, threshold in BY_NAME[name].thresholds.items()}
-
-    for name in ("TtftDivergence", "TpotDivergence", "ItlDivergence"):
-        tail = values(name)
-        assert (tail["factor"], tail["allowed_share"], tail["supported_requests"]) == (1.3, 0.01, 300)
-    assert values("GpuUtilizationShortfall")["points"] == 0.20
-    assert (values("KvEviction")["warning"], values("KvEviction")["critical"]) == (0.05, 0.20)
-    assert values("KvCacheCascade")["filling_level"] == 0.6
-    assert values("TargetDown")["misses"] == 3
-
-
 def test_tier_replaces_a_threshold() -> None:
     rule = BY_NAME["TargetDown"]
     assert rule.limit("misses", {}) == 3

@@ -128,14 +128,6 @@ def test_likely_or_reported_sends_nothing() -> None:
     assert alerts([likely, noted, finding("RemovedRule", 0.0)], 5000.0) == ()
 
 
-def test_milder_page_stays_a_page() -> None:
-    page = finding("KvCacheCascade", 100.0, replica="a")
-    milder = Transition(t=200.0, status=WARNING, stage=1, certainty=Certainty.CERTAIN)
-    assert told(alerts([replace(page, transitions=(*page.transitions, milder))], 900.0)) == [
-        ("KvCacheCascade", "critical", 100.0, None)
-    ]
-
-
 def test_alert_outlives_its_findings() -> None:
     first = finding("TpotDivergence", 0.0, 90_000.0, status=WARNING)
     later = finding("ItlDivergence", 80_000.0, status=WARNING)

@@ -109,12 +109,6 @@ def test_removed_rule_is_a_note() -> None:
     assert (found[0].root.rule, found[0].severity) == ("OldRule", Severity.REPORT)
 
 
-@pytest.mark.parametrize("rule", ["TtftSloBurn", "TpotSloBurn", "AvailabilityBurn"])
-@pytest.mark.parametrize("cause", ["KvCacheCascade", "TargetDown", "TierDown", "WorkloadDrift", "LoadBeyondBenchmark"])
-def test_cascade_explains_what_users_feel(rule: str, cause: str) -> None:
-    assert 0 < BY_NAME[cause].stage < BY_NAME[rule].stage
-
-
 RULES_DRAWN = st.sampled_from([rule.name for rule in RULES])
 
 

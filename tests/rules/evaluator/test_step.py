@@ -152,24 +152,6 @@ def test_down_target_and_return_are_told() -> None:
     assert [(s.reason, s.started_at, s.ended_at) for s in spans] == [(Gap.SCRAPE_FAILED, START + 75, START + 120)]
 
 
-def test_planless_tier_is_watched() -> None:
-    watcher = EvaluationSteps({})
-    watched(watcher, end=300)
-    assert watcher.evaluator.tier("t").plan is None
-    assert rule_state(watcher, "KvEviction").status is Status.OK
-    assert watcher.rules["TtftDivergence", TIER].unknown is not None
-
-
-def test_tiers_are_judged_apart() -> None:
-    watcher = EvaluationSteps({"t": context(), "u": replace(context(), name="u")})
-    for seconds in range(0, 300, 15):
-        watcher.apply_snapshot("t", "a", at(seconds, slow=0.1))
-        watcher.apply_snapshot("u", "a", at(seconds))
-        watcher.step(START + seconds)
-    assert rule_state(watcher, "TtftDivergence").status is Status.WARNING
-    assert rule_state(watcher, "TtftDivergence", Subject(tier="u")).status is Status.OK
-
-
 def test_stop_hands_over_open_minutes() -> None:
     watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=90, names="ab")

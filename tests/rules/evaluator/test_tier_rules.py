@@ -26,11 +26,6 @@ from rules.verdicts.verdict import RuleResult, RuleState, Status, Subject, Unkno
 TIER_RULES = [rule.name for rule in tier_minutes.LIVE]
 
 
-def test_closed_minute_comes_last() -> None:
-    booked = minutes(context(), {"a": [minute(0), minute(1, rps=5.0)]})
-    assert [(s.replica, s.bin, s.window.start) for s in booked.binned] == [("a", 1, START), ("a", 2, START + 60)]
-
-
 def test_only_needed_minutes_are_kept() -> None:
     booked = minutes(context(), {"a": each(70, minute), "b": each(70, minute)})
     assert max(rule.window_seconds for rule in tier_minutes.LIVE) == tier_minutes.LONGEST == 3600
@@ -58,15 +53,6 @@ def test_waiting_rule_says_how_long() -> None:
     assert waits["PdRatioOff"] is None, "waiting does not change the plan"
     nothing = tier_rules.evaluate_tier_rules(tier_minutes.TierMinutes(), context(), START)
     assert {one.wait_seconds for one in nothing if one.rule == "KvCacheNearCeiling"} == {180.0}  # type: ignore[union-attr]
-
-
-def test_a_firing_answer_is_explained() -> None:
-    booked = minutes(context(), {"a": each(5, lambda n: minute(n, slow=18))})
-    found = next(
-        a for a in tier_rules.evaluate_tier_rules(booked, context(), START + 300) if a.rule == "TtftDivergence"
-    )
-    assert found.status is Status.WARNING
-    assert found.causes
 
 
 def test_another_plan_places_the_same_minutes_anew() -> None:
@@ -148,15 +134,6 @@ def test_every_rule_finds_health_fine(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", JUDGED)
-def test_no_rule_judges_before_its_minimum(rule: str) -> None:
-    needed = BY_NAME[rule].minimum_seconds
-    early = each(int(needed // 60), lambda n: healthy(n, end=START + 60 * n + 59.9))
-    found = unknown(rule, WHOLE, early)
-    assert found.reason is Gap.TOO_FEW_REQUESTS
-    assert found.text.endswith(f"s seen, {needed:.0f} s are needed")
-
-
-@pytest.mark.parametrize("rule", JUDGED)
 def test_unseen_tier_is_not_judged(rule: str) -> None:
     down = [gap_window(START + 60 * n, START + 60 * (n + 1), Gap.SCRAPE_FAILED) for n in range(5)]
     assert unknown(rule, WHOLE, down).reason is Gap.SCRAPE_FAILED
@@ -198,10 +175,6 @@ def test_hold_is_the_rules_window() -> None:
         found = answered(rule, WHOLE, storm)
         assert found.status is Status.OK
         assert "0.0%" in found.sentence
-    kept = tier_minutes.TierMinutes()
-    for window in each(70, minute):
-        kept = add_minute(kept, window, "a", WHOLE)
-    assert len(kept.binned) == tier_minutes.LONGEST / 60 + 1
 
 
 COUNT = 20

@@ -111,46 +111,17 @@ def test_short_lines_and_whole_programs() -> None:
 def test_programs_get_the_same() -> None:
     found = list_entries(group_incidents([make_finding(-360, 30, stage=3)]), [], [event(0)], T - 1000)
     title = BY_NAME["KvCacheCascade"].title
-    lasting = {
-        "t": T - 360,
-        "lasts": True,
-        "ended_at": T + 30,
-        "tier": "a",
-        "replica": "a0",
-        "rule": "KvCacheCascade",
-        "incident": f"a/a0/KvCacheCascade/{T - 360:.0f}",
-    }
-    assert json.loads(json.dumps(timeline_json(found, T - 1000, T))) == {
-        "schema": 1,
-        "since": T - 1000,
-        "until": T,
-        "entries": [
-            {
-                **lasting,
-                "kind": "incident",
-                "status": "page",
-                "text": f"{title}: critical from 21 Sep 14:07 to 14:13",
-            },
-            {
-                **lasting,
-                "kind": "episode",
-                "status": "critical, certain",
-                "text": f"{title}: critical",
-            },
-            {
-                "t": T,
-                "lasts": False,
-                "ended_at": None,
-                "kind": "reload",
-                "tier": None,
-                "replica": None,
-                "rule": None,
-                "status": None,
-                "text": "read again",
-                "incident": None,
-            },
-        ],
-    }
+    keys = ("t", "ended_at", "lasts", "kind", "status", "text", "tier", "replica", "rule", "incident")
+    where = ("a", "a0", "KvCacheCascade", f"a/a0/KvCacheCascade/{T - 360:.0f}")
+    lasting = (T - 360, T + 30, True)
+    rows = [
+        (*lasting, "incident", "page", f"{title}: critical from 21 Sep 14:07 to 14:13", *where),
+        (*lasting, "episode", "critical, certain", f"{title}: critical", *where),
+        (T, None, False, "reload", None, "read again", *[None] * 4),
+    ]
+    entries = [dict(zip(keys, row, strict=True)) for row in rows]
+    document = {"schema": 1, "since": T - 1000, "until": T, "entries": entries}
+    assert json.loads(json.dumps(timeline_json(found, T - 1000, T))) == document
 
 
 def test_newer_kind_is_told_by_name() -> None:

@@ -22,14 +22,12 @@ from rule_cases import (
     words,
 )
 
-from rules.catalogue.registry import BY_NAME
 from rules.evaluator import tier_minutes, tier_rules
-from rules.methods.burn_rate import PERIOD_SECONDS, RUNGS, format_span
+from rules.methods.burn_rate import format_span
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.windows import Window
 from rules.verdicts import error_budget
-from rules.verdicts.error_budget import Budget
 from rules.verdicts.verdict import FIRING, RuleResult, Verdict
 
 TTFT, TPOT, ITL, E2E = "TtftSloBurn", "TpotSloBurn", "ItlSloBurn", "E2eSloBurn"
@@ -279,23 +277,6 @@ def test_agent_restart_costs_no_page() -> None:
         kept = add_minute(kept, one, "a", tier())
     (found,) = (a for a in tier_rules.evaluate_tier_rules(kept, tier(), START + 1200) if a.rule == TTFT)
     assert outcome(found) == PAGED
-
-
-@EVERY
-def test_the_ladder_spends_what_the_workbook_says(rule: str) -> None:
-    """2, 5, 10 and 10 % of 30 days' budget in the long window, and a short one of its twelfth part."""
-    values = {name: threshold.value for name, threshold in BY_NAME[rule].thresholds.items()}
-    spent = []
-    for name, _ in RUNGS:
-        long, short = values[f"{name}_long_seconds"], values[f"{name}_short_seconds"]
-        assert short == long / 12
-        spent.append(round(values[f"{name}_burn"] * long / PERIOD_SECONDS, 6))
-    assert spent == [0.02, 0.05, 0.1, 0.1]
-    assert max(values[f"{name}_long_seconds"] for name, _ in RUNGS) == error_budget.KEPT_SECONDS
-
-
-def test_an_empty_budget_belongs_to_no_tier() -> None:
-    assert Budget().objectives == (None,) * 4
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(300, "5 min"), (5400, "1.5 h"), (259_200, "3 d"), (40, "40 s")])

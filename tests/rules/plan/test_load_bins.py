@@ -28,49 +28,50 @@ def queue(number: float, mean: float, most: float, change: float, rps: float = 1
     return minute(number, rps=rps, change=change, gauges=gauges, histograms={"ttft_seconds": seen({0.08: begun})})
 
 
-def test_minute_without_queue_stays_in_place() -> None:
-    first, second = placed(minute(0), minute(1, change=30))
-    assert (first.bin, second.bin) == (1, 1)
-    assert (second.outside, second.leftover) == ("", 0)
+CALM, OVER = queue(0, 0.2, 1, 0), queue(1, 4, 7, 20)
+LEFT = "{} requests that an overload had left waiting were worked off"
+HELD = replace(OVER, gauges={**OVER.gauges, "requests_waiting_capacity": gauge(0)})
+BEYOND = minute(0, rps=7.0, gauges={"requests_waiting": gauge(2.0, high=5)}, in_system=3)
+WORKED_OFF = [CALM, OVER, queue(2, 3, 7, -5, begun=4), queue(3, 1, 3, -3)]
+# It stays at three to five, as many begin as arrive: after the overload's leftover the minutes count again.
+STEADY = [CALM, queue(1, 4, 5, 5), *(queue(n, 4, 5, 0) for n in range(2, 8))]
 
 
-def test_growing_queue_is_load_beyond() -> None:
-    _, growing = placed(queue(0, 0.2, 1, 0), queue(1, 3, 6, 9))
-    assert growing.bin is None
-    assert growing.beyond == "69 requests arrived, 60 finished, and the queue grew to 6"
-    assert growing.leftover == 6
-    assert placed(queue(0, 0.2, 1, 0), queue(1, 3, 6, 2.9))[-1].bin == 0
-    assert placed(queue(0, 0.2, 1, 0), queue(1, 3, 6, 3.0))[-1].beyond
-    assert placed(queue(0, 0.0, 0, 0), queue(1, 0.9, 6, 9))[-1].bin == 0
-    assert placed(queue(0, 3.0, 6, 0), queue(1, 3.0, 6, 9))[-1].bin == 0
+@pytest.mark.parametrize(
+    ("windows", "bins", "outside"),
+    [
+        ([minute(0), minute(1, change=30)], [1, 1], ""),
+        ([CALM, queue(1, 3, 6, 9)], [0, None], "69 requests arrived, 60 finished, and the queue grew to 6"),
+        ([CALM, queue(1, 3, 6, 2.9)], [0, 0], ""),
+        ([CALM, queue(1, 3, 6, 3.0)], [0, None], "63 requests arrived, 60 finished, and the queue grew to 6"),
+        ([queue(0, 0.0, 0, 0), queue(1, 0.9, 6, 9)], [0], ""),
+        ([queue(0, 3.0, 6, 0), queue(1, 3.0, 6, 9)], [0], ""),
+        (
+            [CALM, queue(1, 3, 6, 20), queue(2, 5, 6, -1)],
+            [0, None, None],
+            "139 requests arrived, 120 finished, and the queue grew to 6",
+        ),
+        (WORKED_OFF[:3], [0, None, None], LEFT.format(7)),
+        (WORKED_OFF, [0, None, None, None], LEFT.format(3)),
+        ([*WORKED_OFF, minute(4)], [0, None, None, None, 1], ""),
+        ([CALM, OVER, queue(2, 0, 0, -7, begun=1)], [0], ""),
+        (STEADY, [0, None, None, 0, 0, 0, 0, 0], ""),
+        ([BEYOND, queue(1, 2, 5, -4)], [None], LEFT.format(5)),
+        # After a gap the old queue is forgotten; requests that are held back are no queue, nor is an untold one.
+        ([CALM, OVER, queue(3.6, 3, 7, -5)], [0], ""),
+        ([CALM, HELD], [0, 0], ""),
+        ([CALM, replace(OVER, gauges={})], [0, 0], ""),
+    ],
+)
+def test_queue_decides_the_bin(windows: list[Window], bins: list[int | None], outside: str) -> None:
+    binned = placed(*windows)
+    assert [one.bin for one in binned][-len(bins) :] == bins
+    assert binned[-1].outside == outside
 
 
-def test_levelled_queue_is_still_overload() -> None:
-    binned = placed(queue(0, 0.2, 1, 0), queue(1, 3, 6, 20), queue(2, 5, 6, -1))
-    assert binned[-1].beyond == "139 requests arrived, 120 finished, and the queue grew to 6"
-
-
-def test_waiting_requests_are_worked_off_outside() -> None:
-    binned = placed(queue(0, 0.2, 1, 0), queue(1, 4, 7, 20), queue(2, 3, 7, -5, begun=4), queue(3, 1, 3, -3), minute(4))
-    assert [s.bin for s in binned] == [0, None, None, None, 1]
-    assert binned[2].backlog == "7 requests that an overload had left waiting were worked off"
-    assert binned[3].backlog == "3 requests that an overload had left waiting were worked off"
-    assert [s.beyond for s in binned[2:]] == ["", "", ""]
-    assert [s.outside != "" for s in binned] == [False, True, True, True, False]
-    assert binned[3].leftover == 0
-    assert placed(queue(0, 0.2, 1, 0), queue(1, 4, 7, 20), queue(2, 0, 0, -7, begun=1))[-1].bin == 0
-
-
-def test_a_steady_queue_is_compared() -> None:
-    # It stays at three to five, as many begin as arrive: after the overload's leftover the minutes count again.
-    binned = placed(queue(0, 0.2, 1, 0), queue(1, 4, 5, 5), *(queue(n, 4, 5, 0) for n in range(2, 8)))
-    assert [s.bin for s in binned] == [0, None, None, 0, 0, 0, 0, 0]
-
-
-def test_load_beyond_leaves_its_queue_behind() -> None:
-    over = minute(0, rps=7.0, gauges={"requests_waiting": gauge(2.0, high=5)}, in_system=3)
-    after = placed(over, queue(1, 2, 5, -4))[-1]
-    assert after.backlog.startswith("5 requests")
+def test_queue_leaves_its_longest_behind() -> None:
+    assert placed(CALM, queue(1, 3, 6, 9))[-1].leftover == 6
+    assert [one.leftover for one in placed(*WORKED_OFF)][2:] == [3, 0]
 
 
 def test_briefly_known_queue_is_no_mean() -> None:
@@ -86,22 +87,9 @@ def test_each_replica_has_its_own_backlog() -> None:
     assert {s.replica: s.bin for s in both.binned[-2:]} == {"a": None, "b": 0}
 
 
-def test_gap_forgets_the_old_queue() -> None:
-    late = placed(queue(0, 0.2, 1, 0), queue(1, 4, 7, 20), queue(3.6, 3, 7, -5))[-1]
-    assert late.bin == 0
-
-
-def test_held_back_requests_are_no_queue() -> None:
-    held = queue(1, 4, 7, 20)
-    told = replace(held, gauges={**held.gauges, "requests_waiting_capacity": gauge(0)})
-    assert placed(queue(0, 0.2, 1, 0), told)[-1].bin == 0
-
-
-def test_backlog_needs_curve_and_queue_gauge() -> None:
-    bare = minutes(view_of("t", None), {"a": [queue(0, 0.2, 1, 0), queue(1, 4, 7, 20)]}).binned[-1]
+def test_backlog_needs_a_curve() -> None:
+    bare = minutes(view_of("t", None), {"a": [CALM, OVER]}).binned[-1]
     assert (bare.bin, bare.outside) == (None, "")
-    blind = replace(queue(1, 4, 7, 20), gauges={})
-    assert placed(queue(0, 0.2, 1, 0), blind)[-1].bin == 0
 
 
 def test_jammed_cascade_is_no_light_load() -> None:
@@ -135,31 +123,30 @@ def test_view_holds_facts_of_the_plan() -> None:
     assert basis.capacity.lengths.prompt_tokens == MeanTokens(low=450, high=None)
 
 
-def test_load_is_rate_and_system_requests() -> None:
-    window = minute(0, rps=3.0, in_system=2.5, waiting=0.5)
+TWO = sum_windows([minute(0, rps=3.0, in_system=2.0), minute(0, rps=5.0, in_system=6.0)])
+
+
+@pytest.mark.parametrize(
+    ("window", "load", "beyond"),
+    [
+        (minute(0, rps=3.0, in_system=2.5, waiting=0.5), (3.0, 2.5, 1), ""),
+        (minute(0, rps=3.0, covered_seconds=30.0), (6.0, 3.0, 2), ""),
+        (TWO, (4.0, 4.0, 1), ""),
+        (replace(minute(0), gauges={"requests_running": gauge(3)}), (3.0, None, 1), ""),
+        (replace(minute(0), counters={}), (None, 3.0, None), ""),
+        (
+            minute(0, rps=7.0),
+            (7.0, 7.0, None),
+            "7 completed rps is above 6, the highest load the benchmark vouches for",
+        ),
+    ],
+)
+def test_load_is_rate_and_system_requests(
+    window: Window, load: tuple[float | None, float | None, int | None], beyond: str
+) -> None:
     one = bin_window(window, context().curve, "a")
-    assert (one.rps, one.in_system, one.bin, one.replica) == (3.0, 2.5, 1, "a")
-    half = minute(0, rps=3.0, covered_seconds=30.0)
-    assert bin_window(half, context().curve, "a").rps == 6.0
-
-
-def test_replicas_share_load_and_gauges() -> None:
-    two = sum_windows([minute(0, rps=3.0, in_system=2.0), minute(0, rps=5.0, in_system=6.0)])
-    one = bin_window(two, context().curve, None)
-    assert (one.rps, one.in_system) == (4.0, 4.0)
-    one = bin_window(replace(minute(0), gauges={"requests_running": gauge(3)}), context().curve, "a")
-    assert (one.in_system, one.bin) == (None, 1)
-
-
-def test_uncounted_window_has_no_load() -> None:
-    one = bin_window(replace(minute(0), counters={}), context().curve, "a")
-    assert (one.rps, one.bin, one.beyond) == (None, None, "")
-
-
-def test_load_above_benchmark_has_no_bin() -> None:
-    one = bin_window(minute(0, rps=7.0), context().curve, "a")
-    assert one.bin is None
-    assert one.outside == one.beyond == "7 completed rps is above 6, the highest load the benchmark vouches for"
+    assert (one.rps, one.in_system, one.bin) == load
+    assert one.outside == one.beyond == beyond
 
 
 @pytest.mark.parametrize(("samples", "crowd", "beyond"), [(4.0, 9.0, True), (1.0, 9.0, False), (1.0, 20.0, True)])

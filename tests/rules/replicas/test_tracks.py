@@ -31,13 +31,6 @@ def walk(*outcomes: float | Snapshot, track: ScrapeTrack | None = None) -> tuple
     return track, found
 
 
-def test_second_page_makes_window() -> None:
-    track, found = walk(page(0), page(15))
-    assert [(w.start, w.end) for w in found] == [(START, START + 15)]
-    assert found[0].counters["requests_finished"] == 30
-    assert (track.misses, track.seen) == (0, START + 15)
-
-
 def test_failure_is_gap_at_once() -> None:
     track, found = walk(page(0), page(15), -30.0)
     assert found[1] == windows.gap_window(START + 15, START + 30, Gap.SCRAPE_FAILED)

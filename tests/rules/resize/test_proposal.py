@@ -23,7 +23,6 @@ from report_samples import (
 
 from rules.confidence import Certainty
 from rules.plan.load_bins import BinnedWindow, TierContext, build_tier_context
-from rules.plan.schema import TierPlan
 from rules.resize.production_summary import ProductionSummary, SloStatus
 from rules.resize.proposal import ProposalKind, Resize, propose_size
 from rules.telemetry.signals import Missing
@@ -302,13 +301,6 @@ def test_empty_time_has_no_rates() -> None:
     now = propose_size(seen_of(PLANNED, []), NOTHING).workload
     assert (now.average_rps, now.peak_rps) == (None, None)
     assert all(isinstance(one.observed, Missing) for one in now.lengths)
-
-
-def test_the_samples_are_what_they_say() -> None:
-    assert isinstance(PLANNED.plan, TierPlan)
-    assert PLANNED.capacity.rps == pytest.approx(7.3333333)
-    assert (day_and_night(7), day_and_night(8), day_and_night(20)) == (10.0, 30.0, 10.0)
-    assert WEEK == 168 * HOUR
 
 
 def test_p99_and_slow_share_agree() -> None:

@@ -85,18 +85,6 @@ def test_clock_jump_keeps_all_counts() -> None:
     assert parts[-1].last == 10 * 365 * 86_400.0
 
 
-def test_whole_minute_is_what_was_seen() -> None:
-    assert only(busy(START, START + 60)) == MinuteDemand(
-        start=START,
-        requests=60.0,
-        prompt_tokens=6000.0,
-        generation_tokens=600.0,
-        waiting=2.0,
-        covered_seconds=60.0,
-        expected_seconds=60.0,
-    )
-
-
 def test_demand_of_replicas_leavers_and_tokens() -> None:
     one = only(busy(START, START + 60), busy(START, START + 60, rate=2.0))
     assert (one.requests, one.waiting, one.expected_seconds) == (180.0, 4.0, 120.0)

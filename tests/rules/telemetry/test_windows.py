@@ -206,14 +206,6 @@ def test_missing_counter_costs_its_seconds() -> None:
     assert read_all(whole)["generation_tokens_per_second"] == Reading(value=0.0, low=0.0, high=0.0, n=0)
 
 
-def test_missing_seconds_add_up() -> None:
-    with_it = window(START, counters={"preemptions": 1.0})
-    without_it = window(START + 60)
-    failed = windows.gap_window(START + 120, START + 180, Gap.SCRAPE_FAILED)
-    assert windows.sum_windows([with_it, without_it, failed]).seconds_of("preemptions") == 60
-    assert windows.sum_windows([without_it, failed, with_it]).seconds_of("preemptions") == 60
-
-
 def test_unexposed_family_outlives_failed_scrape() -> None:
     failed = windows.gap_window(START + 10, START + 20, Gap.SCRAPE_FAILED)
     whole = windows.sum_windows([windows.diff_snapshots(snapshot(START), snapshot(START + 10)), failed])
