@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from rich.console import RenderableType
 
 from exporters.render.terminal import terminal_text, text_grid
-from exporters.render.text import copy_fields, format_duration, format_reading, format_rfc3339
+from exporters.render.text import QUANTITIES, copy_fields, format_duration, format_reading, format_rfc3339
 from rules.plan.curve import CERTAIN_REQUESTS, interpolate
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.gpu_windows import gpu_utilization
@@ -39,19 +39,11 @@ LENGTHS = {"prompt_tokens_mean": "prompt_tokens", "generation_tokens_mean": "gen
 
 TIME = "mean_seconds_in_system"
 
-METRICS: Mapping[str, tuple[str, str]] = {
-    "ttft_p50_seconds": ("TTFT P50", "seconds"),
-    "ttft_p99_seconds": ("TTFT P99", "seconds"),
-    "tpot_p50_seconds": ("TPOT P50", "seconds"),
-    "tpot_p99_seconds": ("TPOT P99", "seconds"),
-    TIME: ("in system", "seconds"),
-    "gpu_utilization": ("GPU", "ratio"),
-    "kv_utilization": ("KV cache", "ratio"),
-    "prefix_hit_ratio": ("prefix hits", "ratio"),
-    "prompt_tokens_mean": ("prompts", "tokens"),
-    "generation_tokens_mean": ("outputs", "tokens"),
-}
-"""Every metric with its words and its unit, in the order of the text."""
+METRICS = (
+    *("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", TIME),
+    *("gpu_utilization", "kv_utilization", "prefix_hit_ratio", *LENGTHS),
+)
+"""Every metric, in the order of the text."""
 
 MOST_ROWS = 24
 """Most rows of single load bins: with the rest of a tier they fit on one screen."""
@@ -70,7 +62,7 @@ class Factor:
 class Measure:
     """A metric at one load: what the plan's curve predicts there, what production measured, and their factor.
 
-    Units are in METRICS. `n` are the requests, or the samples of a gauge, behind the measurement. `measured` of a quantile
+    Units are in QUANTITIES. `n` are the requests, or the samples of a gauge, behind the measurement. `measured` of a quantile
     is the best estimate inside its bucket.
     """
 
@@ -418,7 +410,7 @@ def calibration_text(made: CalibrationFile) -> str:
         missing = set()
         for load in row.bins:
             missing |= {(metric, why) for metric, why in load.missing.items() if metric not in row.factors}
-        parts += [*(f"  not compared: {METRICS[metric][0]}: {why}" for metric, why in sorted(missing)), ""]
+        parts += [*(f"  not compared: {QUANTITIES[metric][0]}: {why}" for metric, why in sorted(missing)), ""]
     parts += [f"{tier}: not calibrated: {why}" for tier, why in made.not_calibrated.items()]
     return terminal_text(*parts).rstrip()
 
@@ -427,14 +419,14 @@ def _factor_parts(made: Calibration) -> Iterator[RenderableType]:
     """Yield the factors over all loads and at each, at the fullest loads if all of them are too many for a screen."""
     rows, name = [], "all loads"
     for metric, factor in made.factors.items():
-        rows.append((name, METRICS[metric][0], "", "", _factor_text(factor), ""))
+        rows.append((name, QUANTITIES[metric][0], "", "", _factor_text(factor), ""))
         name = ""
     compared = [load for load in made.bins if load.measures]
     fullest = sorted(compared, key=lambda load: load.requests, reverse=True)[: max(1, MOST_ROWS // len(rows))]
     for load in (load for load in compared if load in fullest):
         name = f"{load.bin}: {load.requests_per_second:.3g} rps"
         for measure in load.measures:
-            words, unit = METRICS[measure.metric]
+            words, unit = QUANTITIES[measure.metric]
             measured = Reading(value=measure.measured, low=measure.low, high=measure.high, n=measure.n)
             cells = (number(measure.predicted, unit), format_reading(measured, unit), _factor_text(measure.factor))
             rows.append((name, words, *cells, f"{measure.n:,.0f}"))

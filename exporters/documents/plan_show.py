@@ -13,9 +13,8 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from exporters.documents.what_if import QUANTITIES
 from exporters.render.terminal import terminal_text, text_grid
-from exporters.render.text import format_duration
+from exporters.render.text import QUANTITIES, format_duration
 from rules.catalogue.registry import CATALOGUE, margin_of
 from rules.plan.capacity import capacity_lengths
 from rules.plan.checks import check_plan

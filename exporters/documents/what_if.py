@@ -15,7 +15,7 @@ from rich.console import RenderableType
 
 from exporters.documents.forecast import describe_count
 from exporters.render.terminal import terminal_text, text_grid
-from exporters.render.text import copy_fields, format_local, format_reading, json_fields
+from exporters.render.text import QUANTITIES, copy_fields, format_local, format_reading, json_fields
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.plan.money import amount, figure
 from rules.resize.fleet_cost import FleetCost
@@ -28,18 +28,6 @@ from rules.telemetry.work import SAME
 from rules.what_if.answer import GIVEN, SLO, CapacityLimit, PoolsWhatIf, WhatIf
 
 SCHEMA = 4
-
-QUANTITIES: Mapping[str, tuple[str, str]] = {
-    "ttft_p50_seconds": ("TTFT P50", "seconds"),
-    "ttft_p99_seconds": ("TTFT P99", "seconds"),
-    "tpot_p50_seconds": ("TPOT P50", "seconds"),
-    "tpot_p99_seconds": ("TPOT P99", "seconds"),
-    "itl_p99_seconds": ("ITL P99", "seconds"),
-    "e2e_p99_seconds": ("E2E P99", "seconds"),
-    "kv_utilization": ("KV cache", "ratio"),
-    "requests_in_system": ("in the system", "requests"),
-}
-"""Display name and unit by signal."""
 
 LIMITS: Mapping[str, str] = {SLO: "the SLO", GIVEN: "the plan's operating point"}
 """Display name of a limit that is not a quantity's."""

@@ -85,6 +85,24 @@ RUNBOOKS = "docs/runbooks.md"
 """Path of the repository, for alerts and texts of a program that serves no runbooks itself."""
 
 
+QUANTITIES: Mapping[str, tuple[str, str]] = {
+    "ttft_p50_seconds": ("TTFT P50", "seconds"),
+    "ttft_p99_seconds": ("TTFT P99", "seconds"),
+    "tpot_p50_seconds": ("TPOT P50", "seconds"),
+    "tpot_p99_seconds": ("TPOT P99", "seconds"),
+    "itl_p99_seconds": ("ITL P99", "seconds"),
+    "e2e_p99_seconds": ("E2E P99", "seconds"),
+    "mean_seconds_in_system": ("in system", "seconds"),
+    "requests_in_system": ("in the system", "requests"),
+    "gpu_utilization": ("GPU", "ratio"),
+    "kv_utilization": ("KV cache", "ratio"),
+    "prefix_hit_ratio": ("prefix hits", "ratio"),
+    "prompt_tokens_mean": ("prompts", "tokens"),
+    "generation_tokens_mean": ("outputs", "tokens"),
+}
+"""Words and unit of a number of a curve, by signal."""
+
+
 def alert_name(rule: str) -> str:
     """Return the alertname of a rule: other rule files have a TargetDown, too."""
     return rule if rule.startswith("Sizewatch") else f"Sizewatch{rule}"
