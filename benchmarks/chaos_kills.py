@@ -84,7 +84,7 @@ class Life:
 
 def announce_bookings(end: int) -> None:
     """Write to a pipe before and after each booking of this process, from now on."""
-    from agent.history.codec import group_demand
+    from agent.history.schema import group_demand
     from agent.history.store import HistoryStore
 
     book = HistoryStore.book

@@ -23,8 +23,8 @@ from agent.http_client.errors import place_of
 from agent.http_server.credentials import read_tokens
 from agent.http_server.pages import WEBHOOK
 from agent.http_server.server import open_socket, read_secrets
+from agent.prometheus.answers import StoreError
 from agent.prometheus.api import StoreApi
-from agent.prometheus.errors import StoreError
 from agent.version import VERSION
 from exporters.render.text import quote_external_text
 from rules.telemetry.wording import format_count

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from agent.config.load import LoadedConfig
-from agent.doctor import configuration, endpoints, machine, targets
+from agent.doctor import configuration, endpoints, targets
 from agent.doctor.check_result import CheckResult, fail, ok
 from agent.doctor.targets import NO_GPUS, TargetPage
 from agent.errors import ConfigError
@@ -79,16 +79,16 @@ CHECKS: tuple[Check, ...] = (
     Check("process", lambda _: (PROCESS,)),
     Check("config", lambda seen: configuration.check_config(seen.loaded)),
     Check("plan", lambda seen: configuration.check_sizing_plan(seen.loaded)),
-    Check("secrets", lambda seen: machine.check_secrets(seen.loaded.config)),
+    Check("secrets", lambda seen: configuration.check_secrets(seen.loaded.config)),
     Check("pods", lambda seen: configuration.check_pods(seen.pods, seen.loaded)),
     for_each_target("target", targets.check_page),
     for_each_target("engine", targets.check_signals),
     for_each_target("clock", targets.check_clock),
     for_each_target("plan", targets.check_plan_match),
     Check("store", lambda seen: endpoints.check_store(seen.loaded, seen.now)),
-    Check("gpus", lambda seen: machine.check_gpus(seen.gpus, seen.loaded)),
-    Check("data_dir", lambda seen: machine.check_data_dir(seen.loaded.config)),
-    Check("history", lambda seen: machine.check_history(seen.loaded.config, seen.now)),
+    Check("gpus", lambda seen: configuration.check_gpus(seen.gpus, seen.loaded)),
+    Check("data_dir", lambda seen: configuration.check_data_dir(seen.loaded.config)),
+    Check("history", lambda seen: configuration.check_history(seen.loaded.config, seen.now)),
     Check("web", lambda seen: endpoints.check_web(seen.daemon, seen.loaded.config.web)),
     Check("daemon", lambda seen: endpoints.check_daemon(seen.daemon, seen.loaded)),
     Check("forecast", lambda seen: configuration.check_forecast(seen.loaded)),

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from agent.history import codec, schema
+from agent.history import schema
 from agent.history.schema import DEMAND_COLUMNS, HOURS, MINUTES, QUARTERS, SumTable, translate_sqlite_errors
 from exporters.render.text import quote_external_text
 from rules.evaluator.timeline import TimelineEvent
@@ -114,7 +114,7 @@ class Reader:
         )
         rows = self._query(statement, {"tier": tier, "since": since, "until": until, "plan": plan})
         with self._decoding(sums.table):
-            return [(release, precision, codec.decode_slice(*row)) for release, precision, *row in rows]
+            return [(release, precision, schema.decode_slice(*row)) for release, precision, *row in rows]
 
     def plan_versions(self, tier: str, since: float, until: float) -> tuple[str, ...]:
         """Return the plan versions under which hours of the span were booked, that of the newest hour last."""
@@ -174,10 +174,10 @@ class Reader:
         rows = self._query(
             "SELECT body FROM spans WHERE kind = :kind AND (ended_at IS NULL OR ended_at >= :since)"
             " AND (:tier IS NULL OR tier = :tier) ORDER BY started_at, tier, replica, rule",
-            {"kind": codec.KINDS[kind], "since": since, "tier": tier},
+            {"kind": schema.KINDS[kind], "since": since, "tier": tier},
         )
         with self._decoding("spans"):
-            return tuple(codec.decode_span(kind, body) for (body,) in rows)
+            return tuple(schema.decode_span(kind, body) for (body,) in rows)
 
     def events(self, since: float) -> tuple[TimelineEvent, ...]:
         """Return the events of [since, ...), oldest first."""

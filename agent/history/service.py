@@ -19,9 +19,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from agent.history import daily_queries
-from agent.history.codec import Span
 from agent.history.reader import Reader
-from agent.history.schema import DAY, HistoryError, HistoryOpenError
+from agent.history.schema import DAY, HistoryError, HistoryOpenError, Span
 from agent.history.store import HistoryStore
 from agent.pipeline.interfaces import Sink, Source
 from exporters.documents.replay import headline

@@ -9,10 +9,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.history import codec, schema
-from agent.history.codec import SeriesKey, Span
+from agent.history import schema
 from agent.history.reader import Reader
-from agent.history.schema import DEMAND_COLUMNS, HOURS, KEEP_SECONDS, SUMS, SumTable, translate_sqlite_errors
+from agent.history.schema import (
+    DEMAND_COLUMNS,
+    HOURS,
+    KEEP_SECONDS,
+    SUMS,
+    SeriesKey,
+    Span,
+    SumTable,
+    translate_sqlite_errors,
+)
 from rules.evaluator.observation import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow
@@ -60,15 +68,15 @@ class HistoryStore(Reader):
             for table in SUMS:
                 rows: dict[tuple[int, SeriesKey, int], list[BinnedWindow]] = {}
                 for record in records:
-                    rows.setdefault(codec.sum_key(table, record), []).append(record.slice)
+                    rows.setdefault(schema.sum_key(table, record), []).append(record.slice)
                 for (start, series, bin), slices in rows.items():
                     self._add_slices(table, start, self._series_id(series, start), bin, slices)
-            for (tier, _), parts in codec.group_demand(records).items():
+            for (tier, _), parts in schema.group_demand(records).items():
                 self._insert_demand(tier, arrivals.add(parts), DEMAND_ADD)
             self._connection.executemany(
                 "INSERT OR REPLACE INTO spans (kind, rule, tier, replica, started_at, ended_at, body)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [codec.span_row(span) for span in spans],
+                [schema.span_row(span) for span in spans],
             )
             self._connection.executemany(
                 "INSERT INTO events (t, kind, tier, replica, text) VALUES (?, ?, ?, ?, ?)",
@@ -87,13 +95,13 @@ class HistoryStore(Reader):
         beyond, parts = "", [part.window for part in slices]
         if row is not None:
             with self._decoding(table.table):
-                beyond, parts = row[0], [codec.decode_window(row[1]), *parts]
+                beyond, parts = row[0], [schema.decode_window(row[1]), *parts]
         # The newest reason stays.
         for part in slices:
             beyond = part.beyond or beyond
         self._connection.execute(
             f"INSERT OR REPLACE INTO {table.table} (start, series, bin, beyond, body) VALUES (?, ?, ?, ?, ?)",
-            (start, series, bin, beyond, codec.encode_window(windows.sum_windows(parts))),
+            (start, series, bin, beyond, schema.encode_window(windows.sum_windows(parts))),
         )
 
     def _insert_demand(self, tier: str, minute: MinuteSums, on_conflict: str) -> int:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from agent.config.weaknesses import is_loopback
+from agent.config.load import is_loopback
 from agent.config.web import TlsServerConfig, Web, page_url, read_web_file
 from agent.errors import ConfigError
 from agent.http_server.credentials import Authenticator, read_tokens

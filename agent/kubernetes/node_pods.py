@@ -16,7 +16,7 @@ from agent.config.config import Config
 from agent.config.load import LoadedConfig
 from agent.config.targets import Kubernetes, TargetKeys
 from agent.gpu.owners import GpuAssignment, assign_gpus
-from agent.kubernetes import pod_gpus, pod_resources
+from agent.kubernetes import pod_gpus
 from agent.kubernetes.api import KubernetesClient, endpoint_from_pod
 from agent.kubernetes.discovery import DiscoveredPod, DiscoveryResult, Key, TierCandidates, discover
 from agent.kubernetes.pod_watch import PodWatch
@@ -87,7 +87,7 @@ class NodePods(PodSource):
         self._watch = PodWatch(KubernetesClient(peer), keys)
         self._owned: Mapping[Key, GpuAssignment] = {}
         self._logged: frozenset[str] = frozenset()
-        self._devices: tuple[pod_resources.Devices, ...] | str = ""
+        self._devices: tuple[pod_gpus.Devices, ...] | str = ""
         """Devices of all pods by the kubelet, or why there are none."""
 
     def start(self) -> None:
@@ -100,8 +100,8 @@ class NodePods(PodSource):
 
     def add_discovered_targets(self, loaded: LoadedConfig) -> LoadedConfig:
         try:
-            self._devices = pod_resources.read_devices(self.keys.pod_resources)
-        except pod_resources.PodResourcesError as error:
+            self._devices = pod_gpus.read_devices(self.keys.pod_resources)
+        except pod_gpus.PodResourcesError as error:
             if isinstance(self._devices, str):
                 self._devices = str(error)
         # The last devices stay valid: those of a pod never change.

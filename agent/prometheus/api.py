@@ -1,7 +1,7 @@
 """Query API of a Prometheus-compatible store: an instant vector, raw samples, and a range of points.
 
 Holds the query forms that make a response exact and bounded, the backoff of an unavailable store, and the query
-counters. It has no metric names. `agent.prometheus.errors` maps errors, `agent.prometheus.answers` parses responses.
+counters. It has no metric names. `agent.prometheus.answers` maps errors and parses responses.
 Nothing is cached: a past time may still gain samples from late writers or a back-fill. Callers keep their results.
 API: prometheus.io/docs/prometheus/latest/querying/api.
 """
@@ -20,9 +20,17 @@ from agent.durations import Backoff
 from agent.errors import ScrapeError
 from agent.http_client.client import HttpClient
 from agent.http_client.errors import status_error as redirect_error
-from agent.prometheus import errors
-from agent.prometheus.answers import ApiResponse, InstantSample, MatrixSeries, matrix, parse_answer, vector
-from agent.prometheus.errors import StoreError, StoreErrorKind
+from agent.prometheus import answers
+from agent.prometheus.answers import (
+    ApiResponse,
+    InstantSample,
+    MatrixSeries,
+    StoreError,
+    StoreErrorKind,
+    matrix,
+    parse_answer,
+    vector,
+)
 
 T = TypeVar("T")
 
@@ -148,17 +156,17 @@ class StoreApi:
                 if 300 <= status < 400:
                     raise redirect_error(self.place, status)
                 readable = status == 200 or "json" in response.headers.get("Content-Type", "").lower()
-                if status in errors.FINAL_STATUSES or not readable:
-                    raise errors.status_error(self.place, status)
+                if status in answers.FINAL_STATUSES or not readable:
+                    raise answers.status_error(self.place, status)
                 answer = self._client.read(response)
         except ScrapeError as error:
-            raise errors.transport_error(self.place, error) from error
+            raise answers.transport_error(self.place, error) from error
         self.counts.bytes += len(answer)
         parsed = parse_answer(self.place, answer)
         if parsed.error is not None:
-            raise errors.response_error(self.place, status, parsed.error)
+            raise answers.response_error(self.place, status, parsed.error)
         if status != 200:
-            raise errors.status_error(self.place, status)
+            raise answers.status_error(self.place, status)
         if parsed.partial and self.store.partial_answers == "refuse":
             raise StoreError(StoreErrorKind.PARTIAL, self.place, parsed.partial)
         return parsed

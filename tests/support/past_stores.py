@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 from stored_recordings import MemoryStore, Sample, engine_samples
 
-from agent.prometheus.answers import InstantSample, MatrixSeries
+from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import QueryCounters
-from agent.prometheus.errors import StoreError, StoreErrorKind
 
 HOUR = 1_700_035_200.0
 """A full hour that is long past, eight in the morning in UTC."""

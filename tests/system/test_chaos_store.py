@@ -10,8 +10,7 @@ from test_fleet_cycles import TIER, Away, Fleet, times, told_by_agents, told_by_
 from agent.fleet import engine_series
 from agent.fleet.agent_series import AgentClock
 from agent.fleet.tier_readers import ReplicaReader
-from agent.prometheus.answers import MatrixSeries
-from agent.prometheus.errors import StoreError, StoreErrorKind
+from agent.prometheus.answers import MatrixSeries, StoreError, StoreErrorKind
 from rules.telemetry import windows
 from rules.verdicts.verdict import Status
 

@@ -44,15 +44,14 @@ from agent.fleet.engine_series import EnginePages, GpuPages
 from agent.fleet.sums import group_sums, sum_by_replica
 from agent.forecasting.csv_series import read_trace
 from agent.gpu.collector import samples
-from agent.history.codec import decode_window
 from agent.history.reader import Reader
-from agent.history.schema import HistoryError
+from agent.history.schema import HistoryError, decode_window
 from agent.http_client.client import HttpClient, PageFetcher
 from agent.http_server.credentials import Authenticator
 from agent.http_server.server import WebServer, read_secrets
 from agent.kubernetes.api import KubernetesClient, parse_event
 from agent.kubernetes.discovery import TierCandidates, discover
-from agent.kubernetes.pod_resources import list_devices, read_devices
+from agent.kubernetes.pod_gpus import list_devices, read_devices
 from agent.kubernetes.pods import parse_pod
 from agent.prometheus.answers import matrix, parse_answer, vector
 from agent.prometheus.api import StoreApi

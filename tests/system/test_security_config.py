@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from agent.cli.main import main
-from agent.config.load import find, load, parse_config
-from agent.config.weaknesses import weaknesses
+from agent.config.load import find, load, parse_config, weaknesses
 from agent.errors import ConfigError
 
 TARGET = {"url": "http://10.0.0.7:8000/metrics", "tier": "t"}

@@ -15,8 +15,8 @@ from agent.config.peer import Peer
 from agent.config.store import StoreConfig
 from agent.errors import ConfigError, ScrapeError
 from agent.http_client.client import PageFetcher
+from agent.prometheus.answers import StoreError
 from agent.prometheus.api import StoreApi
-from agent.prometheus.errors import StoreError
 
 SECRET = "s3cret-token-of-ours"
 

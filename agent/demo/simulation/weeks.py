@@ -24,9 +24,8 @@ from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, ScriptedCascade, 
 from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.history import daily_queries
-from agent.history.codec import Span
 from agent.history.reader import NOTE
-from agent.history.schema import MINUTES
+from agent.history.schema import MINUTES, Span
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.scrape.scrapers import ScrapeResult, Scrapers, StartedScrapes

@@ -12,7 +12,7 @@ from telemetry_samples import value as page_value
 
 from agent.benchmarks.run_model import BenchmarkRun
 from agent.benchmarks.telemetry import read_run
-from agent.prometheus.errors import StoreError
+from agent.prometheus.answers import StoreError
 
 SERVER = pytest.mark.server
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from agent.config.load import parse_config
+from agent.config.load import parse_config, weaknesses
 from agent.config.peer import BasicAuth, TlsConfig
 from agent.config.store import StoreConfig
-from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
 
 URL = "http://127.0.0.1:9090"

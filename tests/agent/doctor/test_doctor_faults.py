@@ -23,8 +23,8 @@ from paths import ROOT
 from test_run import PAGE, about, loaded, serving, target
 from waiting import CEILING_SECONDS
 
+from agent.config.load import mistakes, weaknesses
 from agent.config.peer import Peer
-from agent.config.weaknesses import mistakes, weaknesses
 from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format_text
 from agent.doctor.run import CHECKS, run_checks
 from agent.errors import ScrapeError

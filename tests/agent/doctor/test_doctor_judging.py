@@ -10,7 +10,7 @@ from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
 from agent.config.peer import Peer
 from agent.doctor.check_result import CheckLevel, CheckResult
-from agent.doctor.machine import check_gpus
+from agent.doctor.configuration import check_gpus
 from agent.doctor.targets import TargetPage, check_page, check_plan_match, check_signals
 from agent.gpu.owners import GpuAssignment
 from agent.scrape.scrapers import PageReader, Target

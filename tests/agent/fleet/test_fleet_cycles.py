@@ -14,12 +14,10 @@ from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
 from agent.config.files import load_plan
 from agent.config.store import StoreConfig
 from agent.fleet import agent_series, engine_series
-from agent.fleet.summed_reader import SummedReader
 from agent.fleet.sums import AgentSums, group_sums
-from agent.fleet.tier_readers import AdaptiveReader, ReplicaReader, TierReader
-from agent.prometheus.answers import MatrixSeries
+from agent.fleet.tier_readers import AdaptiveReader, ReplicaReader, SummedReader, TierReader
+from agent.prometheus.answers import MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import QueryCounters, StoreApi
-from agent.prometheus.errors import StoreError, StoreErrorKind
 from agent.sources.store import StoreSource
 from exporters.metrics import exposition
 from rules.evaluator.observation import StepResult

@@ -11,8 +11,8 @@ from store_servers import prometheus_with_blocks, victoria_metrics
 
 from agent.config.store import StoreConfig
 from agent.fleet.stored_pages import StoredPage
-from agent.fleet.summed_reader import SummedReader
 from agent.fleet.sums import AgentSums, regex_any, split_members
+from agent.fleet.tier_readers import SummedReader
 from agent.prometheus.api import StoreApi
 
 T = 1_790_000_000.0

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.history import store as store_module
-from agent.history.codec import decode_span, encode_window, span_row
-from agent.history.schema import APPLICATION_ID, DAY, SUMS, VERSION
+from agent.history.schema import APPLICATION_ID, DAY, SUMS, VERSION, decode_span, encode_window, span_row
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from rules.confidence import Certainty

@@ -15,8 +15,7 @@ from history_writer import REPLICAS
 from paths import ROOT, SUPPORT
 
 from agent.history import schema
-from agent.history.codec import encode_window
-from agent.history.schema import DAY, HistoryError, HistoryOpenError
+from agent.history.schema import DAY, HistoryError, HistoryOpenError, encode_window
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from rules.verdicts.verdict import Finding

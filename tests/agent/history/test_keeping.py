@@ -16,8 +16,7 @@ from paths import TESTS
 
 from agent.config.files import load_plan
 from agent.history import service
-from agent.history.codec import Span
-from agent.history.schema import HistoryError, HistoryOpenError
+from agent.history.schema import HistoryError, HistoryOpenError, Span
 from agent.history.service import ALIVE_SECONDS, HistoryService, check_tier
 from agent.history.store import HistoryStore
 from exporters.documents.replay import check_json, headline

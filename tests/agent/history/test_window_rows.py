@@ -10,9 +10,8 @@ from history_samples import window as made_window
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.history.codec import decode_window, encode_window, group_demand, sum_key
 from agent.history.daily_queries import pieces
-from agent.history.schema import HOURS, MINUTES
+from agent.history.schema import HOURS, MINUTES, decode_window, encode_window, group_demand, sum_key
 from rules.evaluator.observation import ClosedMinute
 from rules.plan.load_bins import bin_window
 from rules.telemetry.gauges import GaugeSum

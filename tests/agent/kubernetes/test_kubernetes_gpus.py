@@ -18,9 +18,17 @@ from paths import TESTS
 from waiting import CEILING_SECONDS
 
 from agent.gpu.collector import samples
-from agent.kubernetes import pod_resources
-from agent.kubernetes.pod_gpus import assign_pod_gpus, find_shared_gpus, gpus_from_exporter, visible_gpus
-from agent.kubernetes.pod_resources import Devices, PodResourcesError, read_devices, socket_exists
+from agent.kubernetes import pod_gpus
+from agent.kubernetes.pod_gpus import (
+    Devices,
+    PodResourcesError,
+    assign_pod_gpus,
+    find_shared_gpus,
+    gpus_from_exporter,
+    read_devices,
+    socket_exists,
+    visible_gpus,
+)
 from agent.kubernetes.pods import Pod
 from agent.scrape.exposition import SeriesReader
 from rules.gpu_sources.amd import AMD
@@ -73,7 +81,7 @@ def refuse(_: bytes, context: Any) -> bytes:
 def test_kubelet_refusals_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, words: str
 ) -> None:
-    monkeypatch.setattr(pod_resources, "MOST_BYTES", 1000)
+    monkeypatch.setattr(pod_gpus, "MOST_BYTES", 1000)
     with kubelet(tmp_path / "k.sock", answer) as path, pytest.raises(PodResourcesError, match=words):
         read_devices(path)
 

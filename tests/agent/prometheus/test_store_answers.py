@@ -26,9 +26,8 @@ from hypothesis import strategies as st
 from waiting import CEILING_SECONDS
 
 from agent.config.store import StoreConfig
-from agent.prometheus.answers import InstantSample, MatrixSeries
+from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from agent.prometheus.errors import StoreError, StoreErrorKind
 
 MOST_BYTES = 20_000
 UP = {"metric": {"__name__": "up"}, "value": [5, "1"]}

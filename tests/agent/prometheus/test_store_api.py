@@ -11,9 +11,8 @@ from store_servers import Sample, prometheus_with_blocks, steady, victoria_metri
 from waiting import StandingClock
 
 from agent.config.store import StoreConfig
-from agent.prometheus.answers import InstantSample, MatrixSeries
+from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from agent.prometheus.errors import StoreError, StoreErrorKind
 from exporters.render.text import one_line
 
 pytestmark = pytest.mark.server

@@ -11,8 +11,8 @@ from hostile_store import Handler, Server, give, serving, vector
 from peers import peer_fields
 
 from agent.config.store import StoreConfig
+from agent.prometheus.answers import StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from agent.prometheus.errors import StoreError, StoreErrorKind
 
 CANARY = "c4n4ry-s3cret"
 

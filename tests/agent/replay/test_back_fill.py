@@ -21,8 +21,8 @@ from agent.daemon.factory import assemble
 from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.messages import build_request
 from agent.history.store import HistoryStore
+from agent.prometheus.answers import StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from agent.prometheus.errors import StoreError, StoreErrorKind
 from agent.replay.back_fill import fill_demand
 from rules.plan.load_bins import build_tier_context
 from rules.telemetry.arrivals import MinuteDemand, MinuteSums
