@@ -197,7 +197,9 @@ CAPACITY_LOW_RPS = _whole_tier(
 CAPACITY_HIGH_RPS = _whole_tier("capacity_high_rps", "context.capacity.high", "Upper bound; absent where it is open")
 SPARE_RPS = _whole_tier("spare_capacity_rps", of.spare_rps, "Requests per second that a tier can take more")
 SPARE_TOKENS = _whole_tier("spare_capacity_tokens_per_second", of.spare_tokens, "The same in output tokens")
-FLEET_UTILIZATION = _whole_tier("fleet_utilization_ratio", of.fleet_utilization, "Work of 5 minutes by capacity")
+FLEET_UTILIZATION = _whole_tier(
+    "fleet_utilization_ratio", lambda tier: tier.estimate("fleet_utilization"), "Work of 5 minutes by capacity"
+)
 SURPLUS_REPLICAS = _whole_tier("surplus_replicas", "surplus.replicas", "Replicas beyond a week's busiest hour")
 PLAN_C_MAX = _tier("plan_c_max", of.operating_value("c_max"), "Requests in a replica at that point")
 PLAN_REPLICAS = _plan("replicas", "fleet.instances", "Replicas the plan deploys")

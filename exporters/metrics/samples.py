@@ -12,9 +12,7 @@ from rules.evaluator.incident_alerts import TIER_DOWN, held_back
 from rules.evaluator.incidents import Incident
 from rules.plan.curve import operating_point
 from rules.plan.replica_count import spare_rps as spare_of
-from rules.telemetry.readings import read
-from rules.telemetry.signals import BY_NAME as SIGNALS
-from rules.telemetry.signals import Missing, Reading
+from rules.telemetry.signals import Missing
 from rules.telemetry.snapshots import GpuReadout
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
@@ -209,25 +207,12 @@ def operating_value(attribute: str) -> Value:
     return value
 
 
-def _read(tier: TierStatus, signal: str) -> Reading | None:
-    reading = read(SIGNALS[signal], tier.recent, tier.context.basis) if tier.recent is not None else None
-    return reading if isinstance(reading, Reading) else None
-
-
-def fleet_utilization(tier: TierStatus) -> float | None:
-    """Return the utilization of a tier, 0 to 1 and beyond."""
-    used = _read(tier, "fleet_utilization")
-    return used.value if used is not None else None
-
-
 def spare_rps(tier: TierStatus) -> float | None:
     """Return the spare capacity of an online tier in requests per second, with NoHeadroom's margin. Unknown demand has none."""
-    plan, capacity, used = tier.context.plan, tier.context.capacity, fleet_utilization(tier)
+    plan, capacity, used = tier.context.plan, tier.context.capacity, tier.estimate("fleet_utilization")
     if plan is None or plan.is_batch or capacity is None or used is None or not tier.context.serves_whole_requests:
         return None
-    arriving = _read(tier, "arrival_rps")
-    come = (arriving.value or arriving.low or 0.0) if arriving is not None else 0.0
-    demand = max(used * capacity.rps * tier.replicas_up, come)
+    demand = max(used * capacity.rps * tier.replicas_up, tier.estimate("arrival_rps") or 0.0)
     return spare_of(tier.replicas_up, demand, capacity.rps, margin_of(tier.context.limits))
 
 

@@ -166,9 +166,9 @@ class PlanComparison:
         return low is not None and low > self.planned.value
 
 
-def compare_with_plan(tier: TierStatus, rows: Iterable[ComparisonRow] = ()) -> tuple[PlanComparison, ...]:
-    """Return `rows`, by default every row of ROWS, for a tier, in order."""
-    compared = [_compare(row, tier, (*tier.alerting, *tier.notes)) for row in rows or ROWS]
+def compare_with_plan(tier: TierStatus) -> tuple[PlanComparison, ...]:
+    """Return every row of ROWS for a tier, in order."""
+    compared = [_compare(row, tier, (*tier.alerting, *tier.notes)) for row in ROWS]
     return tuple(number for number in compared if number.planned is not None or not number.row.optional)
 
 

@@ -16,7 +16,9 @@ from rules.evaluator.incident_alerts import IncidentAlert, is_lasting, step_inci
 from rules.evaluator.incidents import Incident, group_incidents
 from rules.evaluator.timeline import TimelineEntry, TimelineEvent, list_entries
 from rules.plan.load_bins import TierContext
-from rules.telemetry.signals import SignalValue
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME as SIGNALS
+from rules.telemetry.signals import Reading, SignalValue
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
 from rules.verdicts.context import ForecastPoint
@@ -171,6 +173,13 @@ class TierStatus:
     @property
     def replicas_up(self) -> int:
         return sum(replica.up for replica in self.replicas)
+
+    def estimate(self, signal: str) -> float | None:
+        """Return the best estimate of a signal in the last minutes, else its lower bound."""
+        reading = read(SIGNALS[signal], self.recent, self.context.basis) if self.recent is not None else None
+        if not isinstance(reading, Reading):
+            return None
+        return reading.low if reading.value is None else reading.value
 
     @property
     def surplus(self) -> IdleReplicas | None:

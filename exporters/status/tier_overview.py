@@ -22,9 +22,7 @@ from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import is_learning, learning_words
 from rules.plan.money import amount, gpu_hours_a_day, money_per_day, price_of
-from rules.telemetry.readings import read
-from rules.telemetry.signals import BY_NAME as SIGNALS
-from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.signals import Gap
 from rules.telemetry.wording import format_count, number, quantity
 from rules.verdicts.context import read_plan_value
 from rules.verdicts.rule import Severity
@@ -111,8 +109,8 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
         "replicas_planned": plan.fleet.instances if plan is not None and plan.fleet is not None else None,
         "recommended": None,
         "decision": "",
-        "fleet_utilization": estimate(tier, "fleet_utilization"),
-        "ttft_p99_seconds": estimate(tier, "ttft_p99_seconds"),
+        "fleet_utilization": tier.estimate("fleet_utilization"),
+        "ttft_p99_seconds": tier.estimate("ttft_p99_seconds"),
         "gpu_hours_a_day": None,
         "money_a_day": None,
         "currency": "",
@@ -129,14 +127,6 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
     for worst in status.active_incidents[tier.name][:1]:
         line |= {"incident": worst.root.title, "certainty": "certain", "since": worst.incident.started_at}
     return line
-
-
-def estimate(tier: TierStatus, signal: str) -> float | None:
-    """Return the best estimate of a signal in the last minutes, else its lower bound."""
-    reading = read(SIGNALS[signal], tier.recent, tier.context.basis) if tier.recent is not None else None
-    if not isinstance(reading, Reading):
-        return None
-    return reading.low if reading.value is None else reading.value
 
 
 def list_incidents(status: AgentStatus) -> list[tuple[TierStatus, ActiveIncident]]:
@@ -256,7 +246,7 @@ TRAFFIC = ("completed_rps", "generation_tokens_per_second", "requests_running")
 
 def has_traffic(tier: TierStatus) -> bool:
     """Return whether the engines of a tier served requests in the last minutes."""
-    return any(estimate(tier, signal) for signal in TRAFFIC)
+    return any(map(tier.estimate, TRAFFIC))
 
 
 def first_view_text(status: AgentStatus, commands: Sequence[str]) -> str:
