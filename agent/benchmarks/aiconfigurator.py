@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 from pydantic import model_validator
 
 from agent.benchmarks.run_model import BenchmarkRun, Measured, file_places
-from agent.errors import BenchmarkError, ConfigError
+from agent.errors import BenchmarkError, ConfigError, NotAResultError
 
 COLUMNS = frozenset({"isl", "osl", "ttft", "tpot", "concurrency", "tokens/s/gpu"})
 """Columns that every table of AIConfigurator has."""
@@ -131,12 +131,19 @@ def _number(value: Any) -> Any:
 
 
 def is_table(text: str) -> bool:
-    """Return whether the first line has AIConfigurator's columns."""
-    return set(text.partition("\n")[0].strip().split(",")) >= COLUMNS
+    """Return whether the first line has AIConfigurator's columns, or most of them."""
+    return len(COLUMNS - _first_row(text)) < len(COLUMNS) / 2
+
+
+def _first_row(text: str) -> set[str]:
+    return set(text.partition("\n")[0].strip().split(","))
 
 
 def decode_table(path: Any, text: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the rows of a table with their locations. Raise BenchmarkError where it is no valid CSV."""
+    """Return the rows of a table with their locations. Raise BenchmarkError where it is no whole table."""
+    missing = COLUMNS - _first_row(text)
+    if missing:
+        raise NotAResultError(path, f"lacks columns of AIConfigurator's tables: {', '.join(sorted(missing))}")
     # On demand: the other formats need no table.
     import pandas
 

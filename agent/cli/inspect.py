@@ -96,7 +96,9 @@ def read_page_body(options: SimpleNamespace, page: str) -> bytes:
         with Path(page).open("rb") as file:
             body = file.read(DEFAULT_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise RecordingError(page, f"cannot be read: {getattr(error, 'strerror', error)}") from error
+        text = f"cannot be read: {getattr(error, 'strerror', error)}"
+        text += "; an address begins with http://" if isinstance(error, FileNotFoundError) else ""
+        raise RecordingError(page, text) from error
     if len(body) > DEFAULT_MAX_BYTES:
         raise RecordingError(page, f"is larger than {DEFAULT_MAX_BYTES >> 20} MiB: is this a saved page?")
     if wrong := wrong_content(page, "", body[:100]):

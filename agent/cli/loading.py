@@ -30,15 +30,15 @@ def open_history(loaded: LoadedConfig) -> Iterator[Reader]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path, option: str = "--out") -> Iterator[None]:
     """Make an OSError of the block a ConfigError that names the option."""
     try:
         yield
     except OSError as error:
-        raise ConfigError((f"{path} cannot be written: {error.strerror}; give another --out",)) from error
+        raise ConfigError((f"{path} cannot be written: {error.strerror}; give another {option}",)) from error
 
 
-def write_calibration(path: Path, made: CalibrationFile) -> None:
-    """Write the file. Raise ConfigError."""
-    with writing(path):
+def write_calibration(path: Path, made: CalibrationFile, option: str = "--out") -> None:
+    """Write the file that the option names. Raise ConfigError."""
+    with writing(path, option):
         path.write_bytes(ADAPTER.dump_json(made, indent=2) + b"\n")

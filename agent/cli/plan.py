@@ -293,7 +293,8 @@ def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCur
         key, _, value = pair.partition("=")
         if key not in MEASURED or not value:
             raise ConfigError((f"--measured {pair}: must be KEY=VALUE with a key of {', '.join(MEASURED)}",))
-        mapping[key] = int(value) if value.isdecimal() and key not in ("engine_version", "measured_on") else value
+        is_whole = re.fullmatch(r"-?\d+", value)
+        mapping[key] = int(value) if is_whole and key not in ("engine_version", "measured_on") else value
     try:
         measured = Provenance.model_validate(mapping)
     except ValidationError as error:

@@ -71,7 +71,7 @@ def run(options: SimpleNamespace) -> int:
     elif result.windows or options.recording is not None:
         print(replay_text(shown))
     if options.calibration is not None:
-        write_calibration(options.calibration, _calibrate(result))
+        write_calibration(options.calibration, _calibrate(result), "--calibration")
     for problem in cap_problems((result.cut_short, *result.problems)):
         if problem:
             print(f"sizewatch replay: {problem}", file=sys.stderr)

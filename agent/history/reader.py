@@ -43,7 +43,7 @@ class Reader:
         `alone`: no process writes, and no file is made beside the history.
         """
         path = Path(path)
-        if not os.path.exists(path) and (os.access(path.parent, os.X_OK) or not os.path.exists(path.parent)):
+        if not os.path.exists(path) and (os.access(path.parent, os.X_OK) or not os.path.isdir(path.parent)):
             text = "does not exist; `sizewatch run` makes it, or give the path that it uses"
             raise schema.HistoryOpenError(path, text)
         if not os.access(path, os.R_OK):

@@ -14,9 +14,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist, fmean
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from rich.console import RenderableType
 
 from exporters.render.terminal import terminal_text, text_grid
@@ -29,7 +29,12 @@ from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.wording import number
 
-SCHEMA_ID = "urn:sizewatch:calibration:1"
+SchemaId = Literal["urn:sizewatch:calibration:1"]
+
+SCHEMA_ID: SchemaId = "urn:sizewatch:calibration:1"
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""Number of a file that somebody may have edited."""
 
 DEVIATIONS = 1.96
 """Standard deviations of a normal distribution on either side that hold 95 %."""
@@ -53,9 +58,9 @@ MOST_ROWS = 24
 class Factor:
     """`value` is measured / predicted, between `low` and `high`. None: not bounded on that side, or not known."""
 
-    value: float | None
-    low: float | None
-    high: float | None
+    value: Amount | None
+    low: Amount | None
+    high: Amount | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +72,11 @@ class Measure:
     """
 
     metric: str
-    predicted: float
-    measured: float | None
-    low: float | None
-    high: float | None
-    n: float
+    predicted: Amount
+    measured: Amount | None
+    low: Amount | None
+    high: Amount | None
+    n: Amount
     factor: Factor
 
 
@@ -80,9 +85,9 @@ class CalibrationBin:
     """One load bin of the curve: mean load of a replica there, its requests, and why a metric is not compared."""
 
     bin: int
-    requests_per_second: float
-    requests_in_system: float | None
-    requests: float
+    requests_per_second: Amount
+    requests_in_system: Amount | None
+    requests: Amount
     measures: tuple[Measure, ...]
     missing: Mapping[str, str]
 
@@ -91,10 +96,10 @@ class CalibrationBin:
 class CapacityFactor:
     """Completed requests per second of one replica within the SLO: by the plan, and as production showed it."""
 
-    planned: float
-    measured: float
-    low: float | None
-    high: float | None
+    planned: Amount
+    measured: Amount
+    low: Amount | None
+    high: Amount | None
     source: str
 
 
@@ -116,8 +121,8 @@ class Calibration:
     pipeline_parallel: int
     begin: str
     end: str
-    observed_replica_seconds: float
-    requests: float
+    observed_replica_seconds: Amount
+    requests: Amount
     bins: tuple[CalibrationBin, ...]
     factors: Mapping[str, Factor]
     capacity: CapacityFactor | None
@@ -128,7 +133,7 @@ class Calibration:
 class CalibrationFile:
     """Everything of one file. `not_calibrated` has the tiers that could not be compared, and why."""
 
-    schema: str = SCHEMA_ID
+    schema: SchemaId = SCHEMA_ID
     made_at: str
     sizewatch: str
     simulated: bool

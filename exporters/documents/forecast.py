@@ -81,6 +81,10 @@ def describe_accuracy(forecast: ForecastResult) -> Iterator[tuple[str, str]]:
     if record.forecasts:
         coverage = f"{record.covered / record.forecasts:.1%} of {record.forecasts} past targets"
         coverage += " at or below their 95% quantile"
+    if record.compared:
+        error = (
+            f"not known: {record.compared} targets are too few, or {record.naive or 'the naive method'} has no error"
+        )
     if record.error_ratio is not None:
         error = f"{record.error_ratio:.2f} of {record.naive or 'the naive method'} over {record.compared} targets"
         error += "" if record.error_ratio < 1 else "; the naive method was as good"

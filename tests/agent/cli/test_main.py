@@ -156,7 +156,7 @@ def test_ten_mistakes_are_ten_lines(words: list[str], capsys: Captured) -> None:
         (["replay", "/nowhere"], "has no recording.yaml"),
         (["replay", str(PLAN), "--plan", str(PLAN)], "has no recording.yaml: is this the folder of a recording?"),
         (["replay", str(recorded.folder("steady")), "--plan", "/nowhere.yaml"], "there is no such file"),
-        (["inspect", "/nowhere.prom"], "/nowhere.prom: cannot be read: No such file or directory"),
+        (["inspect", "/nowhere.prom"], "/nowhere.prom: cannot be read: No such file or directory; an address"),
         (["render", "--root", "/nowhere"], "holds no docs/"),
     ],
 )

@@ -1,6 +1,7 @@
 """`sizewatch plan calibration`: from a history, between two files, and with wrong input."""
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -52,6 +53,8 @@ def test_replay_writes_the_same_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert written["calibrations"][0]["factors"]["tpot_p50_seconds"]["value"] == pytest.approx(2.1, rel=0.1)
     assert ask(out, out) == 0
     assert "0.32.0 against 0.32.0: tpot_p50_seconds x 1 (" in capsys.readouterr().out
+    assert main.main(["replay", str(recorded.folder("steady")), "--calibration", str(tmp_path / "no" / "file")]) == 2
+    assert capsys.readouterr().err.endswith("; give another --calibration\n")
 
 
 def test_tier_without_curve_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,6 +68,7 @@ def test_tier_without_curve_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         ("{", "is no calibration file"),
         ('{"made_at": 1}', "is no calibration file: made_at"),
+        ('{"schema": "urn:sizewatch:calibration:2"}', "is no calibration file: schema"),
         (None, "cannot be read"),
     ],
 )
@@ -74,6 +78,15 @@ def test_wrong_file_is_named(text: str | None, said: str, tmp_path: Path, capsys
         path.write_text(text)
     assert ask(path, path) == 2
     assert f"{path} {said}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["-2.5", "NaN", "Infinity"])
+def test_impossible_factor_is_named(number: str, week: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "edited.json"
+    ask("-c", week, "--out", path)
+    path.write_text(re.sub(r'"value": [0-9.]+', f'"value": {number}', path.read_text()))
+    assert ask(path, path) == 2
+    assert f"{path} is no calibration file: calibrations.0.bins.0" in capsys.readouterr().err
 
 
 def test_unwritable_file_is_named(week: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -401,6 +401,11 @@ def test_wrong_measured_option_is_refused(capsys: Captured, pair: str) -> None:
     assert refused(capsys, *OPEN, "--measured", pair).startswith("--measured ")
 
 
+def test_negative_degree_is_no_wrong_type(capsys: Captured) -> None:
+    problem = refused(capsys, *OPEN, "--measured", "tensor_parallel=-1")
+    assert problem.startswith("--measured tensor_parallel: must be at least 1")
+
+
 def test_unstreamed_answers_have_no_ttft(tmp_path: Path, capsys: Captured) -> None:
     run_of = json.loads((IMPOSSIBLE / "little.json").read_text()) | {"max_concurrency": 16}
     whole = {f"{name}_ttft_ms": run_of[f"{name}_e2el_ms"] for name in ("mean", "median", "p99")}

@@ -231,6 +231,9 @@ def test_impossible_places_are_named(tmp_path):
     assert problem_of(HistoryStore.open_reader, nowhere).startswith(
         f"{nowhere}: does not exist; `sizewatch run` makes it"
     )
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "history.db"
+    assert problem_of(HistoryStore.open_reader, below).startswith(f"{below}: does not exist")
 
 
 def test_locked_folder_is_said():

@@ -83,7 +83,8 @@ def test_rows_hold_highest_of_many_bins() -> None:
     ("change", "words"),
     [
         ({"covered": 0, "forecasts": 0}, "coverage  not known yet: no target has passed"),
-        ({"error_ratio": None}, "error     not known yet: no target has passed"),
+        ({"error_ratio": None, "compared": 0}, "error     not known yet: no target has passed"),
+        ({"error_ratio": None}, "error     not known: 1000 targets are too few, or same as now has no error"),
         ({"error_ratio": 1.0}, "1.00 of same as now over 1000 targets; the naive method was as good"),
         ({"points": ()}, "nothing is expected: no forecast yet"),
     ],
