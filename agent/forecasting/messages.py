@@ -1,17 +1,11 @@
-"""Requests to the forecasting process, its responses, and the function that it answers with.
-
-Both sides load the module, so it loads no library for numbers. A process keeps a forecaster per tier between calls.
-"""
+"""Requests to the forecasting process and its responses. Both sides load the module, so it loads no library for numbers."""
 
 from __future__ import annotations
 
 import math
-import resource
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.config.config import Config
 from agent.config.forecast import EventConfig
@@ -24,9 +18,6 @@ from rules.plan.replica_count import NO_MARGIN, Margin
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry.windows import MINUTE_SECONDS
 from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths
-
-if TYPE_CHECKING:
-    from agent.forecasting.history_input import HistoryForecasts
 
 NO_LEAD_SECONDS = 900.0
 """Horizon in seconds while the cold start is unknown: then there is no recommendation."""
@@ -168,24 +159,3 @@ def _no_replicas(context: TierContext) -> str:
     if context.capacity is None or context.capacity.is_lower_bound:
         return "the plan has no curve to derive usable rps from"
     return ""
-
-
-def answer_request(request: ForecastRequest) -> ForecastResponse:
-    """Return the forecast."""
-    return replace(_forecasts().respond(request), memory_bytes=_memory_bytes())
-
-
-@cache
-def _forecasts() -> HistoryForecasts:
-    from agent.forecasting.history_input import HistoryForecasts
-
-    return HistoryForecasts()
-
-
-def _memory_bytes() -> int:
-    """Return the resident memory, or 0 if the system does not report it."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return 0
-    return pages * resource.getpagesize()

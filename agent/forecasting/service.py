@@ -1,7 +1,7 @@
 """Service of the forecasts in the daemon: requests per tier, retries, and the newest response of each tier.
 
 A failed request costs only that forecast: the response before it stays until it is outdated. The module loads no
-library for numbers: the worker computes in a process of its own.
+library for numbers: `agent.forecasting.worker` computes in a process of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from agent.durations import retry_delay
-from agent.forecasting.messages import ForecastRequest, ForecastResponse, answer_request
+from agent.forecasting.messages import ForecastRequest, ForecastResponse
+from agent.forecasting.worker import answer_request
 from agent.worker.process import MIB, WorkerError, WorkerFailure, WorkerProcess
 from exporters.documents.forecast import Recommendation, without_old_schedule
 from exporters.status.records import ForecastHealth, ForecastStatus

@@ -5,7 +5,8 @@ import signal
 import time
 from typing import Any
 
-from agent.forecasting.messages import ForecastRequest, ForecastResponse, answer_request
+from agent.forecasting.messages import ForecastRequest, ForecastResponse
+from agent.forecasting.worker import answer_request
 
 
 def exits(request: ForecastRequest) -> ForecastResponse:

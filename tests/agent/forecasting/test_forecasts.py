@@ -13,13 +13,14 @@ import pytest
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, keep, question
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.forecasting.messages import ForecastRequest, ForecastResponse, answer_request
+from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.service import (
     FIRST_PAUSE_SECONDS,
     FORECAST_MEMORY_BYTES,
     MEMORY_BYTES_A_TIER,
     ForecastService,
 )
+from agent.forecasting.worker import answer_request
 from agent.worker.process import SPAWN, WorkerFailure
 from exporters.status.records import ForecastStatus
 from rules.evaluator.timeline import TimelineKind
