@@ -272,6 +272,8 @@ JSON = "application/json"
 
 def wrong_content(place: str, content_type: str, start: bytes) -> ScrapeError | None:
     """Return the error for a wrong content type or a wrong start of a page, or None. A missing type is accepted."""
+    if start.startswith(b"\x1f\x8b"):
+        return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} is compressed, and not announced as such: unpack it")
     lowered = content_type.lower()
     is_text = not lowered or lowered.startswith("text/plain") or "openmetrics" in lowered
     if is_text and start.lstrip()[:1] not in (b"[", b"{", b"<"):

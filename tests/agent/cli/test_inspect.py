@@ -1,5 +1,6 @@
 """`sizewatch inspect` over saved pages of real engines, live addresses and what is no page at all."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,7 @@ def test_refused_input_is_one_sentence(words: tuple[str, ...], said: str, capsys
     [
         (b"", "cut_off"),
         (b"up 1\n", "no page of an engine"),
+        (gzip.compress(b"up 1\n", mtime=0), "page is compressed, and not announced as such"),
         (b"[]", "page is not a page of metrics; is there a login"),
         (b'[{"iter": 154, "numActiveRequests": 1}]\n', "return_perf_metrics: true"),
     ],

@@ -200,6 +200,11 @@ def test_mistake_is_named_in_plain_words(data: object, expected: str) -> None:
         ("TtftSloBurn", {"page_fast_burn": math.inf}, ".page_fast_burn: must be a finite number"),
         ("KvEviction", {"warning": -1}, ".warning: must be at least 0"),
         ("KvEviction", {"warning": "5 %"}, ".warning: must be a valid number"),
+        (
+            "KvEviction",
+            {"warning": "1e-3"},
+            ".warning: must be a valid number (this is text: a number has no quotes, and 1e-3 is 1.0e-3 in YAML)",
+        ),
     ],
 )
 def test_wrong_threshold_names_its_rule(rule: str, values: dict[str, Any], expected: str) -> None:

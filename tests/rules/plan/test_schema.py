@@ -56,7 +56,7 @@ def test_ten_mistakes_are_named_at_once() -> None:
     tier = "tiers.a100-llama70b-int8"
     assert problems(load("ten-mistakes")) == (
         f"{tier}.gpu.per_replica: must be a valid integer",
-        f"{tier}.slo.tpot_p99_seconds: must be a valid number",
+        f"{tier}.slo.tpot_p99_seconds: must be a valid number (this is text: a number has no quotes, and 1e-3 is 1.0e-3 in YAML)",
         f"{tier}.slo.ttft_p99_second: is not a key; did you mean ttft_p99_seconds?",
         f"{tier}.pools: must be [mixed] or [prefill, decode], each once",
         f"{tier}.workload.prompt_tokens.p99: must be at least p95 (3800), but is 720",
