@@ -7,7 +7,7 @@ its result is at most likely. A full KV cache and an engine that stopped are cer
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeGuard
 
@@ -90,18 +90,16 @@ def look_at_tier(
     quick = [result for result in _judge_span(tier, spans, replay.end) if result.rule not in judged]
     lately = [result for result in (*results, *quick) if _is_firing(result)]
     lately += _judge_failures(tier, spans, replay.end)
-    # Chance is excluded by the rule's own test: few refusals need not wait for its minimum of requests.
     few = {result.rule: result for result in _judge_span(_ease_minimums(tier), spans, replay.end)}
-    if REFUSED not in judged:
-        lately += filter(_is_firing, [few[REFUSED]] if REFUSED in few else [])
+    # Chance is excluded by the rule's own test: few refusals need not wait for its minimum of requests.
+    lately += [r for r in few.values() if r.rule == REFUSED and REFUSED not in judged and _is_firing(r)]
     # A page has the present level only, which is no mean of a life.
     counted = {replica: replace(window, gauges={}) for replica, window in lives.items()}
     known = {verdict.rule for verdict in lately}
     loads = read_replicas(spans, tier.basis)
     since_start = [v for v in _judge_span(tier, counted, replay.end) if _is_firing(v) and v.rule not in known]
     known |= {verdict.rule for verdict in since_start}
-    ages = [page.t - page.started_at for page in pages.values() if page.started_at is not None]
-    age = min(ages) if len(ages) == len(last) else None
+    age = _find_age(pages.values())
     return TierLook(
         tier=name,
         pages=last,
@@ -123,6 +121,12 @@ def look_at_tier(
         troubles=troubles,
         signals=tuple(_show_signals(tuple(lives.values()), tuple(spans.values()), tier.basis, age is not None)),
     )
+
+
+def _find_age(pages: Collection[Snapshot]) -> float | None:
+    """Return the age of the youngest engine in seconds, None if a page does not tell when its process started."""
+    ages = [page.t - page.started_at for page in pages if page.started_at is not None]
+    return min(ages) if len(ages) == len(pages) else None
 
 
 def _compare_with_life(lives: tuple[Window, ...], spans: tuple[Window, ...]) -> tuple[str, ...]:
