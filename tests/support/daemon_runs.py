@@ -56,11 +56,7 @@ def at_port(port: int) -> dict[str, Any]:
 
 def made(path: Path, **surroundings: Any) -> Daemon:
     """A daemon on any free port, with fast cycles."""
-    options = {
-        "speed": FAST,
-        **at_port(0),
-        **surroundings,
-    }
+    options = {"speed": FAST, **at_port(0), **surroundings}
     return Daemon(load(path), DaemonOptions(**options))
 
 

@@ -81,9 +81,7 @@ def pod(
         "status": {
             "phase": phase,
             **({"podIP": address, "podIPs": [{"ip": address}]} if address else {}),
-            "conditions": [
-                {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": stamp(at)},
-            ],
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": stamp(at)}],
             "containerStatuses": [
                 _state("proxy", "envoy", True, 0, made),
                 _state("engine", "vllm/vllm-openai:v0.11.0", ready, restarts, began),

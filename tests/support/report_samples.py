@@ -195,10 +195,7 @@ POOLED: dict[str, Any] = {
 
 def pool_hours(count: int, rps: Rates = day_and_night) -> dict[str, list[Window]]:
     """The hours of both pools. Each request is counted in both, with one token of output in the first."""
-    return {
-        "prefill": hours(count, rps, replicas=2, outputs=1.0),
-        "decode": hours(count, rps, replicas=4),
-    }
+    return {"prefill": hours(count, rps, replicas=2, outputs=1.0), "decode": hours(count, rps, replicas=4)}
 
 
 def book_pools(store: HistoryStore, one: Plan, count: int, rps: Rates = day_and_night) -> None:

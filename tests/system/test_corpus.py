@@ -110,10 +110,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 def record(bench: Bench, data: bytes) -> None:
-    with (
-        Reader(bench.folder / "history.db", sqlite3.connect(":memory:")) as reader,
-        reader._decoding("minutes"),
-    ):
+    with Reader(bench.folder / "history.db", sqlite3.connect(":memory:")) as reader, reader._decoding("minutes"):
         decode_window(zlib.compress(data))
 
 

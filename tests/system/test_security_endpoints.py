@@ -24,12 +24,7 @@ from agent.alerting.webhook import WebhookReceiver
 from agent.config.peer import Peer
 from agent.http_server.credentials import Authenticator
 from agent.http_server.server import WebServer
-from agent.kubernetes.api import (
-    MOST_EVENT_BYTES,
-    KubernetesApiError,
-    KubernetesClient,
-    read_lines,
-)
+from agent.kubernetes.api import MOST_EVENT_BYTES, KubernetesApiError, KubernetesClient, read_lines
 from agent.kubernetes.node_pods import target_from_pod
 from agent.reporting import storage
 

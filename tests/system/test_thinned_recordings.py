@@ -143,14 +143,7 @@ def test_unscraped_target_is_not_ok(tmp_path: Path) -> None:
     """Every silence is longer than what is bridged."""
     results = judge(thin("cascade_slow", 320.0, tmp_path))[-1][1]
     about = {rule: result for (rule, _), result in results.items()}
-    for rule in (
-        "TargetDown",
-        "EngineStalled",
-        "TelemetryStale",
-        "TierDown",
-        "KvCacheNearCeiling",
-        "GpuComputeLow",
-    ):
+    for rule in ("TargetDown", "EngineStalled", "TelemetryStale", "TierDown", "KvCacheNearCeiling", "GpuComputeLow"):
         result = about[rule]
         assert result.reason is Gap.NOT_SCRAPED, rule
     assert not any(isinstance(a, Verdict) and a.status is Status.OK for r, a in about.items() if r != "UnknownTooLong")

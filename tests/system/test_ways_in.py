@@ -132,7 +132,7 @@ def test_connection_uses_certificate_and_login(
                 "cert_file": tls.cert_file,
                 "key_file": tls.key_file,
                 "server_name": "inside.example",
-            },
+            }
         }
         keys |= (
             {"basic_auth": {"username": "me", "password_file": str(secret)}}

@@ -12,12 +12,7 @@ PLAN = 2.0
 
 def made(values: list[float], minimum: int = 0, shortest: float = 600.0) -> tuple[ScheduleStep, ...]:
     return schedule(
-        values,
-        start=1_000_000.0,
-        bin_seconds=300.0,
-        capacity_rps=PLAN,
-        minimum=minimum,
-        shortest_seconds=shortest,
+        values, start=1_000_000.0, bin_seconds=300.0, capacity_rps=PLAN, minimum=minimum, shortest_seconds=shortest
     )
 
 

@@ -19,13 +19,7 @@ PRICE = 100.0
 
 
 def outcome(violated: float, hours: float, missing: float = 0.0) -> Outcome:
-    return Outcome(
-        violated=violated,
-        late=violated / 4,
-        replica_hours=hours,
-        missing_hours=missing,
-        most_replicas=9,
-    )
+    return Outcome(violated=violated, late=violated / 4, replica_hours=hours, missing_hours=missing, most_replicas=9)
 
 
 REACTING = tuple(
@@ -34,9 +28,7 @@ REACTING = tuple(
 
 
 def made(
-    prewarmed: Outcome,
-    reacting: tuple[tuple[float, Outcome], ...] = REACTING,
-    chosen: float = UTILISATIONS[1],
+    prewarmed: Outcome, reacting: tuple[tuple[float, Outcome], ...] = REACTING, chosen: float = UTILISATIONS[1]
 ) -> PolicyComparison:
     return PolicyComparison(
         static=outcome(0.0, 40),

@@ -243,11 +243,7 @@ def test_winners_keep_the_tables_order() -> None:
 
 CACHE = replace(
     ENGINE,
-    rows=(
-        *ENGINE.rows,
-        row("prefix_queried_tokens", "toy_queried_total"),
-        row("prefix_hit_tokens", "toy_hit_total"),
-    ),
+    rows=(*ENGINE.rows, row("prefix_queried_tokens", "toy_queried_total"), row("prefix_hit_tokens", "toy_hit_total")),
 )
 
 

@@ -4,15 +4,7 @@ import re
 
 import pytest
 from making import START, page_text, read
-from sglang_pages import (
-    NEWEST,
-    OURS,
-    REAL,
-    STARTUP,
-    amounts,
-    of_ranks,
-    with_value,
-)
+from sglang_pages import NEWEST, OURS, REAL, STARTUP, amounts, of_ranks, with_value
 
 from agent.scrape.scrapers import PageReader
 from rules.telemetry import windows

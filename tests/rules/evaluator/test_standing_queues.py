@@ -44,11 +44,7 @@ def findings(folder: Path, rule: str) -> list[Finding]:
 
 @pytest.mark.parametrize(
     ("name", "status"),
-    [
-        ("25-one-crawls", Status.CRITICAL),
-        ("25-long-generations", Status.CRITICAL),
-        ("25-one-waits", Status.WARNING),
-    ],
+    [("25-one-crawls", Status.CRITICAL), ("25-long-generations", Status.CRITICAL), ("25-one-waits", Status.WARNING)],
 )
 def test_half_hour_wait_missed_the_objective(name: str, status: Status) -> None:
     (burn,) = findings(CASES / name, "TtftSloBurn")

@@ -213,11 +213,7 @@ LOADS = [
         WARNED,
         ("Decode pool: fleet utilisation is 95.0%; 3 replicas are needed (63.3% used), 2.0 were ready",),
     ),
-    (
-        ("NoHeadroom", 4.0, 300.0, 40.0),
-        FINE,
-        ("Decode pool: fleet utilisation is 80.0%; up to 90% leaves headroom",),
-    ),
+    (("NoHeadroom", 4.0, 300.0, 40.0), FINE, ("Decode pool: fleet utilisation is 80.0%; up to 90% leaves headroom",)),
     # A pool that is not evaluated hides no finding.
     (("NoHeadroom", 4.0, 475.0, 0.0), WARNED, ()),
     (("NoHeadroom", 4.0, 100.0, 0.0), UNPLANNED, ("decode pool: no mean generation tokens",)),
@@ -234,11 +230,7 @@ LOADS = [
             "the 2 planned would not be enough",
         ),
     ),
-    (
-        ("DemandExceedsCapacity", 4.0, 300.0, 40.0),
-        FINE,
-        ("Decode pool: 4 rps arrive, 2 ready replicas take 5 rps",),
-    ),
+    (("DemandExceedsCapacity", 4.0, 300.0, 40.0), FINE, ("Decode pool: 4 rps arrive, 2 ready replicas take 5 rps",)),
 ]
 
 
@@ -251,8 +243,7 @@ def test_fuller_pool_decides(load: tuple[Any, ...], wanted: Wanted, texts: tuple
 
 
 @pytest.mark.parametrize(
-    ("rps", "surplus", "said", "other"),
-    [(6.0, 4.0, "15.0%", "3.0 of 4.0"), (14.0, 3.0, "35.0%", "2.0 of 4.0")],
+    ("rps", "surplus", "said", "other"), [(6.0, 4.0, "15.0%", "3.0 of 4.0"), (14.0, 3.0, "35.0%", "2.0 of 4.0")]
 )
 def test_surplus_of_tier_is_both(rps: float, surplus: float, said: str, other: str) -> None:
     seen = tier_view(**POOLED)

@@ -89,12 +89,7 @@ def swept(name: str, top: float) -> TierContext:
 
 
 def row(
-    name: str,
-    fast: Callable[[int], Window],
-    slow: Callable[[int], Window],
-    wanted: Wanted,
-    text: str = "",
-    **more: Any,
+    name: str, fast: Callable[[int], Window], slow: Callable[[int], Window], wanted: Wanted, text: str = "", **more: Any
 ) -> Any:
     return pytest.param(fast, slow, wanted, text, more, id=name)
 
@@ -154,11 +149,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("fast", "slow", "wanted", "text", "more"), ROWS)
 def test_shares_of_unequal_tiers(
-    fast: Callable[[int], Window],
-    slow: Callable[[int], Window],
-    wanted: Wanted,
-    text: str,
-    more: dict[str, Any],
+    fast: Callable[[int], Window], slow: Callable[[int], Window], wanted: Wanted, text: str, more: dict[str, Any]
 ) -> None:
     check_result(judged(fast, slow, **more), wanted, text)
 

@@ -156,13 +156,7 @@ EMPTY_CASES: list[tuple[Any, ...]] = [
     ("a queue", TIER, quiet(waiting=0.06), FINE),
     ("39 % busy", TIER, quiet(gpu=0.39), WARNED),
     ("41 % busy", TIER, quiet(gpu=0.41), FINE),
-    (
-        "insurance",
-        warm(4, 4),
-        quiet(),
-        FINE,
-        f"{NO_QUEUE}; {INSURED}",
-    ),
+    ("insurance", warm(4, 4), quiet(), FINE, f"{NO_QUEUE}; {INSURED}"),
     ("half of it", warm(2, 4), quiet(), WARNED, "2.0 of 4.0 replicas are surplus, 120 USD a day"),
     # As the trap and the report's proposal say of the same fleet.
     ("74 % of the cache", TIER, quiet(kv=0.74), WARNED),

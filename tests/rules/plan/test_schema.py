@@ -78,10 +78,7 @@ def test_ten_mistakes_are_named_at_once() -> None:
         ({"tiers": {}}, "schema: is missing"),
         ({"schema": 1, "tiers": {}}, "tiers: must not be empty"),
         ({"schema": 1, "tiers": {"t": None}}, "tiers.t: must be a mapping of keys to values"),
-        (
-            {"schema": 1, "tiers": {"my tier": {}}},
-            f'tiers["my tier"]: {TIER_NAME}',
-        ),
+        ({"schema": 1, "tiers": {"my tier": {}}}, f'tiers["my tier"]: {TIER_NAME}'),
         (bare(engine=""), "tiers.t.engine: must not be empty"),
         (bare(model=3), "tiers.t.model: must be a valid string"),
         (bare(pools="mixed"), "tiers.t.pools: must be a list"),

@@ -19,14 +19,7 @@ from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.windows import Window
 from rules.telemetry.work import Capacity, CapacitySource
 from rules.verdicts.verdict import Finding, Status
-from rules.what_if.answer import (
-    GIVEN,
-    CapacityLimit,
-    WhatIf,
-    answer_question,
-    check_capacity,
-    explain_unanswerable,
-)
+from rules.what_if.answer import GIVEN, CapacityLimit, WhatIf, answer_question, check_capacity, explain_unanswerable
 
 PLANNED = tier_view()
 WEEK_SEEN = seen_of(PLANNED, hours())
