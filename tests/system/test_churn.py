@@ -1,15 +1,17 @@
 """Pods that come and go: what is keyed by their names is forgotten with them, in role node and in role fleet."""
 
+import gc
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any
 
 import pytest
 from daemon_runs import configuration, write
 from engine_server import engines
 from evaluation_steps import EvaluationSteps
-from held_names import held
 from loops import LoopParts
 from making import snapshot
 from stored_recordings import MemoryStore, Sample
@@ -27,6 +29,43 @@ from agent.pipeline.runtime_state import TREND_MINUTES
 from exporters.metrics import names
 from rules.plan import load_bins
 from rules.telemetry.snapshots import GpuReadout
+
+SKIPPED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, CodeType, FrameType)
+"""What belongs to the program and not to what it remembers."""
+
+
+def held(root: object, text: str) -> list[str]:
+    """The attributes and keys that lead from `root` to `text`, outermost first, each container once."""
+    found: list[str] = []
+    seen: set[int] = set()
+    waiting: list[tuple[object, str]] = [(root, "")]
+    while waiting:
+        one, path = waiting.pop()
+        if isinstance(one, (str, bytes)):
+            if (text if isinstance(one, str) else text.encode()) in one:  # type: ignore[operator]
+                found.append(path)
+            continue
+        if id(one) in seen or isinstance(one, SKIPPED):
+            continue
+        seen.add(id(one))
+        waiting.extend((each, f"{path}.{name}" if name else path) for name, each in _parts(one))
+    return sorted(set(found))
+
+
+def _parts(one: object) -> Iterator[tuple[str, Any]]:
+    if isinstance(one, dict):
+        for key, value in list(one.items()):
+            yield "", key
+            yield key if isinstance(key, str) else "", value
+        return
+    slots = (name for kind in type(one).__mro__ for name in getattr(kind, "__slots__", ()))
+    named = {name: getattr(one, name, None) for name in slots if not name.startswith("__")} | getattr(
+        one, "__dict__", {}
+    )
+    yield from named.items()
+    if not named:
+        yield from (("", each) for each in gc.get_referents(one))
+
 
 BEGIN = 1_800_000_000.0
 

@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import yaml
+from forecast_traffic import week
 from history_samples import START, booking
 from paths import ROOT
-from traffic_samples import week
 
 from agent.cli import main
 from agent.config.load import load

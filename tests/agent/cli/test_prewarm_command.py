@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
+from forecast_traffic import week
 from paths import TESTS
 from report_samples import finding
 from test_backtest_command import configured as write_config
 from test_backtest_command import written
-from traffic_samples import week
 
 from agent.cli import main
 from agent.config.load import load

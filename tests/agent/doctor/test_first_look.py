@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from byte_server import answering
-from gpu_page import DCGM_PAGE
+from gpu_pages import DCGM_PAGE
 from paths import SHARED, TESTS
 
 from agent.cli import main

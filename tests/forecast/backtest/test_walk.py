@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
+from forecast_traffic import week
 from numpy.testing import assert_allclose, assert_array_equal
 from paths import SHARED
-from traffic_samples import week
 
 from agent.forecasting.csv_series import read_trace
 from forecast.backtest.scores import Scored, score_walk

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from traffic_samples import HOUR, MONDAY, week
+from forecast_traffic import HOUR, LATER_MONDAY, week
 
 from forecast.backtest.window import CannotTest, ShortSeriesError, list_leads, window
 from forecast.series.binned import Array, Series
@@ -49,7 +49,7 @@ def test_of_long_bins_two_weeks_are_tested(bin_seconds: float) -> None:
 def test_thirty_days_are_kept_before_the_test() -> None:
     found = window(week(60), 5)
     assert (len(found.series), found.test) == (35 * 24, 30 * 24)
-    assert found.series.start == MONDAY + 25 * DAY
+    assert found.series.start == LATER_MONDAY + 25 * DAY
 
 
 def test_every_bin_is_an_origin() -> None:
@@ -69,12 +69,12 @@ def test_unseen_begin_is_no_history() -> None:
     values = series.values.copy()
     values[:30] = np.nan
     found = window(replace(series, values=values), 2)
-    assert found.series.start == MONDAY + 30 * HOUR
+    assert found.series.start == LATER_MONDAY + 30 * HOUR
     assert len(found.series) - found.test == 48
 
 
 def bins_of(values: Array, bin_seconds: float = HOUR) -> Series:
-    return Series(start=MONDAY, bin_seconds=bin_seconds, values=values)
+    return Series(start=LATER_MONDAY, bin_seconds=bin_seconds, values=values)
 
 
 def unseen_month() -> Series:
