@@ -1,7 +1,4 @@
-"""Daily cost of replicas, used or idle (guide 9.2), in money or in GPU-hours without a price.
-
-To add a kind of cost: a function here, with its worked example as a test.
-"""
+"""Daily cost of replicas, used or idle (guide 9.2), in money or in GPU-hours without a price."""
 
 from __future__ import annotations
 

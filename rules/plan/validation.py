@@ -42,8 +42,6 @@ _SHORTER = {
     "greater than or equal to": "at least",
 }
 
-_NUMBER = re.compile(r"[-+]?\d+\.?\d*([eE][-+]?\d+)?")
-
 
 def validation_error(text: str) -> PydanticCustomError:
     """Return the error to raise in a validator. Its path is added in front."""
@@ -91,7 +89,11 @@ def problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
     result = _SAID.get(kind, entry["msg"])
     for long, short in _SHORTER.items():
         result = result.replace(long, short)
-    if kind in ("float_type", "int_type") and isinstance(value, str) and _NUMBER.fullmatch(value):
+    if (
+        kind in ("float_type", "int_type")
+        and isinstance(value, str)
+        and re.fullmatch(r"[-+]?\d+\.?\d*([eE][-+]?\d+)?", value)
+    ):
         result += " (this is text: a number has no quotes, and 1e-3 is 1.0e-3 in YAML)"
     elif value is None and kind in ("string_type", "float_type", "int_type", "bool_type"):
         result = "is empty: fill in this line (`plan init` marks it FILL IN), or delete it"
