@@ -36,11 +36,7 @@ _SAID = {
     "tuple_type": "must be a list",
 }
 """Messages of pydantic that speak of Python, in the words of a file."""
-_SHORTER = {
-    "Input should": "must",
-    "less than or equal to": "at most",
-    "greater than or equal to": "at least",
-}
+_SHORTER = {"Input should": "must", "less than or equal to": "at most", "greater than or equal to": "at least"}
 
 
 def validation_error(text: str) -> PydanticCustomError:
