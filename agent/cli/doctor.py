@@ -119,7 +119,8 @@ def _look(options: SimpleNamespace) -> int:
     rules = [BY_NAME[verdict.rule] for look in looks for verdict in look.verdicts]
     if any(look.troubles for look in looks) or any(rule.severity is not Severity.REPORT for rule in rules):
         return cli.Exit.FINDING
-    return cli.Exit.FINE
+    # An engine that gave no page may be the one that is in trouble.
+    return cli.Exit.CANNOT_JUDGE if problems else cli.Exit.FINE
 
 
 def _describe_objectives(objectives: Objectives, options: SimpleNamespace, source: str) -> str:

@@ -408,7 +408,7 @@ def test_wrong_targets_are_named_and_others_judged(capsys: pytest.CaptureFixture
         assert doctor(capsys, *wrong)[0] == 3
         assert doctor(capsys, *bad[:1], wrong[0])[0] == 3
     document = json.loads(out)
-    assert (code, len(document["looks"]), len(document["problems"])) == (0, 1, len(wrong) + len(bad))
+    assert (code, len(document["looks"]), len(document["problems"])) == (3, 1, len(wrong) + len(bad))
     for place, problem in zip(("'[bad'", "'nowhere'", "http://a b/metrics"), document["problems"][-3:], strict=True):
         assert problem.startswith(f"{place}: ")
     assert not any(word in out for word in ("pw", "bad --for", "nowhere http"))
