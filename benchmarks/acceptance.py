@@ -45,8 +45,9 @@ from waiting import StandingClock, free_port, wait_for
 
 from exporters.autoscaling.manifests import recommended_query
 from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
+from exporters.render.safe_text import shorten
 from exporters.render.terminal import WIDEST, terminal_text, text_grid
-from exporters.render.text import alert_name, shorten
+from exporters.render.text import alert_name
 from rules.catalogue.registry import margin_of
 from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import TierPlan

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from agent.http_server.credentials import Authenticator
-from exporters.render.text import quote_external_text
+from exporters.render.safe_text import quote_external_text
 from exporters.status.records import WebhookHealth
 from rules.evaluator.external_alerts import OURS, ExternalAlert
 

@@ -29,7 +29,7 @@ from agent.files import EVERYBODY_READS, write_files
 from agent.http_client.client import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe
 from exporters.documents.plan_files import config_text, skeleton
-from exporters.render.text import blank_unprintable, shorten
+from exporters.render.safe_text import blank_unprintable, shorten
 from exporters.status.tier_overview import first_view_text, has_traffic
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import click
 
-from exporters.render.text import strip_control_characters
+from exporters.render.safe_text import strip_control_characters
 
 COLOURS = {"red": "critical fail mistake error", "yellow": "warning warn", "green": "ok over"}
 """Words by colour. A word counts at the start of a line or of a column only."""

@@ -13,7 +13,7 @@ import yaml
 
 from agent.config.sections import ConfigSection, list_values, repeats
 from agent.errors import ConfigError
-from exporters.render.text import one_line
+from exporters.render.safe_text import one_line
 from rules.plan.schema import InvalidPlanError, Plan, parse_plan
 from rules.plan.validation import path_text
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from agent.durations import PATTERN, duration_text, parse_duration
-from exporters.render.text import one_line
+from exporters.render.safe_text import one_line
 from rules.plan.validation import validation_error
 
 DURATION = "duration"

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from agent.config.config import Logging
-from exporters.render.text import one_line, strip_control_characters
+from exporters.render.safe_text import one_line, strip_control_characters
 
 
 class _Lines(logging.Formatter):

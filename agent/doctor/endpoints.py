@@ -26,7 +26,7 @@ from agent.http_server.server import open_socket, read_secrets
 from agent.prometheus.answers import StoreError
 from agent.prometheus.api import StoreApi
 from agent.version import VERSION
-from exporters.render.text import quote_external_text
+from exporters.render.safe_text import quote_external_text
 from rules.telemetry.wording import format_count
 
 STATUS = "/api/v2/status"

@@ -17,7 +17,7 @@ import pandas as pd
 
 from agent.durations import duration_text
 from agent.errors import SizewatchError
-from exporters.render.text import quote_external_text
+from exporters.render.safe_text import quote_external_text
 from forecast.series.binned import Array, Series, bin_events, resample
 from rules.telemetry.work import CapacityLengths, MeanTokens, weigh
 

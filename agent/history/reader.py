@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from agent.history import schema
 from agent.history.schema import DEMAND_COLUMNS, HOURS, MINUTES, QUARTERS, SumTable, translate_sqlite_errors
-from exporters.render.text import quote_external_text
+from exporters.render.safe_text import quote_external_text
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import arrivals

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import TypeAdapter
 
 from agent.errors import PathError
-from exporters.render.text import quote_external_text
+from exporters.render.safe_text import quote_external_text
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins

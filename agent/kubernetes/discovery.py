@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from agent.config.sections import unknown_name_text
 from agent.config.targets import Kubernetes, PodTier
 from agent.kubernetes.pods import LWS, Pod, Port
-from exporters.render.text import quote_external_text
+from exporters.render.safe_text import quote_external_text
 from rules.engines.registry import ENGINES
 from rules.plan.schema import TierPlan
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from exporters.render.text import printable_line, shorten
+from exporters.render.safe_text import printable_line, shorten
 from rules.telemetry.snapshots import PodTimes
 
 PREFIX = "sizewatch.io/"

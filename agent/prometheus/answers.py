@@ -19,7 +19,7 @@ import orjson
 
 from agent.errors import ScrapeError, ScrapeFailure, SizewatchError
 from agent.garbage import collector_resting
-from exporters.render.text import one_line
+from exporters.render.safe_text import one_line
 
 
 class StoreErrorKind(StrEnum):

@@ -14,7 +14,7 @@ from agent.config.peer import Peer
 from agent.errors import ScrapeError
 from agent.http_client.client import JSON, PageFetcher, fetch_page
 from agent.scrape.scrapers import PageReader, fetch_version
-from exporters.render.text import quote_external_text
+from exporters.render.safe_text import quote_external_text
 from rules.engines.registry import EngineTable
 from rules.telemetry.snapshots import Snapshot
 

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.errors import ScrapeError, ScrapeFailure
-from exporters.render.text import one_line, quote_external_text
+from exporters.render.safe_text import one_line, quote_external_text
 
 MOST_LINES = 20_000
 """Lines of any kind of a page."""

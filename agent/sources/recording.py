@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from agent.config import files
 from agent.errors import RecordingError
-from exporters.render.text import one_line, quote_external_text
+from exporters.render.safe_text import one_line, quote_external_text
 from rules.plan.validation import problems_of
 
 LATEST_SECONDS = 1e11

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from exporters.render.text import alert_name, replace_undecodable, runbook_url, tier_anchor, upper_first
+from exporters.render.safe_text import replace_undecodable
+from exporters.render.text import alert_name, runbook_url, tier_anchor, upper_first
 from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS
 from rules.evaluator.external_alerts import OURS, ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, held_back

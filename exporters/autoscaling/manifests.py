@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from exporters.render.text import printable_line, shorten
+from exporters.render.safe_text import printable_line, shorten
 from forecast.capacity.drain import DrainTime
 from forecast.capacity.prewarm import ScheduleStep
 

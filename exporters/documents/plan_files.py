@@ -16,7 +16,8 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from exporters.render.text import blank_unprintable, dump_object, printable_line, replace_undecodable
+from exporters.render.safe_text import blank_unprintable, printable_line, replace_undecodable
+from exporters.render.text import dump_object
 from rules.plan.gpus import engine_kv_tokens
 from rules.plan.schema import BenchmarkCurve
 from rules.resize.workload import BenchmarkWorkload

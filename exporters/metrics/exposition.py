@@ -18,7 +18,7 @@ from prometheus_client.utils import floatToGoString
 from exporters.metrics import names
 from exporters.metrics.names import SAMPLES, ExportedMetric
 from exporters.metrics.samples import engine_labels, gpu_labels
-from exporters.render.text import replace_undecodable
+from exporters.render.safe_text import replace_undecodable
 from exporters.status.records import AgentStatus, ExportScope, ReplicaStatus
 from rules.telemetry.families import GPU_NAMES, FamilyKind, stem
 from rules.telemetry.histograms import Histogram

@@ -20,6 +20,7 @@ from exporters.documents.plan_files import DUMP_WIDTH, scalar
 from exporters.documents.plan_show import plan_diff, tier_diff
 from exporters.documents.replay import HEADS, result_words
 from exporters.render import text as render
+from exporters.render.safe_text import printable_line, shorten
 from exporters.report.findings import (
     list_alerting,
     list_findings,
@@ -268,10 +269,10 @@ def message(mapping: Mapping[str, Any], link: str) -> tuple[str, str]:
         lines.append(f"{len(verdicts) - MOST_TIERS} more tiers are in the report.")
     lines += mapping["remarks"][:3]
     paragraphs = [render.SIMULATED] if mapping["simulated"] else []
-    paragraphs += [render.shorten(render.printable_line(str(line)), 1000) for line in lines]
+    paragraphs += [shorten(printable_line(str(line)), 1000) for line in lines]
     span = f"{render.instant(float(mapping['since']), zone)} to {render.instant(float(mapping['until']), zone)}"
     paragraphs.append(f"{span}: {link}" if link else span)
-    return render.shorten(render.printable_line(str(mapping["headline"])), MOST_LETTERS), "\n\n".join(paragraphs)
+    return shorten(printable_line(str(mapping["headline"])), MOST_LETTERS), "\n\n".join(paragraphs)
 
 
 KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
@@ -459,7 +460,7 @@ def next_plan_text(report: Report, proposed: Plan) -> str:
         lines = []
         for comment in comments.get(name, ()):
             lines += textwrap.wrap(
-                f"# {render.printable_line(comment)}", 110, subsequent_indent="#   ", break_on_hyphens=False
+                f"# {printable_line(comment)}", 110, subsequent_indent="#   ", break_on_hyphens=False
             )
         lines.append(render.dump_object(fields, allow_unicode=True, default_flow_style=None, width=DUMP_WIDTH))
         text += f"  {scalar(name)}:\n" + textwrap.indent("\n".join(lines), "    ")

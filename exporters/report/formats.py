@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from exporters.render import text as render
+from exporters.render.safe_text import strip_control_characters
 from exporters.report.findings import NEARLY, blind_lines, incident_lines, restart_line
 from exporters.report.guide_tables import NO_SLO, MonitoredValue
 from exporters.report.records import Report, TierReport, WeekHour
@@ -76,7 +77,7 @@ def report_markdown(report: Report) -> str:
             lines += ["", render.table(section.head, section.rows)]
         lines.append("")
     # A name must not inject HTML or links.
-    text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", render.strip_control_characters("\n".join(lines)))
+    text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", strip_control_characters("\n".join(lines)))
     return text.replace("](", "]\\(").rstrip() + "\n"
 
 
@@ -95,7 +96,7 @@ def report_html(report: Report) -> str:
         signs=render.SIGNS,
         markup=Markup,
     )
-    return render.strip_control_characters(page)
+    return strip_control_characters(page)
 
 
 def _coded(text: str) -> Markup:

@@ -22,6 +22,7 @@ from exporters.documents import forecast, replay
 from exporters.documents.forecast import forecast_json, prewarm_json
 from exporters.documents.replay import entry_json, episode_json, incident_json, reading_json, unknown_json, verdict_json
 from exporters.render import text
+from exporters.render.safe_text import strip_control_characters
 from exporters.render.text import copy_fields
 from exporters.status import plan_comparison, tier_overview
 from exporters.status.active_findings import ActiveFinding
@@ -76,7 +77,7 @@ def text_page(title: str, html: str, links: Mapping[str, str]) -> bytes:
 
 def _render(template: str, **names: object) -> bytes:
     page = _environment().get_template(template).render(names)
-    return text.strip_control_characters(page).encode("utf-8", "replace")
+    return strip_control_characters(page).encode("utf-8", "replace")
 
 
 @cache

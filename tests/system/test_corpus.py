@@ -62,7 +62,7 @@ from agent.scrape.exposition import SeriesReader
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load as load_recording
 from exporters.alertmanager.payload import AlertPayload
-from exporters.render.text import one_line
+from exporters.render.safe_text import one_line
 from exporters.report.build import message
 from rules.gpu_sources.registry import EXPORTERS
 from rules.plan.schema import BenchmarkCurve, Point

@@ -38,7 +38,7 @@ from agent.history.store import HistoryStore
 from agent.prometheus.answers import parse_answer, vector
 from agent.sources.recording import load as load_recording
 from exporters.autoscaling.manifests import FORMATS
-from exporters.render.text import one_line, strip_control_characters
+from exporters.render.safe_text import one_line, strip_control_characters
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 
 ROUTES = ("/", "/metrics", "/api/status")

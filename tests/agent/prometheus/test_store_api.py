@@ -13,7 +13,7 @@ from waiting import StandingClock
 from agent.config.store import StoreConfig
 from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from exporters.render.text import one_line
+from exporters.render.safe_text import one_line
 
 pytestmark = pytest.mark.server
 

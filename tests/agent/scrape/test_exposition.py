@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.scrape.exposition import MOST_LINES, ExpositionSeries, ParsedPage, SeriesReader
-from exporters.render.text import one_line
+from exporters.render.safe_text import one_line
 
 PAGES = TESTS / "pages"
 SHARED_PAGES = SHARED / "pages"

@@ -4,16 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from exporters.render.text import (
-    describe_gap,
-    format_reading,
-    one_line,
-    quote_external_text,
-    replace_undecodable,
-    strip_control_characters,
-    table,
-    tier_anchor,
-)
+from exporters.render.safe_text import one_line, quote_external_text, replace_undecodable, strip_control_characters
+from exporters.render.text import describe_gap, format_reading, table, tier_anchor
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 
 
