@@ -59,9 +59,11 @@ def status(url: str) -> dict[str, Any]:
 
 
 def test_demo_shows_cascade_and_divergence(tmp_path: Path) -> None:
-    # A busy machine misses turns where time runs fast; then it is tried once more where it runs slower.
-    texts = (_said_and_shown(tmp_path, speed) for speed in (30, 6))
-    assert any(re.search(r" 0:\d\d \w+ KvCacheCascade in cascade/cascade-0, stage \d", text) for text in texts)
+    # A busy machine misses turns where time runs fast, and with them a stage; then it is tried where it runs slower.
+    texts = (_said_and_shown(tmp_path, speed) for speed in (30, 6, 2))
+    cascade = r"KvCacheCascade in cascade/cascade-0, stage"
+    begin, worst = re.compile(rf" 0:\d\d \w+ {cascade} \d"), re.compile(rf"CRITICAL {cascade} [34]")
+    assert any(begin.search(text) and worst.search(text) for text in texts)
 
 
 def _said_and_shown(tmp_path: Path, speed: int) -> str:
@@ -79,8 +81,6 @@ def _said_and_shown(tmp_path: Path, speed: int) -> str:
                 break
         text = " ".join("".join(heard).split())
         assert "Times below are the engines' own, minutes:seconds since the start" in text
-        # On a busy machine a turn may be skipped and with it a stage; that it gets critical is not missed.
-        assert re.search(r"CRITICAL KvCacheCascade in cascade/cascade-0, stage [34]", text)
         assert "do: " in text
         page = ask(url).decode()
         assert all(part.tier in page for part in CAST)
