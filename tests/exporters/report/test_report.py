@@ -352,7 +352,9 @@ def test_next_guardrails_fit_the_next_plan(prompts: float, guardrails: dict[str,
 
 
 def test_next_plan_with_empty_part_reads() -> None:
-    proposed_from(plan(slo={}, workload={"archetype": "batch"}))
+    tier = proposed_from(plan(slo={}, workload={"archetype": "batch"})).tiers["t"]
+    assert tier.value_at("slo.ttft_p99_seconds") is None
+    assert tier.value_at("workload.archetype") == "batch"
 
 
 def test_no_recommendation_keeps_the_plan() -> None:

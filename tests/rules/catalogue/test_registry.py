@@ -68,8 +68,9 @@ def test_what_a_rule_reads_exists(rule: Rule) -> None:
 def test_what_a_rule_needs_is_a_key_of_the_plan(rule: Rule) -> None:
     section: Any = TierPlan
     for key in filter(None, rule.needs.split(".")):
-        field = section.model_fields[key].annotation
-        section = next((part for part in (field, *get_args(field)) if hasattr(part, "model_fields")), None)
+        assert key in getattr(section, "model_fields", ()), f"{rule.needs} is no path below a tier of the plan"
+        kind = section.model_fields[key].annotation
+        section = next((part for part in (kind, *get_args(kind)) if hasattr(part, "model_fields")), None)
 
 
 @every
