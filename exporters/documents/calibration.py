@@ -429,14 +429,15 @@ def _factor_parts(made: Calibration) -> Iterator[RenderableType]:
     compared = [load for load in made.bins if load.measures]
     fullest = sorted(compared, key=lambda load: load.requests, reverse=True)[: max(1, MOST_ROWS // len(rows))]
     for load in (load for load in compared if load in fullest):
-        name = f"{load.bin}: {load.requests_per_second:.3g} rps"
+        name, requests = f"{load.bin}: {load.requests_per_second:.3g} rps", f"{load.requests:,.0f}"
         for measure in load.measures:
             words, unit = QUANTITIES[measure.metric]
             measured = Reading(value=measure.measured, low=measure.low, high=measure.high, n=measure.n)
             cells = (number(measure.predicted, unit), format_reading(measured, unit), _factor_text(measure.factor))
-            rows.append((name, words, *cells, f"{measure.n:,.0f}"))
-            name = ""
-    yield text_grid(rows, ("bin: load", "metric", "predicted", "measured (95 %)", "measured / predicted", "n"), words=2)
+            rows.append((name, words, *cells, requests))
+            name = requests = ""
+    head = ("bin: load", "metric", "predicted", "measured (95 %)", "measured / predicted", "requests")
+    yield text_grid(rows, head, words=2)
     rest = [f"{load.requests_per_second:.3g} rps" for load in compared if load not in fullest]
     if rest:
         yield f"  in the file only: {', '.join(rest)}"

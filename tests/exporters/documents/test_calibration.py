@@ -168,15 +168,21 @@ def test_lengths_and_missing_metrics_are_told() -> None:
     assert made.bins[0].missing["gpu_utilization"] == "the curve does not say which kind of utilisation it has"
     lines = [" ".join(line.split()) for line in calibration_text(file_of(made)).splitlines()]
     assert "prompts 1.8" in lines
-    assert "prompts 1,000 tokens 1,800 tokens 1.8 300" in lines
+    assert "prompts 1,000 tokens 1,800 tokens 1.8" in lines
     assert "not compared: GPU: the curve does not say which kind of utilisation it has" in lines
 
 
 def test_text_of_a_tier_fits_a_screen() -> None:
     """Each load has its measures with bounds. Of a long curve the fullest loads stand in the text."""
     made = calibrated(1.0, 300)
-    lines = [" ".join(line.split()) for line in calibration_text(file_of(made)).splitlines()]
-    assert "0: 1 rps TTFT P50 120 ms 128 ms (100 to 250 ms) 1.07 (0.833 to 2.08) 300" in lines
+    busy = [
+        replace(row, requests=774_876.0, measures=tuple(replace(m, n=1_641_166_443.0) for m in row.measures))
+        for row in made.bins
+    ]
+    for rows, requests in ((made.bins, "300"), (tuple(busy), "774,876")):
+        text = calibration_text(file_of(replace(made, bins=rows)))
+        lines = [" ".join(line.split()) for line in text.splitlines()]
+        assert f"0: 1 rps TTFT P50 120 ms 128 ms (100 to 250 ms) 1.07 (0.833 to 2.08) {requests}" in lines
     bins = [
         replace(made.bins[0], bin=place, requests_per_second=place + 1, requests=300.0 + place) for place in range(9)
     ]
