@@ -34,7 +34,6 @@ class Mutant:
     """Row of the list. `table` is the TOML table that `before` is in. `survives` marks a known gap in the tests."""
 
     name: str
-    area: str
     file: str
     before: str
     after: str

@@ -74,7 +74,7 @@ def test_only_a_test_that_fails_catches_a_mutant(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     mutant = Mutant(
-        name="m", area="", file="rules/sums.py", before="return one + one", after=after, why="", tests=("tests/rules",)
+        name="m", file="rules/sums.py", before="return one + one", after=after, why="", tests=("tests/rules",)
     )
     with apply_mutant(tmp_path, mutant):
         state, text = run_tests(tmp_path, mutant.tests, f"-k{tests}")
