@@ -32,7 +32,6 @@ REPLICAS = 2
 SHORTEST_LIFE_SECONDS, LONGEST_LIFE_SECONDS = 0.05, 1.2
 BETWEEN_LIVES_SECONDS = 600.0
 REQUESTS = "requests_finished"
-EVER = (0.0, 1e11)
 
 
 def kill_lives(folder: Path, seconds: float, most: int, chance: random.Random) -> list[str]:
@@ -55,31 +54,24 @@ def kill_lives(folder: Path, seconds: float, most: int, chance: random.Random) -
     return failed
 
 
-@dataclass(slots=True)
-class Life:
-    """What one life wrote before it was killed: requests that were booked, and those of a booking in progress.
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """Finished requests of one booking, and the same as demand counts them (`rules.telemetry.arrivals`, to halves)."""
 
-    `served` counts the same as demand does (`rules.telemetry.arrivals`), rounded to halves.
-    """
+    requests: float = 0.0
+    demand: float = 0.0
 
-    booked: float = 0.0
-    served: float = 0.0
-    bookings: int = 0
-    in_progress: float = 0.0
-    served_in_progress: float = 0.0
 
-    def read(self, lines: Iterable[str]) -> Life:
-        """Add the lines. One that was cut off was not written."""
-        for line in lines:
-            word, _, values = line.partition(" ")
-            if not line.endswith("\n"):
-                break
-            if word == "begin":
-                self.in_progress, self.served_in_progress = map(float, values.split())
-            elif word == "done\n":
-                self.booked, self.in_progress, self.bookings = self.booked + self.in_progress, 0.0, self.bookings + 1
-                self.served, self.served_in_progress = self.served + self.served_in_progress, 0.0
-        return self
+def read_bookings(lines: Iterable[str]) -> tuple[list[Booking], Booking]:
+    """Return the acknowledged bookings of a life, and that in progress when it was killed."""
+    acknowledged, in_progress = [], Booking()
+    for line in lines:
+        if line == "done\n":
+            acknowledged.append(in_progress)
+            in_progress = Booking()
+        elif line.endswith("\n"):
+            in_progress = Booking(*map(float, line.split()))
+    return acknowledged, in_progress
 
 
 def announce_bookings(end: int) -> None:
@@ -94,7 +86,7 @@ def announce_bookings(end: int) -> None:
         amount = sum(part.slice.window.counters.get(REQUESTS, 0.0) for part in bookings)  # type: ignore[attr-defined]
         parts = group_demand(bookings).values()  # type: ignore[arg-type]
         served = sum(part.completed for minute in parts for part in minute)
-        os.write(end, f"begin {amount!r} {served!r}\n".encode())
+        os.write(end, f"{amount!r} {served!r}\n".encode())
         book(self, bookings, *others, **named)  # type: ignore[arg-type]
         os.write(end, b"done\n")
 
@@ -123,13 +115,10 @@ def sum_history(path: Path) -> dict[str, float]:
     if not path.exists() or not path.stat().st_size:
         return dict.fromkeys(("minutes", "quarters", "hours", "demand"), 0.0)
     with HistoryStore.open_reader(path) as reader:
-        rows = {
-            "minutes": reader.minutes(TIER, *EVER),
-            "quarters": reader.replica_bins(TIER, *EVER),
-            "hours": reader.bins(TIER, *EVER),
-        }
+        rows = {"minutes": reader.minutes, "quarters": reader.replica_bins, "hours": reader.bins}
         sums = {}
-        for name, binned in rows.items():
+        for name, read in rows.items():
+            binned = read(TIER, 0.0, 1e11)
             sums[name] = sum(part.window.counters.get(REQUESTS, 0.0) for part in binned)
         (sums["demand"],) = reader._connection.execute("SELECT coalesce(sum(completed), 0.0) FROM demand").fetchone()
     # Demand is spread over minutes in fractions of requests.
@@ -146,20 +135,18 @@ def main(folder: Path, seconds: float, most: int, chance: random.Random, urls: l
     before = sum_history(history)
     count = bookings = within_booking = 0
     while count < most and time.monotonic() - began < seconds:
-        life, lasted = kill_one_life(config, now, log, chance)
+        acknowledged, in_progress, lasted = kill_one_life(config, now, log, chance)
         now += lasted * SPEED + chance.uniform(0.0, BETWEEN_LIVES_SECONDS)
         after = sum_history(history)
         for name, value in after.items():
-            booked, in_progress = life.booked, life.in_progress
-            if name == "demand":
-                booked, in_progress = life.served, life.served_in_progress
-            grown = value - before[name]
-            if min(abs(grown - booked), abs(grown - booked - in_progress)) > 1e-3:
-                print(f"FAILED kill {count}: {name} grew by {grown}, written: {life}", flush=True)
+            field = "demand" if name == "demand" else "requests"
+            missing = value - before[name] - sum(getattr(booking, field) for booking in acknowledged)
+            if min(abs(missing), abs(missing - getattr(in_progress, field))) > 1e-3:
+                print(f"FAILED kill {count}: {name} is off by {missing}: {acknowledged}, {in_progress}", flush=True)
         if len({amount for name, amount in after.items() if name != "demand"}) != 1:
             print(f"FAILED kill {count}: the sums differ: {after}", flush=True)
         before, count = after, count + 1
-        bookings, within_booking = bookings + life.bookings, within_booking + bool(life.in_progress)
+        bookings, within_booking = bookings + len(acknowledged), within_booking + bool(in_progress.requests)
         if count % 20 == 0:
             check_file(history, "quick_check")
     check_file(history, "integrity_check")
@@ -167,13 +154,11 @@ def main(folder: Path, seconds: float, most: int, chance: random.Random, urls: l
         print(f"FAILED a life logged a traceback: {text[text.index('Traceback') :][:2000].splitlines()[-1]}")
     if not bookings:
         print("FAILED no life booked anything")
-    print(
-        f"{count} kills: {bookings} bookings acknowledged, {within_booking} kills within a booking;"
-        f" {before['hours']:.0f} requests in every sum"
-    )
+    print(f"{count} kills, {within_booking} within a booking; {bookings} bookings, {before['hours']:.0f} requests")
 
 
-def kill_one_life(config: Path, now: float, log: Path, chance: random.Random) -> tuple[Life, float]:
+def kill_one_life(config: Path, now: float, log: Path, chance: random.Random) -> tuple[list[Booking], Booking, float]:
+    """Return the acknowledged bookings, that in progress, and how long the life lasted in seconds."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -190,7 +175,7 @@ def kill_one_life(config: Path, now: float, log: Path, chance: random.Random) ->
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     with os.fdopen(read_end) as lines:
-        return Life().read(lines), time.monotonic() - started
+        return *read_bookings(lines), time.monotonic() - started
 
 
 def check_file(history: Path, check: str) -> None:

@@ -114,7 +114,7 @@ def hang(handler: Handler) -> None:
 
 
 def send_endless(handler: Handler) -> None:
-    handler.give(b"", length=len(ENDLESS_CHUNK) * CHUNKS)
+    handler.give(b"", length=str(len(ENDLESS_CHUNK) * CHUNKS))
     for _ in range(CHUNKS):
         handler.wfile.write(ENDLESS_CHUNK)
 
@@ -125,12 +125,12 @@ def always(body: bytes, status: int = 200, **headers: str) -> Act:
 
 
 def hang_inside(handler: Handler, answer: bytes) -> None:
-    handler.give(answer[: len(answer) // 2], length=len(answer))
+    handler.give(answer[: len(answer) // 2], length=str(len(answer)))
     hang(handler)
 
 
 def hang_up_inside(handler: Handler, answer: bytes) -> None:
-    handler.give(answer[: len(answer) // 2], length=len(answer))
+    handler.give(answer[: len(answer) // 2], length=str(len(answer)))
     handler.close_connection = True
 
 
@@ -142,7 +142,7 @@ def give_half(handler: Handler, answer: bytes) -> None:
 def trickle(handler: Handler, answer: bytes) -> None:
     """Send a few bytes now and then: a client that counts from the last byte never gives up."""
     released = handler.server.address.released
-    handler.give(b"", length=len(answer))
+    handler.give(b"", length=str(len(answer)))
     for start in range(0, len(answer), 64):
         if released.wait(0.05):
             break
@@ -162,7 +162,7 @@ OF_ANY_SERVER: Mapping[str, Act] = {
     "hangs": hang,
     "endless": send_endless,
     "garbage": always(bytes(range(256)) * 64 + b"\n"),
-    "html": always(b"<html>login</html>\n", Content_Type="text/html"),
+    "html": always(b"<html>login</html>\n", kind="text/html"),
     "empty": always(b""),
     "500": always(b"boom\n", 500),
     "redirect": always(b"", 302, Location="file:///etc/passwd"),
@@ -294,7 +294,7 @@ def pass_through(handler: Handler) -> None:
         # A store that is away or hangs is so for the client here.
         handler.close_connection = True
         return
-    handler.give(body, status, Content_Type=JSON)
+    handler.give(body, status, kind=JSON)
 
 
 def _edited(edit: Callable[[dict[str, Any]], object]) -> Act:
@@ -303,7 +303,7 @@ def _edited(edit: Callable[[dict[str, Any]], object]) -> Act:
     def act(handler: Handler) -> None:
         answer = json.loads(_answer(handler)[1])
         edit(answer)
-        handler.give(json.dumps(answer).encode(), Content_Type=JSON)
+        handler.give(json.dumps(answer).encode(), kind=JSON)
 
     return act
 
@@ -320,7 +320,7 @@ def _answer_an_hour_old(handler: Handler) -> None:
         if name in form:
             form[name] = f"{float(form[name]) - HOUR_SECONDS:.3f}"
     status, body = _answer(handler, urlencode(form).encode())
-    handler.give(body, status, Content_Type=JSON)
+    handler.give(body, status, kind=JSON)
 
 
 def _answer_slowly(handler: Handler) -> None:
@@ -330,7 +330,7 @@ def _answer_slowly(handler: Handler) -> None:
 
 def _fail(text: str) -> Act:
     body = json.dumps({"status": "error", "errorType": "execution", "error": text}).encode()
-    return always(body, 422, Content_Type=JSON)
+    return always(body, 422, kind=JSON)
 
 
 STORE_ACTS: Mapping[str, Act] = {

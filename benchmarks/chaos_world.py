@@ -1,7 +1,6 @@
 """What is attacked: three engines, Alertmanagers, a store with its collector, and a daemon of each role.
 
-Starts, asks and stops them. Where VictoriaMetrics is not installed there is no role fleet. What is done to them is
-`chaos_faults`', what must hold `chaos`'.
+Starts, asks and stops them. Where VictoriaMetrics is not installed there is no role fleet.
 """
 
 from __future__ import annotations

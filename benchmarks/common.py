@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import yaml
-from loopback import LoopbackServer, Program, Quiet
+from loopback import LoopbackServer, Program, Quiet, give
 from waiting import free_port
 
 if TYPE_CHECKING:
@@ -39,6 +39,13 @@ Respond = Callable[[str, bytes], tuple[int, bytes] | None]
 def build_parser(text: str | None) -> argparse.ArgumentParser:
     """Return a parser that shows the text of a script as it stands."""
     return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def add_traces(parser: argparse.ArgumentParser, nargs: str) -> None:
+    """Add the traces that a script reads, and where each ends."""
+    parser.add_argument("files", nargs=nargs, type=Path, metavar="FILE", help="CSV: timestamp,requests[,...]; also .gz")
+    text = "leave out what is later (UTC)"
+    parser.add_argument("--end", action="append", default=[], metavar="TRACE=TIME", help=text)
 
 
 def write_config(folder: Path, keys: Mapping[str, Any]) -> Path:
@@ -77,14 +84,9 @@ class Handler(Quiet, BaseHTTPRequestHandler):
         else:
             self.give(response[1], response[0])
 
-    def give(self, body: bytes, status: int = 200, length: int | None = None, **headers: str) -> None:
+    def give(self, body: bytes, status: int = 200, kind: str = METRICS, **headers: str) -> None:
         """Send a response. `length` is announced in place of the body's."""
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body) if length is None else length))
-        for name, value in ({"Content-Type": METRICS} | headers).items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        self.wfile.write(body)
+        give(self, body, status, kind, **headers)
 
 
 class Agent(Program):
@@ -158,6 +160,13 @@ def read_trace_until(file: Path, ends: Iterable[str], **options: float) -> tuple
         if only == name:
             series = truncate_at(series, datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
     return name, series
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> None:
+    """Print a table whose first `words` columns are words, the others numbers."""
+    from exporters.render.terminal import WIDEST, terminal_text, text_grid
+
+    print(terminal_text(text_grid(rows, head, indent=0, words=words), width=WIDEST))
 
 
 def print_goal(name: str, value: float, limit: float, form: str = "{:.2f}") -> bool:

@@ -21,6 +21,7 @@ from pathlib import Path
 import common  # noqa: F401 - finds the project
 from chaos_servers import Clock
 from soak import CYCLE_SECONDS, WEEK_CYCLES
+from waiting import StandingClock
 
 import agent.daemon.daemon as daemon_module
 from agent.alerting import delivery, service
@@ -62,30 +63,22 @@ def _assemble(path: Path, clock: Callable[[], float], speed: float, on_cycle: Ca
 
 
 def _speed_up(speed: float) -> None:
-    class FastDelivery(delivery.AlertDelivery):
-        def __init__(
-            self, poster: delivery.AlertmanagerClient, resend_seconds: float, clock: Callable[[], float]
-        ) -> None:
-            super().__init__(poster, resend_seconds / speed, clock)
-
     class FastStoreApi(StoreApi):
         def __init__(self, config: StoreConfig, *, cycle_seconds: float) -> None:
             super().__init__(config, lambda: time.monotonic() * speed, cycle_seconds=cycle_seconds)
 
     # The daemon makes its objects by these names from now on.
-    vars(service)["AlertDelivery"] = FastDelivery
+    real = delivery.AlertDelivery
+    vars(service)["AlertDelivery"] = lambda client, seconds, clock: real(client, seconds / speed, clock)
     vars(store)["StoreApi"] = FastStoreApi
 
 
-class CycleClock:
+class CycleClock(StandingClock):
     """Unix seconds that go on with each cycle, so that a week ends now. Writes Python's blocks to a file now and then."""
 
     def __init__(self, blocks: Path) -> None:
-        self.now = time.time() - WEEK_CYCLES * CYCLE_SECONDS
+        super().__init__(time.time() - WEEK_CYCLES * CYCLE_SECONDS)
         self._blocks = blocks
-
-    def __call__(self) -> float:
-        return self.now
 
     def go_on(self, daemon: Daemon) -> None:
         self.now += CYCLE_SECONDS

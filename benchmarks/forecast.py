@@ -32,7 +32,6 @@ import numpy as np
 from agent.cli.forecast import durations
 from agent.errors import SizewatchError
 from agent.forecasting.csv_series import read_trace
-from exporters.render.terminal import WIDEST, terminal_text, text_grid
 from exporters.render.text import format_duration
 from forecast.backtest.scores import Scored, interval, score_walk
 from forecast.backtest.walk import NAMES, BacktestRun, walk
@@ -100,14 +99,11 @@ GOALS: tuple[Goal, ...] = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables. Return 2 where no trace could be tested, 1 where `--cost` misses a goal."""
     parser = common.build_parser(__doc__)
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="CSV: timestamp,requests[,...]; also .gz")
+    common.add_traces(parser, "*")
     parser.add_argument("--cost", action="store_true", help="time the forecaster in place of scoring it")
     parser.add_argument("--methods", default=",".join(NAMES), metavar="A,B", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--horizons", type=durations, default=(NEXT, DAY), metavar="15m,24h")
     parser.add_argument("--test-days", type=int, metavar="N")
-    parser.add_argument(
-        "--end", action="append", default=[], metavar="TRACE=TIME", help="leave out what is later (UTC)"
-    )
     options = parser.parse_args(arguments)
     if options.cost:
         return measure_cost(options.files[0] if options.files else None)
@@ -123,12 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _print_means(tested)
     rows = [row for goal in GOALS if (row := _goal_row(goal, tested)) is not None]
     print(f"\nGoals for {COMBINATION} over the traces given")
-    print(_table(("goal", "wanted", "reached", "(95 %)", ""), rows, 2))
+    common.print_table(("goal", "wanted", "reached", "(95 %)", ""), rows, 2)
     return 0
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
-    return terminal_text(text_grid(rows, head, indent=0, words=words), width=WIDEST)
 
 
 def _test(file: Path, options: argparse.Namespace) -> TestedTrace | None:
@@ -156,7 +148,7 @@ def _print_traces(horizon: float, tested: Sequence[TestedTrace]) -> None:
         rows += _trace_rows(trace, horizon)
     text = f"{format_duration(horizon)} ahead; pinball loss of the 95 % quantile in % of the mean; intervals: block bootstrap"
     print(f"\n{text}")
-    print(_table(HEAD, rows, 2))
+    common.print_table(HEAD, rows, 2)
 
 
 def _trace_rows(trace: TestedTrace, horizon: float) -> Iterable[tuple[str, ...]]:
@@ -190,7 +182,7 @@ def _print_means(tested: Sequence[TestedTrace]) -> None:
     print(
         f"\nGeometric means by the naive method over {len(whole)} traces (15 min: same as now; 24 h: same as yesterday)"
     )
-    print(_table(("method", "15 min WAPE", "15 min pinball", "24 h WAPE", "24 h pinball"), rows))
+    common.print_table(("method", "15 min WAPE", "15 min pinball", "24 h WAPE", "24 h pinball"), rows)
 
 
 def _goal_row(goal: Goal, tested: Sequence[TestedTrace]) -> tuple[str, ...] | None:

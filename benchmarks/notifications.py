@@ -3,8 +3,7 @@
     python benchmarks/notifications.py [SCENE ...] [--path rules|posts] [--minutes 34] [--out build/notifications]
 
 Every scene is a tier of one real daemon with the shipped rules, or with posts, and the sample routes. A webhook stands for
-all receivers.
-A recorded engine goes on from part to part as one process; after `Dead` it is a new one.
+all receivers. A recorded engine goes on from part to part as one process; after `Dead` it is a new one.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ import yaml
 from alert_path_servers import receivers_at, scraping
 from alertmanager_server import alertmanager
 from loopback import running
-from waiting import wait_for
 
-from agent.sources.recording import load, scrapes
+from agent.demo.engines import track
+from agent.sources.recording import load
 
 ROOT = common.ROOT
 FILES = ROOT / "rules" / "prometheus"
@@ -120,10 +119,9 @@ class Story:
         return self._pages[bisect_right(self._times, elapsed) - 1]
 
     def _append(self, part: Part) -> None:
-        recording, _ = load(recorded.folder(part.recording))
-        several = [scrape for scrape in scrapes(recording, []) if scrape.target == 0]
-        begin = several[0].t + part.begin
-        inside = [scrape for scrape in several if begin <= scrape.t <= several[0].t + part.end]
+        scrapes = track(load(recorded.folder(part.recording))[0], "", 0.0).scrapes
+        start = scrapes[0].t
+        inside = [scrape for scrape in scrapes if start + part.begin <= scrape.t <= start + part.end]
         first = inside[0]
         sums, births = _values(first.body or b"", _SUMS), _values(first.body or b"", _BORN)
         before = self._pages[-1] if self._pages else None
@@ -166,28 +164,24 @@ def _values(body: bytes, pattern: re.Pattern[bytes]) -> dict[bytes, float]:
     return {name: float(value) for name, _, value in pairs if pattern.search(name)}
 
 
-def serve_engines(stories: Mapping[str, Story], began: float) -> str:
-    """Serve `/SCENE/metrics`, and return the address. A dead engine closes the connection without a word."""
+class SceneServer:
+    """Server of `/SCENE/metrics` and of the webhook, which keeps every message of Alertmanager with its time (unix seconds).
 
-    def respond(path: str, body: bytes) -> tuple[int, bytes] | None:
-        page = stories[path.split("/")[1]].page(time.time() - began)
+    A dead engine closes the connection without a word.
+    """
+
+    def __init__(self, scenes: Mapping[str, Scene]) -> None:
+        self.began = time.time()
+        self.messages: list[dict[str, Any]] = []
+        self._stories = {name: Story(scene, self.began) for name, scene in scenes.items()}
+        self.url = common.Server(self._respond).url
+
+    def _respond(self, path: str, body: bytes) -> tuple[int, bytes] | None:
+        if body:
+            self.messages.append(json.loads(body) | {"at": time.time()})
+            return 200, b""
+        page = self._stories[path.split("/")[1]].page(time.time() - self.began)
         return None if page is None else (200, page)
-
-    return common.Server(respond).url
-
-
-def serve_webhook(messages: list[dict[str, Any]], log: Path) -> str:
-    """Keep every message of Alertmanager with its time; return the address."""
-
-    def respond(path: str, body: bytes) -> tuple[int, bytes]:
-        message = json.loads(body) | {"at": time.time()}
-        if message["receiver"] != "outside":
-            messages.append(message)
-            with log.open("a") as file:
-                file.write(json.dumps(message) + "\n")
-        return 200, b""
-
-    return common.Server(respond).url
 
 
 def build_keys(folder: Path, scenes: Mapping[str, Scene], engines: str) -> dict[str, Any]:
@@ -206,27 +200,31 @@ def build_keys(folder: Path, scenes: Mapping[str, Scene], engines: str) -> dict[
     }
 
 
-def describe(messages: list[dict[str, Any]], scenes: Mapping[str, Scene], began: float) -> tuple[str, bool]:
-    """Return a line per message and a table of counts by scene and receiver, and whether these are as expected."""
+def describe(server: SceneServer, scenes: Mapping[str, Scene]) -> bool:
+    """Print a line per message and the counts by scene and receiver. Return whether these are as expected."""
     lines, counts = [], Counter[tuple[str, str, str]]()
-    for message in messages:
-        alerts = [(alert["labels"], alert["status"]) for alert in message["alerts"]]
-        receiver, status = message["receiver"], message["status"]
-        tier = alerts[0][0].get("tier", "-")
+    for message in server.messages:
+        alerts, receiver, status = message["alerts"], message["receiver"], message["status"]
+        tier = alerts[0]["labels"].get("tier", "-")
         event = scenes[tier].event if tier in scenes else 0.0
-        names = ", ".join(f"{labels['alertname']}:{status}" for labels, status in alerts)
-        lines.append(f"{tier:14} {message['at'] - began - event:6.0f} s  {receiver:8} {status:9} {names}")
+        names = ", ".join(f"{alert['labels']['alertname']}:{alert['status']}" for alert in alerts)
+        if receiver != "outside":
+            after = f"{message['at'] - server.began - event:.0f} s"
+            lines.append((tier, receiver, status, names, after))
         counts[tier, receiver, status] += 1
-    rows, fine = ["", "scene          receiver   firing resolved expected"], True
+    common.print_table(("scene", "receiver", "", "alerts", "after"), sorted(lines, key=lambda line: line[0]), 4)
+    rows, is_fine = [], True
     for name in (*scenes, "-"):
         for receiver in ("pages", "tickets"):
             firing, resolved = (counts[name, receiver, status] for status in ("firing", "resolved"))
             expected = scenes[name].expected.get(receiver, 0) if name in scenes else 0
             # A scene leaves time for the end of its page. A slow machine stays slow.
-            fine &= firing == expected and (resolved == firing if receiver == "pages" else resolved <= firing)
+            is_fine &= firing == expected and (resolved == firing if receiver == "pages" else resolved <= firing)
             if firing or resolved or expected:
-                rows.append(f"{name:14} {receiver:8} {firing:8} {resolved:8} {expected:8}")
-    return "\n".join((*sorted(lines), *rows, "as expected" if fine else "NOT as expected")), fine
+                rows.append((name, receiver, str(firing), str(resolved), str(expected)))
+    common.print_table(("scene", "receiver", "firing", "resolved", "expected"), rows, 2)
+    print("as expected" if is_fine else "NOT as expected")
+    return is_fine
 
 
 def main() -> int:
@@ -239,15 +237,12 @@ def main() -> int:
     options = parser.parse_args()
     folder, scenes = options.out.absolute(), {name: SCENES[name] for name in options.scenes or SCENES}
     folder.mkdir(parents=True, exist_ok=True)
-    messages: list[dict[str, Any]] = []
-    began = time.time()
-    stories = {name: Story(scene, began) for name, scene in scenes.items()}
+    server = SceneServer(scenes)
     with ExitStack() as stack:
-        hook, engines = serve_webhook(messages, folder / "messages.jsonl"), serve_engines(stories, began)
-        sample = receivers_at((ROOT / "examples" / "alertmanager.yml").read_text(), hook)
+        sample = receivers_at((ROOT / "examples" / "alertmanager.yml").read_text(), server.url)
         (folder / "alertmanager.yml").write_text(sample)
         manager = stack.enter_context(alertmanager(folder, folder / "alertmanager.yml")).url
-        keys, prometheus = build_keys(folder, scenes, engines), "none"
+        keys, prometheus = build_keys(folder, scenes, server.url), "none"
         if options.path == "posts":
             keys["alerting"] = {"path": "posts", "alertmanagers": [{"url": manager}]}
         agent = stack.enter_context(running(common.Agent(folder, keys)))
@@ -255,11 +250,8 @@ def main() -> int:
             target, files = agent.url.removeprefix("http://"), sorted(FILES.glob("sizewatch-*.yaml"))
             prometheus = stack.enter_context(scraping(folder, target, manager, *files, interval=INTERVAL))
         print(f"sizewatch {agent.url}/ prometheus {prometheus} alertmanager {manager}", flush=True)
-        wait_for(lambda: time.time() - began > options.minutes * 60, options.minutes * 60 + 60, every=1.0)
-    text, fine = describe(messages, scenes, began)
-    (folder / "table.txt").write_text(text)
-    print(text)
-    return 0 if fine else 1
+        time.sleep(options.minutes * 60)
+    return int(not describe(server, scenes))
 
 
 if __name__ == "__main__":

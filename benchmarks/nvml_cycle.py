@@ -1,8 +1,8 @@
 """What a cycle of the GPU collector costs on this machine, what it says, and what NVML returned.
 
 Runs the real collector against the machine's own NVML for some cycles and prints the time of a cycle (median, P99), the
-last readouts as JSON, used memory by version 1 and version 2 of the call side by side, and the time of each call. With
---record it also writes what NVML returned, in the form that the tests' stand-in library plays. Exit 1 without NVML.
+last readouts as JSON, and used memory by version 1 and version 2 of the call side by side. With --record it also writes
+what NVML returned, in the form that the tests' stand-in library plays. Exit 1 without NVML.
 
 A recording has one block a cycle: a line `== SECONDS` and below it the state file of tests/nvml_standin/standin.h, so that a
 machine with real GPUs can be played again where there is none. The recorder asks NVML itself, not through the collector: what
@@ -14,7 +14,6 @@ usage: python benchmarks/nvml_cycle.py [--cycles 60] [--interval 1] [--record FI
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
@@ -24,10 +23,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+import common
 import pynvml
 
 from agent.gpu.nvml_reader import NvmlReader
@@ -91,8 +89,6 @@ class Recorder:
         self._gpm: dict[tuple[int, int | None], Gpm] = defaultdict(Gpm)
         self.state: dict[str, object] = {}
         """What the last cycle returned, by the stand-in's keys."""
-        self.costs: dict[str, list[float]] = defaultdict(list)
-        """By call, how long it took each time in seconds."""
 
     def cycle(self) -> str:
         """Return the block of one cycle."""
@@ -108,15 +104,12 @@ class Recorder:
 
     def _ask(self, prefix: str, call: str, *arguments: Any, symbol: str = "", **options: Any) -> Any:
         """The answer; None where NVML refused, which is then in the state (what is missing there is not supported)."""
-        begin = time.perf_counter()
         try:
             return getattr(pynvml, call)(*arguments, **options)
         except pynvml.NVMLError as error:
             if error.value != NOT_SUPPORTED:
                 self.state[f"{prefix}.error.{symbol or call}"] = error.value
             return None
-        finally:
-            self.costs[symbol or call].append(time.perf_counter() - begin)
 
     def _keep(self, key: str, value: object) -> None:
         if value is not None:
@@ -208,21 +201,16 @@ class Recorder:
         self._keep(f"{number}.gpm", None if support is None else support.isSupportedDevice)
         if support is None or not support.isSupportedDevice:
             return
-        gpm = self._gpm[number, instance]
-        whole, part = pynvml.nvmlGpmSampleGet, pynvml.nvmlGpmMigSampleGet
-        symbol = "nvmlGpmSampleGet" if instance is None else "nvmlGpmMigSampleGet"
-        begin = time.perf_counter()
+        gpm, call, whose = self._gpm[number, instance], "nvmlGpmSampleGet", (handle,)
+        prefix = f"{number}."
+        if instance is not None:
+            call, whose, prefix = "nvmlGpmMigSampleGet", (handle, instance), f"{number}.gi.{instance}."
         try:
-            gpm.take(
-                lambda sample: whole(handle, sample) if instance is None else part(handle, instance, sample),
-                self._clock(),
-            )
+            gpm.take(lambda sample: getattr(pynvml, call)(*whose, sample), self._clock())
         except pynvml.NVMLError as error:
-            self.state[f"{number}.error.{symbol}"] = error.value
-            return
-        finally:
-            self.costs[f"{symbol} and nvmlGpmMetricsGet"].append(time.perf_counter() - begin)
-        self.state |= dict(gpm.lines(f"{number}." if instance is None else f"{number}.gi.{instance}."))
+            self.state[f"{number}.error.{call}"] = error.value
+        else:
+            self.state |= dict(gpm.lines(prefix))
 
 
 def cycles(recording: Path) -> Iterator[tuple[float, Mapping[str, str]]]:
@@ -247,60 +235,55 @@ def as_json(readout: object) -> str:
     return json.dumps(values, indent=1, default=lambda value: dict(value) if hasattr(value, "items") else sorted(value))
 
 
-def measure(arguments: argparse.Namespace, record: Path) -> tuple[list[float], float, Recorder]:
-    """Wall seconds of each cycle, CPU seconds of all, and what was recorded besides."""
+def measure(cycle_count: int, interval: float, file: TextIO) -> None:
+    """Run the cycles, write what NVML returned, and print what a cycle takes."""
     reader, recorder = NvmlReader(), Recorder()
     wall: list[float] = []
     spent = 0.0
-    with record.open("w", encoding="ascii") as file:
-        for number in range(arguments.cycles):
-            if number:
-                time.sleep(arguments.interval)
-            begin, cpu = time.perf_counter(), time.process_time()
-            readouts, problems = reader.read(time.time())
-            wall.append(time.perf_counter() - begin)
-            spent += time.process_time() - cpu
-            for problem in problems:
-                print(f"cycle {number}: {problem}", file=sys.stderr)
-            file.write(recorder.cycle())
+    for number in range(cycle_count):
+        if number:
+            time.sleep(interval)
+        begin, cpu = time.perf_counter(), time.process_time()
+        readouts, problems = reader.read(time.time())
+        wall.append(1e3 * (time.perf_counter() - begin))
+        spent += 1e3 * (time.process_time() - cpu)
+        for problem in problems:
+            print(f"cycle {number}: {problem}", file=sys.stderr)
+        file.write(recorder.cycle())
     for readout in readouts:
         print(as_json(readout))
     reader.close()
-    return wall, spent, recorder
+    first, *rest = wall
+    print(f"driver {recorder.state['driver']}, {recorder.state['count']} GPUs, {len(wall)} cycles")
+    print(f"first cycle (opens the library): {first:.2f} ms")
+    late = sorted(rest)[math.ceil(0.99 * len(rest)) - 1]
+    print(f"a cycle: median {statistics.median(rest):.2f} ms, P99 {late:.2f} ms, most {max(rest):.2f} ms")
+    print(f"CPU: {spent / len(wall):.2f} ms a cycle")
+    print("memory in bytes: GPU, total, used (v1), used (v2), reserved, total minus free")
+    for row in memory_versions(recorder.state):
+        print("  " + ", ".join(map(str, row)))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.build_parser(__doc__)
     parser.add_argument("--cycles", type=int, default=60, help="cycles to run, at least 2")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between cycles")
-    parser.add_argument("--record", type=Path, help="file for what NVML returned")
+    parser.add_argument("--record", type=Path, default="/dev/null", help="file for what NVML returned")
     arguments = parser.parse_args()
     if arguments.cycles < 2:
         parser.error("--cycles must be at least 2: the first one opens the library")
     try:
         pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError as error:
-        print(f"there is no NVML here ({error}): nothing was measured", file=sys.stderr)
+        count, reason = 0, str(error)
+    else:
+        reason = "NVML runs, but shows no GPU"
+    if not count:
+        print(f"nothing was measured: {reason}", file=sys.stderr)
         return 1
-    if not pynvml.nvmlDeviceGetCount():
-        print("NVML runs here but shows no GPU: nothing was measured", file=sys.stderr)
-        return 1
-    record = arguments.record or Path("/dev/null")
-    wall, spent, recorder = measure(arguments, record)
-    first, rest = wall[0], [seconds * 1e3 for seconds in wall[1:]]
-    print(f"driver {pynvml.nvmlSystemGetDriverVersion()}, {pynvml.nvmlDeviceGetCount()} GPUs, {len(wall)} cycles")
-    print(f"first cycle (opens the library): {first * 1e3:.2f} ms")
-    middle, late = statistics.median(rest), sorted(rest)[math.ceil(0.99 * len(rest)) - 1]
-    print(f"a cycle: median {middle:.2f} ms, P99 {late:.2f} ms, most {max(rest):.2f} ms")
-    print(f"CPU: {spent / len(wall) * 1e3:.2f} ms a cycle")
-    print("memory in bytes: GPU, total, used (v1), used (v2), reserved, total minus free")
-    for row in memory_versions(recorder.state):
-        print("  " + ", ".join(str(value) for value in row))
-    print("calls: median ms, most ms")
-    for call, costs in sorted(recorder.costs.items()):
-        print(f"  {call}: {statistics.median(costs) * 1e3:.3f}, {max(costs) * 1e3:.3f}")
-    if arguments.record:
-        print(f"recorded {sum(1 for _ in cycles(arguments.record))} cycles in {arguments.record}")
+    with arguments.record.open("w", encoding="ascii") as file:
+        measure(arguments.cycles, arguments.interval, file)
     pynvml.nvmlShutdown()
     return 0
 

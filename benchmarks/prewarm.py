@@ -14,14 +14,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import common
 import numpy as np
 
 from agent.durations import parse_duration
 from agent.forecasting.csv_series import TraceError
-from exporters.render.terminal import WIDEST, terminal_text, text_grid
 from forecast.capacity.prewarm import LATE_TO_WARM, certainty, lead_minutes
 from forecast.capacity.simulation import (
     Outcome,
@@ -187,11 +185,8 @@ COLUMNS: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables. Return 2 where no trace could be simulated."""
     parser = common.build_parser(__doc__)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="CSV: timestamp,requests[,...]; also .gz")
+    common.add_traces(parser, "+")
     parser.add_argument("--start", default="3m,5m", help="cold starts to simulate (default: %(default)s)")
-    parser.add_argument(
-        "--end", action="append", default=[], metavar="TRACE=TIME", help="leave out what is later (UTC)"
-    )
     parser.add_argument("--late-to-warm", type=float, default=LATE_TO_WARM, help="price of a missing replica-minute")
     parser.add_argument("--steps", action="store_true", help="steps between bins in place of straight lines")
     options = parser.parse_args(arguments)
@@ -225,7 +220,7 @@ def _print_results(results: list[Result]) -> None:
         mean = float(np.exp(np.log(values).mean())) if title in ("cost", "static") else float(values.mean())
         means.append(form.format(mean))
     head = ("trace", *(title for title, _, _ in COLUMNS))
-    print(terminal_text(text_grid([*rows, ("mean", *means)], head, indent=0, words=1), width=WIDEST))
+    common.print_table(head, [*rows, ("mean", *means)])
 
 
 if __name__ == "__main__":

@@ -18,13 +18,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import common
 import requests
@@ -34,42 +31,29 @@ START_SECONDS, MOST_REQUESTS = 240.0, 200
 FINDING_KEYS = ("rule", "replica", "status", "certainty", "started_at", "ended_at", "sentence")
 
 
-@dataclass
 class Clients:
-    """What the clients measured: (time of completion, TTFT seconds, TPOT seconds)."""
+    """Clients of one server. They keep when each answer was complete (unix seconds) and its TTFT in seconds."""
 
-    url: str
-    model: str
-    done: list[tuple[float, float, float]] = field(default_factory=list)
-    errors: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, url: str, model: str) -> None:
+        self._url, self._model = url, model
+        self.done: list[tuple[float, float]] = []
+        self.failed: list[str] = []
 
     def send(self, prompt: int, output: int) -> None:
         """Send a request of so many tokens and measure its answer."""
-        body = {
-            "model": self.model,
-            "prompt": [random.randrange(300, 2000) for _ in range(prompt)],
-            "max_tokens": output,
-            "ignore_eos": True,
-            "stream": True,
-            "temperature": 0.8,
-        }
-        start = time.time()
-        first, tokens = 0.0, 0
+        tokens = [random.randrange(300, 2000) for _ in range(prompt)]
+        body = {"model": self._model, "prompt": tokens, "max_tokens": output, "ignore_eos": True, "stream": True}
+        start, first = time.time(), 0.0
         try:
-            with requests.post(f"{self.url}/v1/completions", json=body, stream=True, timeout=240) as result:
+            with requests.post(f"{self._url}/v1/completions", json=body, stream=True, timeout=240) as result:
                 result.raise_for_status()
                 for line in result.iter_lines():
                     if line.startswith(b"data: {"):
                         first = first or time.time()
-                        tokens += 1
-        except requests.RequestException:
-            with self.lock:
-                self.errors += 1
-            return
-        end = time.time()
-        with self.lock:
-            self.done.append((end, first - start, (end - first) / max(1, tokens - 1)))
+        except requests.RequestException as error:
+            self.failed.append(str(error))
+        else:
+            self.done.append((time.time(), first - start))
 
     def open_loop(self, seconds: float, rps: float) -> None:
         """Short requests at random times."""
@@ -107,11 +91,9 @@ def main() -> None:
     parser.add_argument("--model", default="small-llama")
     parser.add_argument("--plan", type=Path, default=common.PLAN)
     parser.add_argument("--tier", default=common.TIER)
-    parser.add_argument("--port", type=int, default=19595)
     arguments = parser.parse_args()
-    server = subprocess.Popen(
-        arguments.serve, shell=True, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen(arguments.serve, shell=True, start_new_session=True, **quiet)
     try:
         with tempfile.TemporaryDirectory() as name:
             watch(Path(name), server, arguments)
@@ -133,7 +115,7 @@ def watch(folder: Path, server: subprocess.Popen[bytes], arguments: argparse.Nam
         "gpus": {"source": "none"},
         "logging": {"level": "warning"},
     }
-    agent = common.Agent(folder, keys, port=arguments.port)
+    agent = common.Agent(folder, keys)
     agent.start()
     try:
         clients = Clients(arguments.url, arguments.model)
@@ -141,14 +123,14 @@ def watch(folder: Path, server: subprocess.Popen[bytes], arguments: argparse.Nam
         phase("long requests, 4 to 36 at once", lambda: clients.ramp(80, 4, 36))
         phase("light load again", lambda: clients.open_loop(75, 1.0))
         finished = common.total(agent.metrics(), "sizewatch_requests_finished_total")
-        print(
-            f"clients: {len(clients.done)} requests done, {clients.errors} errors; sizewatch counted {finished:.0f} "
-            "(from its second scrape on)"
-        )
+        counted = f"sizewatch counted {finished:.0f} from its second scrape on"
+        print(f"clients: {len(clients.done)} requests done, {len(clients.failed)} errors; {counted}")
         os.killpg(server.pid, signal.SIGKILL)
         phase("engine killed", lambda: time.sleep(40))
-        print_findings(requests.get(f"{agent.url}/api/status", timeout=10).json())
-        late = sorted(t for t, ttft, _ in clients.done if ttft > 2)
+        for tier in requests.get(f"{agent.url}/api/status", timeout=10).json()["tiers"]:
+            for finding in tier["episodes"]:
+                print(json.dumps({key: finding.get(key) for key in FINDING_KEYS}))
+        late = sorted(t for t, ttft in clients.done if ttft > 2)
         if late:
             print(f"clients' first TTFT above 2 s finished at {time.strftime('%H:%M:%S', time.gmtime(late[0]))} UTC")
         words = [sys.executable, "-m", "agent", "check", "-c", str(agent.config), "--since", "1h"]
@@ -161,13 +143,6 @@ def watch(folder: Path, server: subprocess.Popen[bytes], arguments: argparse.Nam
 def phase(name: str, work: Callable[[], object]) -> None:
     print(f"{time.strftime('%H:%M:%S', time.gmtime())} UTC  {name}", flush=True)
     work()
-
-
-def print_findings(status: dict[str, Any]) -> None:
-    """Print every finding that the daemon has, as its status page shows it."""
-    for tier in status["tiers"]:
-        for finding in tier["episodes"]:
-            print(json.dumps({key: finding.get(key) for key in FINDING_KEYS}))
 
 
 if __name__ == "__main__":

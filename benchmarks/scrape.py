@@ -39,21 +39,18 @@ def keep_gpus_busy(folder: Path, count: int) -> None:
     """Compile the stand-in library into the folder, and move its GPUs on every five seconds."""
     gpus = StandIn(folder, ctypes.CDLL(str(compile_standin(folder))))
 
-    def move() -> None:
-        stamp = int(time.time() * 1e6)
-        samples = ",".join(f"{stamp - 166_000 * k}:{50 + k % 40}" for k in reversed(range(90)))
-        for n in range(count):
-            gpus.set({f"{n}.samples": samples, f"{n}.energy_mj": stamp // 1000 * 4 // 10})
-
-    def go_on() -> None:
-        while folder.exists():
-            time.sleep(5)
-            with contextlib.suppress(FileNotFoundError):
-                move()
-
     for _ in range(count):
         gpus.add_gpu()
-    move()
+
+    def go_on() -> None:
+        with contextlib.suppress(FileNotFoundError):
+            while folder.exists():
+                stamp = int(time.time() * 1e6)
+                samples = ",".join(f"{stamp - 166_000 * k}:{50 + k % 40}" for k in reversed(range(90)))
+                for n in range(count):
+                    gpus.set({f"{n}.samples": samples, f"{n}.energy_mj": stamp // 1000 * 4 // 10})
+                time.sleep(5)
+
     threading.Thread(target=go_on, daemon=True).start()
 
 
@@ -115,10 +112,8 @@ def main() -> None:
         time.sleep(options.minutes * 60)
         after = {name: common.cpu_seconds(process.pid) for name, process in processes.items()}
         memory = {name: common.read_status(process.pid) for name, process in processes.items()}
-    print(
-        f"{options.targets} targets of {len(pages()[0]) / 1000:.0f} kB and {options.gpus} GPUs every {options.interval:g} s,"
-        f" {options.minutes:g} minutes after warm-up"
-    )
+    size = f"{options.targets} targets of {len(pages()[0]) / 1000:.0f} kB and {options.gpus} GPUs"
+    print(f"{size} every {options.interval:g} s, {options.minutes:g} minutes after warm-up")
     spent = {name: after[name] - before[name] for name in processes}
     for name, cpu in spent.items():
         each = cpu / (options.minutes * 60 / options.interval) * 1000
@@ -126,10 +121,8 @@ def main() -> None:
         print(f"  {name:11} {cpu:7.2f} s CPU ({each:6.1f} ms a cycle)   {now:6.1f} MiB resident, {most:.1f} at most")
     if prometheus is not None:
         cpu_ratio = spent["sizewatch"] / max(spent["prometheus"], 1e-9)
-        print(
-            f"  ratio of CPU {cpu_ratio:.2f}, "
-            f"of resident memory {memory['sizewatch']['VmRSS'] / memory['prometheus']['VmRSS']:.2f}"
-        )
+        memory_ratio = memory["sizewatch"]["VmRSS"] / memory["prometheus"]["VmRSS"]
+        print(f"  ratio of CPU {cpu_ratio:.2f}, of resident memory {memory_ratio:.2f}")
 
 
 if __name__ == "__main__":

@@ -16,17 +16,18 @@ import signal
 import sqlite3
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from math import isnan, nan
+from dataclasses import dataclass, replace
+from math import nan
 from pathlib import Path
 from statistics import linear_regression, median
 from typing import Any
 
 import common
 
-from agent.demo.engines import CAST, RecordedTrack, track
+from agent.demo.engines import CAST, track
 from agent.demo.engines import HERE as DEMO
 from agent.sources.recording import load
 
@@ -59,7 +60,6 @@ LOG_BYTES = 400.0
 LEAST_SAMPLES = 4
 GENERATIONS = 2
 """Of pods that may be exported at once: those of before a reload are there until the cycle after it."""
-
 
 PERIOD_CYCLES, FULL_CYCLES = 2 * GENERATION_CYCLES, 1500
 """After a period the load is the same again: every other generation has other bucket edges. After `FULL_CYCLES` all that
@@ -116,16 +116,17 @@ def block_growth(samples: Sequence[Sample]) -> float:
 
 
 def print_bounds(samples: Sequence[Sample]) -> bool:
-    """Print the course and each bound. Return whether all hold."""
+    """Print the course and each bound. Return whether all hold; NaN, of too few cycles, does not."""
     if len(samples) < LEAST_SAMPLES:
         raise SystemExit(f"soak: {len(samples)} samples are too few to judge growth: let it run for longer")
-    print(" seconds  cycles  reloads  RSS MB  files  threads  series  history MB  log kB  blocks")
+    rows = []
     for place in range(9):
-        each = samples[place * (len(samples) - 1) // 8]
-        print(
-            f"{each.seconds:8.0f} {each.cycles:7d} {each.reloads:8d} {each.rss_bytes / MB:7.1f} {each.files:6d}"
-            f" {each.threads:8d} {each.series:7d} {each.history_bytes / MB:11.1f} {each.log_bytes / 1e3:7.0f} {each.blocks:7d}"
-        )
+        sample = samples[place * (len(samples) - 1) // 8]
+        bytes_of = (sample.rss_bytes, sample.history_bytes, sample.log_bytes)
+        numbers = (sample.cycles, sample.reloads, sample.files, sample.threads, sample.series, sample.blocks)
+        rows.append((f"{sample.seconds:.0f}", *map(str, numbers), *(f"{size / MB:.1f}" for size in bytes_of)))
+    head = "seconds", "cycles", "reloads", "files", "threads", "series", "blocks", "RSS MB", "history MB", "log MB"
+    common.print_table(head, rows)
     first, last = samples[0], samples[-1]
     days = last.cycles * CYCLE_SECONDS / 86_400
     stated = WAL_BYTES + REPLICAS * REPLICA_BYTES + days * TIERS * TIER_DAY_BYTES
@@ -133,8 +134,8 @@ def print_bounds(samples: Sequence[Sample]) -> bool:
     limit = GROWTH_BYTES if last.cycles >= YOUNG_CYCLES else YOUNG_GROWTH_BYTES
     log = (last.log_bytes - first.log_bytes) / max(1, last.cycles - first.cycles)
     holds = [
-        _print_growth("memory, MB in 1,000 cycles", 1000 * slope(samples) / MB, limit / MB),
-        _print_growth("Python's blocks a cycle", block_growth(samples), GROWTH_BLOCKS),
+        common.print_goal("memory, MB in 1,000 cycles", 1000 * slope(samples) / MB, limit / MB, "{:+.3f}"),
+        common.print_goal("Python's blocks a cycle", block_growth(samples), GROWTH_BLOCKS, "{:+.3f}"),
         _print_quarters(samples, "open files", lambda each: each.files, 2),
         _print_quarters(samples, "threads", lambda each: each.threads, 1),
         _print_quarters(samples, "series in /metrics", lambda each: each.series, 0.05 * last.series),
@@ -147,13 +148,6 @@ def print_bounds(samples: Sequence[Sample]) -> bool:
     return all(holds)
 
 
-def _print_growth(name: str, value: float, limit: float) -> bool:
-    if isnan(value):
-        print(f"{name}: too few cycles to judge: NOT MET")
-        return False
-    return common.print_goal(name, value, limit, "{:+.3f}")
-
-
 def _print_quarters(samples: Sequence[Sample], name: str, of: Callable[[Sample], float], slack: float) -> bool:
     quarter = max(1, len(samples) // 4)
     before, after = max(map(of, samples[-2 * quarter : -quarter])), max(map(of, samples[-quarter:]))
@@ -163,14 +157,13 @@ def _print_quarters(samples: Sequence[Sample], name: str, of: Callable[[Sample],
 # ---- the run of role standalone ----
 
 
-@dataclass
 class World:
     """The engines and the Alertmanager, all behind one server on loopback."""
 
-    tracks: tuple[RecordedTrack, ...]
-    pages: dict[str, int] = field(default_factory=dict)
-    posts: int = 0
-    generation: int = 0
+    def __init__(self) -> None:
+        self._tracks = [track(load(DEMO / "recordings" / p.recording)[0], p.tier, p.begin) for p in CAST]
+        self._pages = Counter[str]()
+        self.posts = self.generation = 0
 
     def respond(self, path: str, body: bytes) -> tuple[int, bytes]:
         pod = path.strip("/").partition("/")[0]
@@ -182,9 +175,9 @@ class World:
 
     def _page(self, pod: str) -> bytes | None:
         """Return the next page of a pod, 15 s further. Every other generation has other bucket edges."""
-        number = self.pages[pod] = self.pages.get(pod, 0) + 1
-        pages = self.tracks[int(pod.rpartition("-")[2]) % len(self.tracks)]
-        page = pages.scrape_at(number * CYCLE_SECONDS)[0].body
+        self._pages[pod] += 1
+        pages = self._tracks[int(pod.rpartition("-")[2]) % len(self._tracks)]
+        page = pages.scrape_at(self._pages[pod] * CYCLE_SECONDS)[0].body
         if page is not None and self.generation % 2:
             return DROPPED_EDGES.sub(b"", page)
         return page
@@ -209,7 +202,7 @@ def build_keys(folder: Path, url: str, generation: int) -> dict[str, Any]:
 
 def soak_standalone(minutes: float, folder: Path, cycles: int) -> list[Sample]:
     """Run the daemon and read it every second, until so many minutes or cycles are over."""
-    world = World(tuple(track(load(DEMO / "recordings" / p.recording)[0], p.tier, p.begin) for p in CAST))
+    world = World()
     server = common.Server(world.respond)
     keys = build_keys(folder, server.url, 0)
     daemon = common.Agent(folder, keys, Path(__file__).parent / "fast_daemon.py", folder)

@@ -8,7 +8,7 @@ from paths import ROOT
 from agent.fleet.sums import MAX_QUERY_CHARACTERS, AgentSums
 
 sys.path.append(str(ROOT / "benchmarks"))
-from fleet_writer import pod_name
+from fleet import pod_name
 
 
 @pytest.mark.parametrize(("replicas", "most"), [(250, 1), (1000, 4)])
