@@ -101,18 +101,13 @@ def service(before: AlertingService | None = None) -> AlertingService:
     [(ExportScope.ALL, ["KvCacheCascade", "TtftSloBurn"]), (ExportScope.REPLICAS, ["KvCacheCascade"])],
 )
 def test_alerts_have_newest_sentence_in_scope(scope: ExportScope, told: list[str]) -> None:
-    state = EvaluatorState()
+    rules = []
     for rule, replica in (("KvCacheCascade", "r"), ("TtftSloBurn", None)):
         first, _ = step_rule_state(None, firing(rule, 0.0, "It began", replica))
         milder = replace(firing(rule, 60.0, "It goes on", replica), status=Status.WARNING)
-        newest, _ = step_rule_state(first, milder)
-        state.rules[rule, newest.result.subject] = newest
-    source: Any = SimpleNamespace(targets=(), export_scope=lambda tier: scope)
-    loop: Any = SimpleNamespace(source=source, state=state, evaluator=Evaluator({}))
+        rules.append(step_rule_state(first, milder)[0])
     sink = service()
-    sink.connect(loop, list)
-    sink.accept(Evaluator({}).step(EvaluatorState(), Observation(now=60.0)))
-    sink.end_cycle(60.0)
+    post(sink, 60.0, *rules, scope=scope)
     alert = sink.foreign.incident_alerts[0]
     assert [one.rule for one in alert.incident.findings] == told
     assert alert.incident.sentence.startswith("It goes on since")
@@ -128,11 +123,11 @@ def test_alert_keeps_name_over_reload() -> None:
     assert [alert.rule for alert in after.foreign.incident_alerts] == ["TpotDivergence"]
 
 
-def post(alerting: AlertingService, now: float, *rules: RuleState) -> None:
+def post(alerting: AlertingService, now: float, *rules: RuleState, scope: ExportScope = ExportScope.ALL) -> None:
     """Run a cycle of a loop whose state has these rules."""
     state = EvaluatorState()
     state.rules = {(rule.result.rule, rule.result.subject): rule for rule in rules}
-    source: Any = SimpleNamespace(targets=(), export_scope=lambda tier: ExportScope.ALL)
+    source: Any = SimpleNamespace(targets=(), export_scope=lambda tier: scope)
     loop: Any = SimpleNamespace(source=source, state=state, evaluator=Evaluator({}))
     alerting.connect(loop, list)
     alerting.accept(Evaluator({}).step(EvaluatorState(), Observation(now=now)))

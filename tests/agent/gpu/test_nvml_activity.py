@@ -42,15 +42,6 @@ def test_activity_is_the_mean_since_last_turn(machine):
     assert gpu.sampled.isdisjoint(NAMES)
 
 
-def test_two_samples_are_lent_for_a_gpu(machine):
-    machine.standin.add_gpu()
-    for _ in range(5):
-        machine.only()
-    assert machine.standin.lent() == 3  # two samples and the event set
-    machine.reader.close()
-    assert machine.standin.lent() == 0
-
-
 def test_turn_too_soon_keeps_the_older_sample(watched):
     pass_time(watched, 15.0, 50, 50, 50, 50)
     watched.standin.calls()
@@ -66,16 +57,19 @@ def test_turn_too_soon_keeps_the_older_sample(watched):
         ({"0.gpm": 0}, "GPM (Hopper and newer) not supported by" + OF),
         ({"error.nvmlGpmQueryDeviceSupport": FUNCTION_NOT_FOUND}, "not supported by" + OF),
         ({"error.nvmlGpmSampleGet": NO_PERMISSION}, "not permitted by" + OF),
+        ({"error.nvmlGpmMetricsGet": 2}, "Invalid Argument by" + OF),
     ],
 )
-def test_gpu_before_hopper_has_gaps(machine, keys, reason):
+def test_gpu_without_gpm_has_gaps(machine, keys, reason):
     machine.standin.add_gpu()
     machine.standin.set(keys)
-    gpu = machine.only()
-    assert {name: gpu.gaps[name] for name in NAMES} == dict.fromkeys(NAMES, reason)
-    gpu = machine.only()
+    first, gpu = machine.only(), machine.only()
+    assert begins(first) or first.gaps["dram_active"] == reason
     assert {name: gpu.gaps[name] for name in NAMES} == dict.fromkeys(NAMES, reason)
     assert gpu.gauges["gpu_temperature_celsius"] == 61.0
+    # Some drivers refuse an instance's memory for a while after GPM was asked.
+    calls = machine.standin.calls()
+    assert calls.index("nvmlDeviceGetMemoryInfo_v2") < calls.index("nvmlGpmQueryDeviceSupport")
 
 
 def test_support_of_a_new_driver_is_seen(machine):
@@ -124,18 +118,3 @@ def test_returned_gpu_starts_its_samples_again(watched):
     assert begins(pass_time(watched, 15.0, 90, 90, 90, 90))
     assert activity(pass_time(watched, 15.0, 20, 20, 20, 20)) == pytest.approx((0.2,) * 4)
     assert watched.standin.lent() == 3
-
-
-def test_refused_gpm_costs_no_other_value(machine):
-    machine.standin.add_gpu()
-    machine.standin.set({"error.nvmlGpmMetricsGet": 2})
-    machine.only()
-    gpu = machine.only()
-    assert gpu.gaps["tensor_active"] == f"Invalid Argument by{OF}"
-    assert gpu.gauges["gpu_temperature_celsius"] == 61.0
-
-
-def test_memory_is_asked_before_gpm(watched):
-    """Some drivers refuse an instance's memory for a while after GPM was asked."""
-    calls = watched.standin.calls()
-    assert calls.index("nvmlDeviceGetMemoryInfo_v2") < calls.index("nvmlGpmQueryDeviceSupport")

@@ -95,20 +95,13 @@ def test_returned_gpu_reports_once(machine):
     assert "nvmlDeviceRegisterEvents" not in machine.standin.calls()
 
 
-def test_counts_continue_after_the_driver(watched):
+@pytest.mark.parametrize("call", ["nvmlDeviceGetTemperatureV", "nvmlEventSetWait_v2"])
+def test_counts_continue_after_the_driver(watched, call):
     watched.standin.set({"events": "1:0:31:-"})
     watched.only()
-    watched.standin.set({"error.nvmlDeviceGetTemperatureV": DRIVER_NOT_LOADED})
-    watched.turn()
+    watched.standin.set({f"error.{call}": DRIVER_NOT_LOADED})
+    assert watched.turn() == ()
     assert (watched.standin.opened(), watched.standin.lent()) == (0, 0)
-    watched.standin.set({"error.nvmlDeviceGetTemperatureV": None, "events": "1:0:31:-,2:0:31:-"})
+    watched.standin.set({f"error.{call}": None, "events": "1:0:31:-,2:0:31:-"})
     watched.only()
     assert faults(watched.only()) == (2, {"xid-31": 2})
-
-
-def test_driver_lost_while_collecting_is_opened_again(watched):
-    watched.standin.set({"error.nvmlEventSetWait_v2": DRIVER_NOT_LOADED})
-    assert watched.turn() == ()
-    assert watched.standin.opened() == 0
-    watched.standin.set({"error.nvmlEventSetWait_v2": None})
-    assert faults(watched.only()) == (0, {})

@@ -18,12 +18,35 @@ def throttled(gpu):
 # ---- throttling ----
 
 
-def test_throttling_is_the_increase_of_driver_totals(machine):
-    machine.standin.add_gpu()
-    assert throttled(machine.only()) == (0.0, 0.0, 0.0, 0.0)
-    machine.standin.set({"0.field.74": 3_000_000_000 + 4_500_000_000, "0.field.75": 250_000_000})
-    assert throttled(machine.only()) == pytest.approx((4.5, 0.25, 0.0, 15.0))
-    assert throttled(machine.only()) == pytest.approx((4.5, 0.25, 0.0, 30.0))
+NONE, GONE, HERE = (0.0, 0.0, 0.0, 0.0), {"0.gone": 1}, {"0.gone": None}
+
+
+def field(number, nanoseconds):
+    return {f"0.field.{number}": nanoseconds}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "turns"),
+    [
+        ({}, [({}, NONE), (field(74, 75e8) | field(75, 25e7), (4.5, 0.25, 0.0, 15.0)), ({}, (4.5, 0.25, 0.0, 30.0))]),
+        ({"reasons": None}, [({}, (0.0, 0.0, None, 0.0)), (field(74, 4e9), (1.0, 0.0, None, 15.0))]),
+        ({}, [({}, NONE), (field(74, 1e6), NONE), (field(74, 1_001e6), (1.0, 0.0, 0.0, 15.0))]),
+        ({}, [({}, NONE), (GONE, None), (HERE | field(74, 9e9), NONE), (field(74, 1e10), (1.0, 0.0, 0.0, 15.0))]),
+        ({"field.74.return": GPU_IS_LOST}, [({}, None)]),
+    ],
+    ids=["increase", "board without bits", "fallen total", "time without the GPU", "field of a lost GPU"],
+)
+def test_throttled_seconds_turn_by_turn(machine, gpu, turns):
+    machine.standin.add_gpu(**gpu)
+    for changes, seconds in turns:
+        machine.standin.set({name: value and int(value) for name, value in changes.items()})
+        if seconds is None:
+            assert machine.turn() == ()
+            assert "GPU is lost" in machine.problems[0]
+            continue
+        found = machine.only()
+        assert throttled(found) == pytest.approx(seconds)
+        assert ("gpu_throttled_hardware_seconds" in found.gaps) is (seconds[2] is None)
 
 
 NO_TOTALS = {"field.74": None, "field.75": None}
@@ -81,37 +104,6 @@ def test_every_cause_has_its_seconds(machine, gpu, lacking, changes, seconds, po
     assert not [name for name in found.gaps if name.startswith("gpu_throttled")]
 
 
-def test_boards_without_bits_are_a_gap(machine):
-    machine.standin.add_gpu(reasons=None)
-    machine.only()
-    machine.standin.set({"0.field.74": 4_000_000_000})
-    gpu = machine.only()
-    assert throttled(gpu) == pytest.approx((1.0, 0.0, None, 15.0))
-    assert gpu.gaps["gpu_throttled_hardware_seconds"] == "not supported by NVIDIA H100 80GB HBM3 (driver 580.95.05)"
-
-
-def test_fallen_total_covers_nothing(watched):
-    watched.standin.set({"0.field.74": 1_000_000})
-    assert throttled(watched.only()) == (0.0, 0.0, 0.0, 0.0)
-    watched.standin.set({"0.field.74": 1_001_000_000})
-    assert throttled(watched.only()) == pytest.approx((1.0, 0.0, 0.0, 15.0))
-
-
-def test_time_without_the_gpu_is_uncovered(watched):
-    watched.standin.set({"0.gone": 1})
-    assert watched.turn() == ()
-    watched.standin.set({"0.gone": None, "0.field.74": 9_000_000_000})
-    assert throttled(watched.only()) == (0.0, 0.0, 0.0, 0.0)
-    watched.standin.set({"0.field.74": 10_000_000_000})
-    assert throttled(watched.only()) == pytest.approx((1.0, 0.0, 0.0, 15.0))
-
-
-def test_field_of_lost_gpu_costs_the_turn(machine):
-    machine.standin.add_gpu(**{"field.74.return": GPU_IS_LOST})
-    assert machine.turn() == ()
-    assert "GPU is lost" in machine.problems[0]
-
-
 # ---- memory errors ----
 
 
@@ -120,70 +112,41 @@ def errors(gpu):
     return gpu.counters.get("gpu_ecc_correctable_errors"), gpu.counters.get("gpu_ecc_uncorrectable_errors")
 
 
-def test_memory_errors_count_from_the_first_turn(machine):
-    machine.standin.add_gpu()  # 12 corrected in its life
-    assert errors(machine.only()) == (0, 0)
-    machine.standin.set({"0.field.5": 15, "0.field.6": 1})
-    assert errors(machine.only(60.0)) == (3, 1)
+NO_ECC = {"field.1": None, "field.5": None, "field.6": None}
+OLDER = {"error.nvmlDeviceGetFieldValues": NOT_SUPPORTED}
+OLD_TOTALS = {"ecc.0.1": 500, "ecc.1.1": 0, "ecc.0.0": 7, "ecc.1.0": 7}
+FEW = ({}, 15, (0, 0))
+"""A turn without an error since the first: twelve were corrected in the GPU's life."""
 
 
-def test_memory_errors_are_asked_once_a_minute(watched):
-    watched.standin.set({"0.field.5": 13})
-    assert [errors(watched.only())[0] for _ in range(4)] == [0, 0, 0, 1]
-
-
-def test_error_while_away_is_counted(watched):
-    watched.standin.set({"0.gone": 1})
-    watched.turn()
-    watched.standin.set({"0.gone": None, "0.field.6": 2})
-    assert errors(watched.only()) == (0, 2)
-
-
-def test_cleared_totals_start_from_zero(watched):
-    watched.standin.set({"0.field.5": 4})
-    assert errors(watched.only(60.0)) == (4, 0)
-
-
-def test_ecc_switched_off_is_no_zero(machine):
-    machine.standin.add_gpu(**{"field.1": 0, "field.5": None, "field.6": None})
-    gpu = machine.only()
-    assert errors(gpu) == (None, None)
-    assert gpu.gaps["gpu_ecc_correctable_errors"] == ("ECC is switched off on NVIDIA H100 80GB HBM3 (driver 580.95.05)")
-    assert errors(machine.only()) == (None, None)  # also in a turn that does not ask
-
-
-def test_a_gpu_without_ecc_says_so(machine):
-    machine.standin.add_gpu(name="NVIDIA GeForce RTX 4090", **{"field.1": None, "field.5": None, "field.6": None})
-    gpu = machine.only()
-    assert errors(gpu) == (None, None)
-    assert gpu.gaps["gpu_ecc_uncorrectable_errors"] == "not supported by NVIDIA GeForce RTX 4090 (driver 580.95.05)"
-
-
-def test_ecc_switched_on_later_is_counted(machine):
-    machine.standin.add_gpu(**{"field.1": 0})
-    machine.only()
-    machine.standin.set({"0.field.1": 1})
-    assert errors(machine.only(60.0)) == (0, 0)
-    machine.standin.set({"0.field.6": 1})
-    gpu = machine.only(60.0)
-    assert errors(gpu) == (0, 1)
-    assert not [name for name in gpu.gaps if name.startswith("gpu_ecc")]
-
-
-def test_older_call_is_no_increase(machine):
-    machine.standin.add_gpu(**{"ecc.0.1": 500, "ecc.1.1": 0, "ecc.0.0": 7, "ecc.1.0": 7})
-    machine.only()
-    machine.standin.set({"error.nvmlDeviceGetFieldValues": NOT_SUPPORTED})
-    assert errors(machine.only(60.0)) == (0, 0)
-    machine.standin.set({"0.ecc.0.1": 501})
-    assert errors(machine.only(60.0)) == (1, 0)
-
-
-def test_refused_total_does_not_silence_the_other(machine):
-    machine.standin.add_gpu(**{"ecc.0.1": 500})
-    machine.standin.set({"error.nvmlDeviceGetFieldValues": NOT_SUPPORTED})
-    machine.only()
-    machine.standin.set({"0.ecc.0.1": 501})
-    gpu = machine.only(60.0)
-    assert errors(gpu) == (1, None)
-    assert "gpu_ecc_uncorrectable_errors" in gpu.gaps
+@pytest.mark.parametrize(
+    ("gpu", "turns", "gap"),
+    [
+        ({}, [FEW, (field(5, 15) | field(6, 1), 60, (3, 1))], ""),
+        ({}, [FEW, (field(5, 13), 15, (0, 0)), FEW, FEW, ({}, 15, (1, 0))], ""),
+        ({}, [FEW, (GONE, 15, None), (HERE | field(6, 2), 15, (0, 2))], ""),
+        ({}, [FEW, (field(5, 4), 60, (4, 0))], ""),
+        (NO_ECC | {"field.1": 0}, [({}, 15, (None, None))] * 2, "ECC is switched off on NVIDIA H100"),
+        (NO_ECC | {"name": "RTX 4090"}, [({}, 15, (None, None))], "not supported by RTX 4090"),
+        ({"field.1": 0}, [({}, 15, (None, None)), (field(1, 1), 60, (0, 0)), (field(6, 1), 60, (0, 1))], ""),
+        (OLD_TOTALS, [FEW, (OLDER, 60, (0, 0)), ({"0.ecc.0.1": 501}, 60, (1, 0))], ""),
+        (
+            {"ecc.0.1": 500},
+            [(OLDER, 15, (0, None)), ({"0.ecc.0.1": 501}, 60, (1, None))],
+            "not supported by NVIDIA H100",
+        ),
+    ],
+    ids=["first", "once a minute", "while away", "cleared", "off", "none", "on later", "older call", "one refused"],
+)
+def test_memory_errors_turn_by_turn(machine, gpu, turns, gap):
+    machine.standin.add_gpu(**gpu)
+    read = []
+    for changes, seconds, counted in turns:
+        machine.standin.set(changes)
+        if counted is None:
+            assert machine.turn(seconds) == ()
+            continue
+        read.append(machine.only(seconds))
+        assert errors(read[-1]) == counted
+    assert read[0].gaps.get("gpu_ecc_uncorrectable_errors", "").startswith(gap)
+    assert gap or not [name for name in read[-1].gaps if name.startswith("gpu_ecc")]

@@ -106,13 +106,6 @@ def test_turn_asks_only_what_changes(machine, gpus):
     assert sorted(machine.standin.calls()) == sorted([*(OF_A_TURN * gpus), "nvmlEventSetWait_v2"])
 
 
-def test_changed_power_limit_is_seen(machine):
-    machine.standin.add_gpu()
-    assert machine.only().gauges["gpu_power_limit_watts"] == 700.0
-    machine.standin.set({"0.limit_mw": 350_000})
-    assert machine.only().gauges["gpu_power_limit_watts"] == 350.0
-
-
 # ---- what is not there ----
 
 
@@ -146,15 +139,6 @@ def test_unsupported_values_are_gaps(machine):
         ),
         "not supported by Tesla T4 (driver 460.106)",
     )
-
-
-def test_gpu_without_utilisation_keeps_the_rest(machine):
-    machine.standin.add_gpu(util=None)
-    machine.standin.set({"error.nvmlDeviceGetSamples": NOT_SUPPORTED})
-    gpu = second_turn(machine)
-    assert not {"gpu_busy_seconds", "gpu_busy_covered_seconds"} & {*gpu.counters, *gpu.gauges}
-    assert set(gpu.gaps) == {"gpu_busy_seconds", "gpu_busy_covered_seconds"}
-    assert gpu.gauges["gpu_temperature_celsius"] == 61.0
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND])

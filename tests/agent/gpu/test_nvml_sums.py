@@ -4,41 +4,24 @@ import pytest
 
 from agent.gpu.nvml_sums import BusySum, EnergySum, ThrottleSum
 
-
-def test_sample_stands_for_time_before_it():
-    busy = BusySum(last_sample=1_000_000)
-    busy.add_samples([(1_200_000, 1.0), (1_700_000, 0.5), (2_700_000, 0.0)], at=10.0)
-    # 0.2 s x 1.0 + 0.5 s x 0.5 + 1.0 s x 0.0
-    assert (busy.total, busy.covered_seconds) == pytest.approx((0.45, 1.7))
-    assert busy.last_sample == 2_700_000
+SECOND = 1_000_000
 
 
-def test_overflow_covers_what_the_buffer_holds():
-    busy = BusySum(last_sample=1_000_000)
-    # 15 s later the buffer begins at 6 s: what happened between 1 s and 6 s is known to nobody.
-    busy.add_samples([(6_000_000, 1.0), (6_500_000, 1.0), (7_500_000, 0.5)], at=15.0)
-    assert (busy.total, busy.covered_seconds) == pytest.approx((1.0, 1.5))
-
-
-def test_impossible_ratio_covers_nothing():
-    busy = BusySum(last_sample=0)
-    busy.add_samples([(1_000_000, 42_949_672.95), (2_000_000, 0.5)], at=2.0)
-    assert (busy.total, busy.covered_seconds) == pytest.approx((0.5, 1.0))
-
-
-def test_order_of_samples_changes_nothing():
-    ordered, jumbled = BusySum(last_sample=0), BusySum(last_sample=0)
-    ordered.add_samples([(500_000, 1.0), (1_000_000, 0.0)], at=1.0)
-    jumbled.add_samples([(1_000_000, 0.0), (500_000, 1.0), (1_000_000, 0.0)], at=1.0)
-    assert (jumbled.total, jumbled.covered_seconds) == (ordered.total, ordered.covered_seconds)
-    assert (ordered.total, ordered.covered_seconds) == pytest.approx((0.5, 1.0))
-
-
-def test_poll_covers_no_outage():
-    busy = BusySum()
-    busy.add_poll(1.0, at=0.0)
-    busy.add_poll(1.0, at=600.0)
-    assert busy.covered_seconds == 0.0
+@pytest.mark.parametrize(
+    ("busy", "samples", "at", "expected"),
+    [
+        # 0.2 s x 1.0 + 0.5 s x 0.5 + 1.0 s x 0.0
+        (BusySum(last_sample=SECOND), [(1.2, 1.0), (1.7, 0.5), (2.7, 0.0)], 10.0, (0.45, 1.7)),
+        # 15 s later the buffer begins at 6 s: what happened between 1 s and 6 s is known to nobody.
+        (BusySum(last_sample=SECOND), [(6.0, 1.0), (6.5, 1.0), (7.5, 0.5)], 15.0, (1.0, 1.5)),
+        # A ratio that cannot be covers nothing, and samples may come in any order and twice.
+        (BusySum(last_sample=0), [(1.0, 42_949_672.95), (2.0, 0.5)], 2.0, (0.5, 1.0)),
+        (BusySum(last_sample=0), [(1.0, 0.0), (0.5, 1.0), (1.0, 0.0)], 1.0, (0.5, 1.0)),
+    ],
+)
+def test_sample_stands_for_time_before_it(busy, samples, at, expected):
+    busy.add_samples([(round(seconds * SECOND), ratio) for seconds, ratio in samples], at=at)
+    assert (busy.total, busy.covered_seconds) == pytest.approx(expected)
 
 
 def test_samples_after_a_poll_count_once():

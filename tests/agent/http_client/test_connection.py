@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import os
 import socket
+import socketserver
 import ssl
 import threading
 import time
@@ -14,10 +15,11 @@ from pathlib import Path
 import certifi
 import pytest
 import trustme
+from loopback import served
 from peers import peer_fields
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.config.peer import BasicAuth, Peer, TlsConfig
+from agent.config.peer import Peer, TlsConfig
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.http_client import client as client_module
 from agent.http_client.client import HttpClient, PageFetcher, fetch_page
@@ -32,71 +34,64 @@ SOON = 0.3
 Answer = Callable[[socket.socket], None]
 
 
-class Server:
-    """Accepts connections and lets `result` write what it likes after each request; remembers the requests."""
+class Server(socketserver.ThreadingTCPServer):
+    """Lets `result` write what it likes after each request; remembers the requests."""
+
+    daemon_threads, block_on_close = True, False
 
     def __init__(self, result: Answer, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.requests: list[str] = []
         self.connections = 0
-        self._answer = result
-        self._tls = tls
-        self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.result, self.tls = result, tls
+        self.kept: list[socket.socket] = []
+
+    def server_close(self) -> None:
+        super().server_close()
+        for connection in self.kept:
+            connection.close()
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
 
     @property
     def url(self) -> str:
-        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}/metrics"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}/metrics"
 
-    def close(self) -> None:
-        for each in (self._listener, *self._open):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self.connections += 1
-                self._open.append(connection)
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+class _Handler(socketserver.BaseRequestHandler):
+    server: Server
 
-    def _serve(self, connection: socket.socket) -> None:
+    def handle(self) -> None:
+        self.server.connections += 1
+        connection, tls = self.request, self.server.tls
         # A client that gives up is what many of these tests are about.
         with contextlib.suppress(OSError):
-            if self._tls is not None:
-                connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-                self._open.append(connection)
+            if tls is not None:
+                connection = tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
                 # A refused handshake leaves the connection open: closing it might outrun the alert that says why.
+                self.server.kept.append(connection)
                 connection.do_handshake()
-            while request := read_request(connection):
-                self.requests.append(request)
-                self._answer(connection)
-
-
-def read_request(connection: socket.socket) -> str:
-    received = b""
-    while not received.endswith(b"\r\n\r\n"):
-        piece = connection.recv(4096)
-        if not piece:
-            return ""
-        received += piece
-    return received.decode()
+            received = b""
+            while piece := connection.recv(4096):
+                received += piece
+                if received.endswith(b"\r\n\r\n"):
+                    self.server.requests.append(received.decode())
+                    received = b""
+                    self.server.result(connection)
 
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Server]]:
-    servers: list[Server] = []
+    with contextlib.ExitStack() as servers:
 
-    def start(result: Answer, tls: ssl.SSLContext | None = None) -> Server:
-        servers.append(Server(result, tls))
-        return servers[-1]
+        def start(result: Answer, tls: ssl.SSLContext | None = None) -> Server:
+            server = Server(result, tls)
+            servers.enter_context(served(server))
+            return server
 
-    yield start
-    for server in servers:
-        server.close()
+        yield start
 
 
 def sends(body: bytes = PAGE, *headers: str, status: str = "200 OK", announced: int | None = None) -> Answer:
@@ -149,13 +144,6 @@ def failure(url: str, timeout_seconds: float = CEILING_SECONDS, **options: objec
 Serve = Callable[..., Server]
 
 
-def test_page_comes_over_one_kept_connection(serve: Serve) -> None:
-    server = serve(sends())
-    fetcher = PageFetcher(Peer(url=server.url))
-    assert [fetcher.fetch() for _ in range(3)] == [PAGE] * 3
-    assert server.connections == 1
-
-
 def test_plain_text_is_asked_for(serve: Serve) -> None:
     server = serve(sends())
     PageFetcher(Peer(url=server.url + "?part=1")).fetch()
@@ -172,16 +160,6 @@ def test_nothing_of_the_environment_is_used(serve: Serve, tmp_path: Path, monkey
     server = serve(sends())
     assert PageFetcher(Peer(url=server.url)).fetch() == PAGE
     assert "Authorization" not in server.requests[0]
-
-
-def test_closing_server_costs_a_connection_each(serve: Serve) -> None:
-    def result(connection: socket.socket) -> None:
-        sends()(connection)
-        connection.close()
-
-    server = serve(result)
-    fetcher = PageFetcher(Peer(url=server.url))
-    assert [fetcher.fetch() for _ in range(3)] == [PAGE] * 3
 
 
 @pytest.mark.parametrize("over_tls", [False, True])
@@ -392,14 +370,6 @@ def test_bearer_token_is_read_again(serve: Serve, tmp_path: Path) -> None:
     assert sent == ["Authorization: Bearer first-s3cret"] * 2 + ["Authorization: Bearer second"]
 
 
-def test_basic_authentication_is_sent(serve: Serve, tmp_path: Path) -> None:
-    server = serve(sends())
-    password = tmp_path / "password"
-    password.write_text("open sesame\n")
-    PageFetcher(Peer(url=server.url, basic_auth=BasicAuth(username="me", password_file=str(password)))).fetch()
-    assert "Authorization: Basic bWU6b3BlbiBzZXNhbWU=" in server.requests[0]
-
-
 @pytest.mark.parametrize("content", [None, b"", b"s3cret\xff", "s3cret-ü".encode(), b"s3cret\nX-Injected: 1"])
 def test_unusable_token_is_never_shown(serve: Serve, tmp_path: Path, content: bytes | None) -> None:
     token = tmp_path / "token"
@@ -442,13 +412,6 @@ def written(authority: trustme.CA, folder: Path) -> str:
     return str(path)
 
 
-def test_page_comes_over_tls(serve: Serve, authority: trustme.CA, tmp_path: Path) -> None:
-    server = serve(sends(), server_side(authority))
-    fetcher = PageFetcher(Peer(url=server.url, tls=TlsConfig(ca_file=written(authority, tmp_path))))
-    assert [fetcher.fetch(), fetcher.fetch()] == [PAGE, PAGE]
-    assert server.connections == 1
-
-
 def test_self_signed_server_is_refused(serve: Serve, tmp_path: Path) -> None:
     # The certificate of an authority is one that signed itself.
     own = trustme.CA()
@@ -475,11 +438,6 @@ def test_certificate_of_another_is_refused(
     error = failure(serve(sends(), server_side(authority, name)).url, ca_file=trusted)
     assert error.kind is ScrapeFailure.TLS
     assert text in error.text
-
-
-def test_unverified_page_is_read_on_demand(serve: Serve, authority: trustme.CA) -> None:
-    server = serve(sends(), server_side(authority, "elsewhere.example"))
-    assert PageFetcher(Peer(url=server.url, tls=TlsConfig(insecure_skip_verify=True))).fetch() == PAGE
 
 
 def test_https_to_plain_http_says_so() -> None:

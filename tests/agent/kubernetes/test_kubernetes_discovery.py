@@ -50,22 +50,26 @@ def only(discovered: DiscoveryResult) -> str:
 ON = {"sizewatch.io/scrape": "true"}
 
 
-def test_annotated_pod_is_a_target() -> None:
-    notes = {
-        **ON,
-        "sizewatch.io/port": "9100",
-        "sizewatch.io/path": "/prometheus/metrics",
-        "sizewatch.io/engine": "trtllm",
-    }
-    (one,) = found(pod("a", address="10.0.0.7", annotations=notes)).targets
-    assert (one.url, one.key, one.pool, one.engine) == (
-        "http://10.0.0.7:9100/prometheus/metrics",
-        (TIER, "llm/a"),
-        "mixed",
-        "trtllm",
-    )
-    (six,) = found(pod("a", address="fd00::7", annotations={**ON, "sizewatch.io/scheme": "https"})).targets
-    assert six.url == "https://[fd00::7]:8000/metrics"
+PORTS = (("http", 8000), ("metrics", 9090))
+
+
+@pytest.mark.parametrize(
+    ("notes", "ports", "given", "url"),
+    [
+        ({"port": "9100", "path": "/prometheus/metrics"}, None, {}, "http://10.0.0.7:9100/prometheus/metrics"),
+        ({"scheme": "https"}, None, {}, "https://10.0.0.7:8000/metrics"),
+        ({}, PORTS, {}, "http://10.0.0.7:9090/metrics"),
+        ({}, PORTS, {"ports": [8000]}, "http://10.0.0.7:8000/metrics"),
+        ({"port": "http"}, PORTS, {}, "http://10.0.0.7:8000/metrics"),
+    ],
+)
+def test_annotated_pod_is_a_target(notes: dict[str, str], ports: Any, given: dict[str, Any], url: str) -> None:
+    own = {f"sizewatch.io/{name}": text for name, text in {"scrape": "true", "engine": "trtllm", **notes}.items()}
+    more = {} if ports is None else {"ports": ports}
+    (one,) = found(pod("a", address="10.0.0.7", annotations=own, **more), **given).targets
+    assert (one.url, one.key, one.pool, one.engine) == (url, (TIER, "llm/a"), "mixed", "trtllm")
+    (six,) = found(pod("a", address="fd00::7", annotations=own, **more), **given).targets
+    assert six.url == url.replace("10.0.0.7", "[fd00::7]")
 
 
 @pytest.mark.parametrize(
@@ -85,17 +89,6 @@ def test_what_tells_an_engine(given: dict[str, Any], data: Object, wanted: bool)
     discovered = found(data, **given)
     assert [one.pod.name for one in discovered.targets] == ([data["metadata"]["name"]] if wanted else [])
     assert discovered.left_out == ()
-
-
-def test_first_configured_port_counts() -> None:
-    ports = (("http", 8000), ("metrics", 9090))
-    assert found(pod("a", ports=ports)).targets[0].url.endswith(":9090/metrics")
-    assert found(pod("a", ports=ports), ports=[8000]).targets[0].url.endswith(":8000/metrics")
-    assert (
-        found(pod("a", ports=ports, annotations={**ON, "sizewatch.io/port": "http"}))
-        .targets[0]
-        .url.endswith(":8000/metrics")
-    )
 
 
 @pytest.mark.parametrize(
@@ -214,23 +207,18 @@ NAMED = {**ON, "sizewatch.io/tier": TIER}
 
 
 @pytest.mark.parametrize(
-    ("entries", "namespaces"),
+    "entries",
     [
-        ((), ()),
-        ((PodTier(tier=TIER),), ()),
-        ((PodTier(tier=TIER, labels={"app": "vllm"}),), ()),
-        ((PodTier(tier="other", namespaces=("llm",)), PodTier(tier=TIER)), ()),
-        ((PodTier(tier=TIER, namespaces=("prod",)), PodTier(tier=TIER)), ()),
+        (),
+        (PodTier(tier=TIER),),
+        (PodTier(tier=TIER, labels={"app": "vllm"}),),
+        (PodTier(tier="other", namespaces=("llm",)), PodTier(tier=TIER)),
+        (PodTier(tier=TIER, namespaces=("prod",)), PodTier(tier=TIER)),
     ],
 )
 @pytest.mark.parametrize("notes", [NAMED, ON])
-def test_pod_without_gpu_joins_no_tier(
-    entries: tuple[PodTier, ...], namespaces: tuple[str, ...], notes: dict[str, str]
-) -> None:
-    known = TierCandidates(
-        tiers=PLAN.tiers,
-        entries=entries,
-    )
+def test_pod_without_gpu_joins_no_tier(entries: tuple[PodTier, ...], notes: dict[str, str]) -> None:
+    known = TierCandidates(tiers=PLAN.tiers, entries=entries)
     stranger = pod("a", gpus=0, annotations=notes)
     said = only(found(stranger, known=known))
     assert "its namespace" in said or "matches the tiers" in said

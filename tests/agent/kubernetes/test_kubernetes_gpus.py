@@ -2,20 +2,16 @@
 
 import socket
 import struct
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from byte_server import answering
 from gpu_samples import by_uuid, readout
 from kubelet_server import ANSWER, kubelet
 from paths import TESTS
-from waiting import CEILING_SECONDS
 
 from agent.gpu.collector import samples
 from agent.kubernetes import pod_gpus
@@ -35,17 +31,12 @@ from rules.gpu_sources.amd import AMD
 from rules.gpu_sources.dcgm import DCGM
 from rules.telemetry.snapshots import GpuReadout
 
-GPU = "GPU-8f6d1a2b-1111-2222-3333-44445555666"
+GPU, MIG = "GPU-8f6d1a2b-1111-2222-3333-44445555666", "MIG-1a2b3c4d-0000-1111-2222-333344445555"
 
 DEVICES = (
     Devices(namespace="llm", pod="vllm-0", resource="nvidia.com/gpu", ids=(f"{GPU}6", f"{GPU}7")),
     Devices(namespace="llm", pod="vllm-0", resource="rdma/hca", ids=("mlx5_0",)),
-    Devices(
-        namespace="llm",
-        pod="mig-0",
-        resource="nvidia.com/mig-1g.10gb",
-        ids=("MIG-1a2b3c4d-0000-1111-2222-333344445555",),
-    ),
+    Devices(namespace="llm", pod="mig-0", resource="nvidia.com/mig-1g.10gb", ids=(MIG,)),
     Devices(namespace="dev", pod="shared-0", resource="nvidia.com/gpu.shared", ids=(f"{GPU}8::3",)),
     Devices(namespace="llm", pod="dra-0", resource="gpu.nvidia.com", ids=("gpu-1/gpu-0",)),
 )
@@ -58,11 +49,6 @@ def test_the_kubelet_tells_each_containers_devices(tmp_path: Path) -> None:
         assert read_devices(path) == DEVICES
         assert read_devices(path) == DEVICES, "a question is a connection of its own"
     assert asked == [b"", b""]
-
-
-def test_large_kubelet_answer_arrives_whole(tmp_path: Path) -> None:
-    with kubelet(tmp_path / "k.sock", lambda *_: ANSWER * 1500) as path:
-        assert len(read_devices(path)) == 1500 * len(DEVICES)
 
 
 def refuse(_: bytes, context: Any) -> bytes:
@@ -86,66 +72,28 @@ def test_kubelet_refusals_are_reported(
         read_devices(path)
 
 
-def test_kubelet_without_devices_gives_none(tmp_path: Path) -> None:
-    with kubelet(tmp_path / "a.sock", lambda *_: b"") as path:
-        assert read_devices(path) == ()
-    with grpc_without_methods(tmp_path / "b.sock") as path, pytest.raises(PodResourcesError, match="UNIMPLEMENTED"):
-        read_devices(path)
-
-
-@contextmanager
-def grpc_without_methods(path: Path) -> Iterator[str]:
-    server = grpc.server(ThreadPoolExecutor(1))
-    server.add_insecure_port(f"unix://{path}")
-    server.start()
-    try:
-        yield str(path)
-    finally:
-        server.stop(0).wait()
-
-
-@contextmanager
-def odd_server(path: Path, said: bytes) -> Iterator[str]:
-    """Takes one connection, says something and waits."""
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-        server.listen()
-        ended = threading.Event()
-
-        def serve() -> None:
-            taken, _ = server.accept()
-            with taken:
-                with suppress(BrokenPipeError):
-                    taken.sendall(said)
-                if said:
-                    taken.shutdown(socket.SHUT_WR)
-                ended.wait(CEILING_SECONDS)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        try:
-            yield str(path)
-        finally:
-            ended.set()
-            thread.join(CEILING_SECONDS)
+@pytest.mark.parametrize(("answer", "devices"), [(b"", ()), (ANSWER * 1500, DEVICES * 1500)], ids=["none", "many"])
+def test_kubelet_answer_arrives_whole(tmp_path: Path, answer: bytes, devices: tuple[Devices, ...]) -> None:
+    with kubelet(tmp_path / "k.sock", lambda *_: answer) as path:
+        assert read_devices(path) == devices
 
 
 def test_broken_kubelet_socket_costs_the_answer(tmp_path: Path) -> None:
     assert not socket_exists(str(tmp_path / "none.sock"))
     with pytest.raises(PodResourcesError, match=r"there is no socket .*none\.sock here"):
         read_devices(str(tmp_path / "none.sock"))
-    with odd_server(tmp_path / "a.sock", b"") as path, pytest.raises(PodResourcesError, match="did not answer"):
-        read_devices(path, 0.2)
-    with odd_server(tmp_path / "b.sock", b"HTTP/1.1 400 Bad Request\r\n\r\n") as path, pytest.raises(PodResourcesError):
-        read_devices(path, 1.0)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "silent.sock"))
+        silent.listen()
+        with pytest.raises(PodResourcesError, match="did not answer"):
+            read_devices(str(tmp_path / "silent.sock"), 0.2)
     settings = struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
-    with odd_server(tmp_path / "c.sock", settings) as path, pytest.raises(PodResourcesError, match="did not answer"):
-        read_devices(path, 1.0)
+    for place, (said, why) in enumerate(((b"HTTP/1.1 400 Bad Request\r\n\r\n", "."), (settings, "did not answer"))):
+        with answering([said], str(tmp_path / f"{place}.sock")) as path, pytest.raises(PodResourcesError, match=why):
+            read_devices(path, 1.0)
 
 
-READOUTS = by_uuid(
-    *(readout(f"{GPU}{n}", index=n - 6) for n in (6, 7, 8)), readout("MIG-1a2b3c4d-0000-1111-2222-333344445555")
-)
+READOUTS = by_uuid(*(readout(f"{GPU}{n}", index=n - 6) for n in (6, 7, 8)), readout(MIG))
 
 
 def a_pod(name: str, namespace: str = "llm", uid: str = "u") -> Pod:
@@ -155,62 +103,38 @@ def a_pod(name: str, namespace: str = "llm", uid: str = "u") -> Pod:
 def test_devices_belong_to_their_pods() -> None:
     seen = (READOUTS, DEVICES)
     assert assign_pod_gpus(a_pod("vllm-0"), *seen).gpus == (f"{GPU}6", f"{GPU}7")
-    assert assign_pod_gpus(a_pod("mig-0"), *seen).gpus == ("MIG-1a2b3c4d-0000-1111-2222-333344445555",)
+    assert assign_pod_gpus(a_pod("mig-0"), *seen).gpus == (MIG,)
     assert assign_pod_gpus(a_pod("shared-0", "dev"), *seen).gpus == (f"{GPU}8",)
     assert assign_pod_gpus(a_pod("vllm-0"), *seen).missing == ""
     assert assign_pod_gpus(a_pod("vllm-0", "other"), *seen).gpus == (), "a pod of another namespace is another pod"
 
 
 @pytest.mark.parametrize(
-    ("device", "gpu"),
+    ("devices", "gpu"),
     [
-        (f"{GPU}7", f"{GPU}7"),
-        (f"{GPU}7::15", f"{GPU}7"),
-        ("1", f"{GPU}7"),
-        ("1::2", f"{GPU}7"),
-        ("nvidia1", f"{GPU}7"),
-        ("nvidia1/vgpu3", f"{GPU}7"),
-        ("nvidia1/gi2", None),
-        ("9", None),
-        ("GPU-gone", None),
-        ("0000:c1:00.0", None),
-        ("amdgpu_xcp_30", None),
-        ("x" * 253, None),
-        ("", None),
+        *(((device,), f"{GPU}7") for device in (f"{GPU}7", f"{GPU}7::15", "1", "1::2", "nvidia1", "nvidia1/vgpu3")),
+        *(((device,), None) for device in ("nvidia1/gi2", "9", "GPU-gone", "0000:c1:00.0", "amdgpu_xcp_30", "")),
+        *(((device,), None) for device in ("x" * 253, "gpu-1/gpu-0")),
+        ((f"{GPU}6", "GPU-gone"), None),
     ],
 )
-def test_device_spelling_is_gpu_or_gap(device: str, gpu: str | None) -> None:
-    ours = replace(DEVICES[0], ids=(device,))
+def test_device_spelling_is_gpu_or_gap(devices: tuple[str, ...], gpu: str | None) -> None:
+    ours = replace(DEVICES[0], ids=devices)
     found = assign_pod_gpus(a_pod("vllm-0"), READOUTS, (ours,))
     assert found.gpus == ((gpu,) if gpu else ())
-    assert (device in found.missing) == (gpu is None)
-
-
-def test_unread_device_makes_whole_pod_a_gap() -> None:
-    ours = replace(DEVICES[0], ids=(f"{GPU}6", "GPU-gone"))
-    found = assign_pod_gpus(a_pod("vllm-0"), READOUTS, (ours,))
-    assert found.gpus == ()
-    assert "GPU-gone" in found.missing
-
-
-def test_dynamic_allocation_is_a_named_gap() -> None:
-    found = assign_pod_gpus(a_pod("dra-0"), READOUTS, DEVICES)
-    assert found.gpus == ()
-    assert "gpu-1/gpu-0 of gpu.nvidia.com" in found.missing
+    assert (devices[-1] in found.missing) == (gpu is None)
 
 
 def test_exporter_counts_where_kubelet_is_silent() -> None:
     named = {**READOUTS, f"{GPU}8": replace(READOUTS[f"{GPU}8"], pods=("llm/vllm-0", "dev/other"))}
-    assert assign_pod_gpus(a_pod("vllm-0"), named, DEVICES).gpus == (
-        f"{GPU}6",
-        f"{GPU}7",
-    )
+    assert assign_pod_gpus(a_pod("vllm-0"), named, DEVICES).gpus == (f"{GPU}6", f"{GPU}7")
     assert assign_pod_gpus(a_pod("vllm-0"), named, "there is no socket").gpus == (f"{GPU}8",)
 
 
 def test_pod_without_gpu_lacks_none() -> None:
     assert assign_pod_gpus(replace(a_pod("cpu"), wants_gpu=False), READOUTS, ()).missing == ""
     assert assign_pod_gpus(a_pod("vllm-0"), {}, DEVICES).missing == ""
+    assert "gpu-1/gpu-0 of gpu.nvidia.com" in assign_pod_gpus(a_pod("dra-0"), READOUTS, DEVICES).missing
     told = assign_pod_gpus(a_pod("vllm-0"), READOUTS, "there is no socket").missing
     assert told == "its GPUs are not known: there is no socket; no GPU exporter names it"
 

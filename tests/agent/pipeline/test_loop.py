@@ -27,7 +27,7 @@ from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.plan import load_bins
 from rules.telemetry.snapshots import GpuReadout
-from rules.verdicts.verdict import Finding, Status, Subject, Transition, Unknown
+from rules.verdicts.verdict import Finding, Status, Subject, Transition, Unknown, Verdict
 
 
 class Watched:
@@ -263,32 +263,40 @@ def test_gpu_read_changes_are_logged_once(caplog: pytest.LogCaptureFixture) -> N
     assert [r.getMessage().partition(" error=")[0] for r in caplog.records] == said
 
 
-def test_worse_finding_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="agent.pipeline.change_log")
-    evaluator, state = Evaluator({}), EvaluatorState()
-    log = ChangeLog()
-    first = finding("KvCacheCascade").worst
-    worse = replace(first, status=Status.CRITICAL, stage=3)
-    for verdict in (first, first, worse, worse, replace(first, status=Status.OK)):
-        state.new_results = (verdict,)
-        log.accept(evaluator.step(state, Observation(now=T)))
-    assert [r.getMessage().partition(":")[0] for r in caplog.records] == [
-        "finding rule=KvCacheCascade subject=t/r0 status=warning certainty=certain",
-        "finding rule=KvCacheCascade subject=t/r0 status=critical certainty=certain",
-        "finding ended rule=KvCacheCascade subject=t/r0",
-    ]
+CASCADE = finding("KvCacheCascade").worst
+WORSE = replace(CASCADE, status=Status.CRITICAL, stage=3)
+OVER = replace(CASCADE, status=Status.OK)
+SURE = replace(finding("TtftSloBurn").worst, status=Status.CRITICAL)
+LIKELY = replace(SURE, certainty=Certainty.LIKELY)
 
 
-def test_likely_finding_is_logged_when_certain(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("verdicts", "lines"),
+    [
+        (
+            (CASCADE, CASCADE, WORSE, WORSE, OVER),
+            [
+                "WARNING finding rule=KvCacheCascade subject=t/r0 status=warning certainty=certain",
+                "WARNING finding rule=KvCacheCascade subject=t/r0 status=critical certainty=certain",
+                "INFO finding ended rule=KvCacheCascade subject=t/r0",
+            ],
+        ),
+        (
+            (LIKELY, LIKELY, SURE, LIKELY, SURE),
+            [
+                "INFO finding rule=TtftSloBurn subject=t/r0 status=critical certainty=likely",
+                "WARNING finding rule=TtftSloBurn subject=t/r0 status=critical certainty=certain",
+            ],
+        ),
+    ],
+    ids=["worse", "certain"],
+)
+def test_worse_or_surer_finding_is_logged_again(
+    verdicts: tuple[Verdict, ...], lines: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, logger="agent.pipeline.change_log")
     evaluator, state, log = Evaluator({}), EvaluatorState(), ChangeLog()
-    sure = replace(finding("TtftSloBurn").worst, status=Status.CRITICAL)
-    likely = replace(sure, certainty=Certainty.LIKELY)
-    for verdict in (likely, likely, sure, likely, sure):
+    for verdict in verdicts:
         state.new_results = (verdict,)
         log.accept(evaluator.step(state, Observation(now=T)))
-    told = [(one.levelname, one.getMessage().partition(":")[0]) for one in caplog.records]
-    assert told == [
-        ("INFO", "finding rule=TtftSloBurn subject=t/r0 status=critical certainty=likely"),
-        ("WARNING", "finding rule=TtftSloBurn subject=t/r0 status=critical certainty=certain"),
-    ]
+    assert [f"{one.levelname} {one.getMessage().partition(':')[0]}" for one in caplog.records] == lines

@@ -20,6 +20,7 @@ from rules.evaluator.observation import (
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
 from rules.telemetry import windows
+from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window
 
@@ -42,52 +43,33 @@ def completed(runtime: RuntimeState) -> list[float]:
     return found
 
 
-def test_sums_grow_by_accepted_windows() -> None:
+EDGES = (0.3, math.inf)
+WHOLE = histogram([0.2, 0.7])
+
+
+@pytest.mark.parametrize(
+    ("added", "counts", "total"),
+    [
+        ([WHOLE] * 3, (0.0, 3.0, 3.0, 0.0, 0.0), 2.7),
+        # New edges begin the histogram again; a sum that is not trusted adds buckets only.
+        ([WHOLE, histogram([0.2], EDGES)], (1.0, 0.0), 0.2),
+        ([WHOLE, replace(WHOLE, total=None)], (0.0, 2.0, 2.0, 0.0, 0.0), 0.9),
+    ],
+    ids=["grows", "new edges", "untrusted sum"],
+)
+def test_sums_grow_by_accepted_windows(added: list[Histogram], counts: tuple[float, ...], total: float) -> None:
     sums = RunningSums()
-    for n in range(3):
-        parts = {"ttft_seconds": (histogram([0.2, 0.7]),)}
-        sums.add(window(START + 15 * n, 15, counters={"requests_finished": 2.0}, histograms=parts))
-    total = sums.window()
-    assert (total.start, total.end) == (START, START + 45)
-    assert total.counters == {"requests_finished": 6.0}
-    (part,) = total.histograms["ttft_seconds"]
-    assert part.counts == (0.0, 3.0, 3.0, 0.0, 0.0)
-    assert part.total == pytest.approx(2.7)
-
-
-def test_what_is_exported_does_not_change_afterwards() -> None:
-    sums = RunningSums()
-    sums.add(window(counters={"requests_finished": 2.0}))
-    before = sums.window()
-    sums.add(window(START + 60, counters={"requests_finished": 2.0}))
-    assert before.counters == {"requests_finished": 2.0}
-
-
-def test_gap_and_restart_add_nothing() -> None:
-    sums = RunningSums()
-    sums.add(window(counters={"requests_finished": 2.0}))
+    shown = []
+    for n, part in enumerate(added, 1):
+        counters = {"requests_finished": 2.0}
+        sums.add(window(START + 15 * (n - 1), 15, counters=counters, histograms={"ttft_seconds": (part,)}))
+        shown.append(sums.window())
     sums.add(windows.gap_window(START + 60, START + 75, Gap.RESTARTED))
-    assert sums.window().counters == {"requests_finished": 2.0}
-
-
-def test_new_bucket_edges_restart_histogram() -> None:
-    sums = RunningSums()
-    sums.add(window(counters={"requests_finished": 2.0}, histograms={"ttft_seconds": (histogram([0.2]),)}))
-    edges = (0.3, math.inf)
-    sums.add(window(counters={"requests_finished": 1.0}, histograms={"ttft_seconds": (histogram([0.2], edges),)}))
-    total = sums.window()
-    assert total.histograms["ttft_seconds"][0].edges == edges
-    assert total.histograms["ttft_seconds"][0].counts == (1.0, 0.0)
-    assert total.counters == {"requests_finished": 3.0}
-
-
-def test_untrusted_sum_adds_buckets_only() -> None:
-    sums = RunningSums()
-    whole = histogram([0.2])
-    sums.add(window(histograms={"ttft_seconds": (whole,)}))
-    sums.add(window(histograms={"ttft_seconds": (replace(whole, total=None),)}))
-    (part,) = sums.window().histograms["ttft_seconds"]
-    assert (part.counts[1], part.total) == (2.0, pytest.approx(0.2))
+    assert sums.window().counters == {"requests_finished": 2.0 * len(added)}
+    assert [one.counters["requests_finished"] for one in shown] == [2.0 * n for n in range(1, len(added) + 1)]
+    assert (shown[-1].start, shown[-1].end) == (START, START + 15 * len(added))
+    (part,) = shown[-1].histograms["ttft_seconds"]
+    assert (part.counts, part.total) == (counts, pytest.approx(total))
 
 
 def test_gpu_counters_are_kept_by_gpu() -> None:
