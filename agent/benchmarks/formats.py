@@ -18,6 +18,7 @@ from agent.benchmarks.inference_perf import StageRun
 from agent.benchmarks.run_model import CONTRADICTION, BenchmarkRun, set_point
 from agent.benchmarks.vllm_bench import SglangRun, VllmRun
 from agent.errors import BenchmarkError, NotAResultError
+from rules.problems import cap_problems
 
 FORMATS: tuple[type[BenchmarkRun], ...] = (VllmRun, SglangRun, StageRun, EntryRun, ProfileRun, PredictedRun)
 
@@ -27,11 +28,12 @@ NAMES = tuple(model.tool for model in FORMATS)
 def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[NotAResultError]]:
     """Return all runs of the files, and an error for each file or run without a place in a curve.
 
-    If there is no run, raise all contradictions in one error, or else the first error. Raise BenchmarkError with file
-    and reason for an unreadable file.
+    Raise one BenchmarkError with every unreadable file and its reason, or, if there is no run, with all contradictions
+    or else with every error.
     """
     runs: list[BenchmarkRun] = []
     errors: list[NotAResultError] = []
+    unreadable: list[BenchmarkError] = []
     for path in paths:
         try:
             for location, data in decode_file(path):
@@ -47,12 +49,21 @@ def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[No
                         errors.append(error)
         except NotAResultError as error:
             errors.append(error)
+        except BenchmarkError as error:
+            unreadable.append(error)
+    if unreadable:
+        raise _join(unreadable)
     if not runs and not errors:
         raise BenchmarkError(paths[0], "holds no benchmark")
     if not runs:
-        first, *more = [error for error in errors if CONTRADICTION in error.text] or errors[:1]
-        raise NotAResultError(first.path, "; ".join([first.text, *map(str, more)]))
+        raise _join([error for error in errors if CONTRADICTION in error.text] or errors)
     return runs, errors
+
+
+def _join(errors: Sequence[BenchmarkError]) -> BenchmarkError:
+    """Return one error, of the class of the first, that names all places."""
+    first, *more = errors
+    return type(first)(first.path, "; ".join(cap_problems([first.text, *map(str, more)])))
 
 
 def decode_file(path: Path) -> list[tuple[str, Mapping[str, Any]]]:

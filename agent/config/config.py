@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from agent.config.forecast import ForecastConfig
 from agent.config.notifications import AlertingConfig, ReportConfig
@@ -25,7 +25,7 @@ from rules.catalogue.registry import CATALOGUE
 from rules.gpu_sources.exporter import GpuExporter
 from rules.gpu_sources.registry import BY_NAME
 from rules.plan.schema import Plan
-from rules.plan.validation import Contradictions, refuse
+from rules.plan.validation import Contradictions, path_text, problem_texts, refuse
 
 # Verdicts and history are per minute.
 Interval = Annotated[Seconds, duration_range(0.5, 60.0)]
@@ -48,18 +48,30 @@ ORDERED = (
 """Pairs of limits; the first must not exceed the second."""
 
 
+def unknown_thresholds(rules: Any) -> Contradictions:
+    """Yield the rules and thresholds of a tier that the catalogue lacks. The values may be of any type."""
+    for rule, numbers in rules.items() if isinstance(rules, dict) else ():
+        if rule not in CATALOGUE:
+            yield (str(rule),), unknown_name_text(str(rule), tuple(CATALOGUE), "a rule")
+            continue
+        known = CATALOGUE[rule].thresholds
+        for name in numbers if isinstance(numbers, dict) else ():
+            if name not in known:
+                yield (rule, str(name)), unknown_name_text(str(name), tuple(known), f"a threshold of {rule}")
+
+
 def wrong_thresholds(rules: Mapping[str, Mapping[str, float]]) -> Contradictions:
     """Yield the problems of a tier's thresholds, by rule."""
+    yield from unknown_thresholds(rules)
     for rule, numbers in rules.items():
         if rule not in CATALOGUE:
-            yield (rule,), unknown_name_text(rule, tuple(CATALOGUE), "a rule")
             continue
         thresholds = CATALOGUE[rule].thresholds
         limits = {name: numbers.get(name, threshold.value) for name, threshold in thresholds.items()}
         for name, value in numbers.items():
             if name not in limits:
-                yield (rule, name), unknown_name_text(name, tuple(limits), f"a threshold of {rule}")
-            elif name in NEVER_ZERO and value == 0:
+                continue
+            if name in NEVER_ZERO and value == 0:
                 yield (rule, name), "must be above 0"
             elif name in AT_MOST_ONE and value > 1:
                 yield (rule, name), f"is a share: must be at most 1, not {value:g}"
@@ -77,10 +89,22 @@ def _refuse_rules(tiers: Any) -> Any:
     return tiers
 
 
-TierThresholds = Annotated[
-    dict[str, dict[str, Annotated[float, Field(ge=0)]]],
-    AfterValidator(lambda rules: refuse(wrong_thresholds(rules)) or rules),
-]
+def _check_thresholds(rules: Any, check_types: ValidatorFunctionWrapHandler) -> Any:
+    """Refuse every wrong threshold of a tier, an unknown one also beside a value of a wrong type."""
+    try:
+        checked = check_types(rules)
+    except ValidationError as error:
+        problems = []
+        for entry in error.errors(include_url=False):
+            place = tuple(part for part in entry["loc"] if part != "[key]")
+            for text in problem_texts(entry, ConfigSection):
+                problems.append((place, text.removeprefix(f"{path_text(place)}: ")))
+        refuse(iter([*problems, *unknown_thresholds(rules)]))
+    refuse(wrong_thresholds(checked))
+    return checked
+
+
+TierThresholds = Annotated[dict[str, dict[str, Annotated[float, Field(ge=0)]]], WrapValidator(_check_thresholds)]
 
 
 class Logging(ConfigSection):

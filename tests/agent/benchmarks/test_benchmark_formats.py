@@ -10,9 +10,9 @@ from paths import SHARED, TESTS
 from predicted_samples import predicted_row
 from result_files import read_results
 
-from agent.benchmarks.formats import NAMES
+from agent.benchmarks.formats import NAMES, read_all_results
 from agent.benchmarks.run_model import BenchmarkRun
-from agent.errors import BenchmarkError
+from agent.errors import BenchmarkError, NotAResultError
 
 BENCH = TESTS / "bench"
 RUN = BENCH / "vllm-cpu" / "bench_c04.json"
@@ -122,6 +122,16 @@ def test_unreadable_file_gets_its_reason(tmp_path: Path) -> None:
     assert refusal(written(tmp_path, "[" * 100_000)).startswith("is no valid JSON (maximum recursion depth exceeded")
     assert refusal(tmp_path / "none.json") == "cannot be read: No such file or directory"
     assert refusal(tmp_path) == "is a folder"
+
+
+def test_every_bad_file_is_named(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("cut.json", "words.json", "none.json")]
+    paths[0].write_text('{"a": ')
+    paths[1].write_text("words")
+    with pytest.raises(BenchmarkError, match=r"cut.json: is no valid JSON .*; \S*/none.json: cannot be read"):
+        read_all_results((RUN, *paths))
+    with pytest.raises(NotAResultError, match=rf"words.json: is no JSON; {tmp_path}: is a folder"):
+        read_all_results((paths[1], tmp_path))
 
 
 def test_marks_and_blank_lines_are_ignored(tmp_path: Path) -> None:

@@ -212,6 +212,17 @@ def test_wrong_threshold_names_its_rule(rule: str, values: dict[str, Any], expec
     assert f"thresholds.cpu-small.{rule}{expected}" in problems(data)
 
 
+def test_unknown_threshold_is_named_beside_wrong_type() -> None:
+    wrong = {"KvEviction": {"warning": "much", "colour": 1}, "NoRule": {"below": 1}, "GpuMemoryHigh": 3, 5: {}}
+    named = problems({**target(), "thresholds": {"cpu-small": wrong}})
+    for place in (
+        "KvEviction.warning: must be a valid",
+        "KvEviction.colour: is not a threshold",
+        "NoRule: is not a rule",
+    ):
+        assert any(problem.startswith(f"thresholds.cpu-small.{place}") for problem in named), named
+
+
 def test_thresholds_without_a_tier_name_the_form() -> None:
     found = problems({**target(), "thresholds": {"KvEviction": {"warning": 0.1}}})
     assert found == ("thresholds.KvEviction: is a rule: write {TIER: {KvEviction: ...}}",)
