@@ -5,6 +5,7 @@ import pytest
 
 from forecast.backtest.scores import (
     MEASURES,
+    Measure,
     Scored,
     ScoreSums,
     bootstrap_scores,
@@ -27,21 +28,19 @@ def column(*values: float) -> Array:
     return np.array(values, dtype=np.float64)[:, None]
 
 
-def by_hand() -> ScoreSums:
-    return sums(column(10, 20, 30, NAN), column(12, 16, 30, 5), column(15, 18, 40, 9), 20.0)
-
-
-def test_wape_is_errors_by_amounts() -> None:
-    assert compute_score(by_hand(), wape) == pytest.approx(6 / 60)
-
-
-def test_pinball_weighs_exceedance_nineteenfold() -> None:
-    # 5 below, 2 above, 10 below; three bins, a mean of 20.
-    assert compute_score(by_hand(), pinball) == pytest.approx(100 * (0.05 * 5 + 0.95 * 2 + 0.05 * 10) / 3 / 20)
-
-
-def test_coverage_is_share_within_quantile() -> None:
-    assert compute_score(by_hand(), coverage) == pytest.approx(2 / 3)
+@pytest.mark.parametrize(
+    ("measure", "expected"),
+    [
+        (wape, 6 / 60),
+        # 5 below, 2 above, 10 below; three bins, a mean of 20.
+        (pinball, 100 * (0.05 * 5 + 0.95 * 2 + 0.05 * 10) / 3 / 20),
+        (coverage, 2 / 3),
+    ],
+)
+def test_scores_are_worked_out_by_hand(measure: Measure, expected: float) -> None:
+    found = sums(column(10, 20, 30, NAN), column(12, 16, 30, 5), column(15, 18, 40, 9), 20.0)
+    assert compute_score(found, measure) == pytest.approx(expected)
+    assert compute_score(sums(column(NAN), column(1), column(2), 1.0), measure) is None
     assert compute_score(sums(column(10), column(9), column(10), 10.0), coverage) == 1.0
 
 
@@ -49,11 +48,6 @@ def test_missing_quantile_counts_for_wape_only() -> None:
     found = sums(column(10, 20), column(9, 20), column(NAN, 20), 15.0)
     assert compute_score(found, wape) == pytest.approx(1 / 30)
     assert compute_score(found, coverage) == 1.0
-
-
-def test_of_nothing_there_is_no_score() -> None:
-    found = sums(column(NAN), column(1), column(2), 1.0)
-    assert [compute_score(found, measure) for measure in (wape, pinball, coverage)] == [None, None, None]
 
 
 def persistent(days: int, seed: int = 2) -> ScoreSums:

@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from forecast_traffic import HOUR, LATER_MONDAY, week
+from forecast_traffic import DAY, HOUR, LATER_MONDAY, week
 
 from forecast.backtest.window import CannotTest, ShortSeriesError, list_leads, window
 from forecast.series.binned import Array, Series
-
-DAY = 24 * HOUR
 
 
 @pytest.mark.parametrize(
@@ -35,53 +33,39 @@ def test_other_horizons_cannot_be_tested(horizon: float) -> None:
         list_leads(horizon, HOUR)
 
 
-def test_the_last_four_days_are_tested() -> None:
-    found = window(week(20, 300.0))
-    assert (found.test, len(found.series)) == (16 * 288, 20 * 288)
+def unseen(series: Series, first: int, last: int) -> Series:
+    values = series.values.copy()
+    values[first:last] = np.nan
+    return replace(series, values=values)
 
 
-@pytest.mark.parametrize("bin_seconds", [1800.0, HOUR])
-def test_of_long_bins_two_weeks_are_tested(bin_seconds: float) -> None:
-    found = window(week(20, bin_seconds))
-    assert len(found.series) - found.test == 14 * DAY / bin_seconds
+@pytest.mark.parametrize(
+    ("series", "days", "start", "test", "end"),
+    [
+        (week(20, 300.0), None, 0, 16 * 288, 20 * 288),
+        (week(20, 1800.0), None, 0, 6 * 48, 20 * 48),
+        (week(20), None, 0, 6 * 24, 20 * 24),
+        (week(60), 5, 25 * 24, 30 * 24, 35 * 24),
+        (unseen(week(10), 0, 30), 2, 30, 162, 210),
+        *((week(days), None, 0, 6, 24 * days) for days in (1, 3, 4)),
+    ],
+)
+def test_days_after_a_known_past_are_tested(series: Series, days: int | None, start: int, test: int, end: int) -> None:
+    """The last four days, of long bins two weeks, with at most thirty before them; of little history all after six hours."""
+    found = window(series, days)
+    assert (found.series.start - LATER_MONDAY, found.test, len(found.series)) == (start * HOUR, test, end)
+    assert found.little == (test == 6)
 
 
-def test_thirty_days_are_kept_before_the_test() -> None:
-    found = window(week(60), 5)
-    assert (len(found.series), found.test) == (35 * 24, 30 * 24)
-    assert found.series.start == LATER_MONDAY + 25 * DAY
-
-
-def test_every_bin_is_an_origin() -> None:
+def test_origins_are_bins_or_six_hours_apart() -> None:
     found = window(week(10), 2)
     assert found.origins(list_leads(2 * HOUR, HOUR)).tolist() == list(range(8 * 24, 10 * 24 - 1))
-
-
-def test_path_origins_are_six_hours_apart() -> None:
-    found = window(week(10), 2)
-    origins = found.origins(list_leads(DAY, HOUR))
-    assert origins.tolist() == list(range(8 * 24, 9 * 24 + 1, 6))
+    assert found.origins(list_leads(DAY, HOUR)).tolist() == list(range(8 * 24, 9 * 24 + 1, 6))
     assert found.day_of_origins(list_leads(DAY, HOUR)) == 4
-
-
-def test_unseen_begin_is_no_history() -> None:
-    series = week(10)
-    values = series.values.copy()
-    values[:30] = np.nan
-    found = window(replace(series, values=values), 2)
-    assert found.series.start == LATER_MONDAY + 30 * HOUR
-    assert len(found.series) - found.test == 48
 
 
 def bins_of(values: Array, bin_seconds: float = HOUR) -> Series:
     return Series(start=LATER_MONDAY, bin_seconds=bin_seconds, values=values)
-
-
-def unseen_month() -> Series:
-    series = week(60)
-    values = series.values.copy()
-    values[24 : 60 * 24 - 4 * 24] = np.nan
-    return replace(series, values=values)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +76,7 @@ def unseen_month() -> Series:
         (week(5), 2, ShortSeriesError, r"needs 6 days .* has 5\.0: test at most 1$"),
         (bins_of(np.ones(11)), None, ShortSeriesError, r"has 11\.0 hours; a test needs 5 days, or 12 hours"),
         (bins_of(np.full(500, np.nan)), None, ShortSeriesError, "no bin"),
-        (unseen_month(), 4, ShortSeriesError, "nothing was seen in the 30 days before"),
+        (unseen(week(60), 24, 56 * 24), 4, ShortSeriesError, "nothing was seen in the 30 days before"),
         (bins_of(np.ones(9000), 420.0), None, CannotTest, "420 s do not divide a day"),
         *((bins_of(np.ones(900), n * HOUR), None, CannotTest, f"{n} hours are too long") for n in (8, 12, 24)),
         (week(20), 0, CannotTest, "0 days"),
@@ -101,10 +85,3 @@ def unseen_month() -> Series:
 def test_untestable_series_is_named(series: Series, days: int | None, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         window(series, days)
-
-
-@pytest.mark.parametrize("days", [1, 3, 4])
-def test_little_history_is_tested_after_hours(days: int) -> None:
-    found = window(week(days))
-    assert found.little
-    assert found.test == 6

@@ -128,13 +128,6 @@ def test_one_start_is_said_to_be_one() -> None:
     )
 
 
-def test_few_starts_use_the_slowest() -> None:
-    found = of(timed(50.6, 26.8, 35.3), 40.0)
-    assert found.p95_seconds == pytest.approx(50.6)
-    assert not found.leading.has_p95
-    assert found.sentence.startswith("3 starts timed from process start to ready: P50 35.3 s, the slowest 50.6 s. ")
-
-
 def test_plan_is_lead_without_starts() -> None:
     found = of((), 120.0)
     assert (found.p95_seconds, found.source, found.known) == (120.0, LeadSource.PLAN, ())

@@ -1,13 +1,29 @@
-"""From a demand quantile to replicas: what must hold whatever comes, and the reason that is given."""
+"""From demand to replicas: the count and its reason, the day as shifts, the minimum by price, and the time to drain."""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forecast.capacity.prewarm import DecisionBasis, Prewarmer, certainty, hold_minutes, lead_minutes
+from forecast.capacity.drain import DrainTime, measure_drain
+from forecast.capacity.minimum_warm import CapacityPrices, excess, minimum_warm
+from forecast.capacity.prewarm import (
+    DecisionBasis,
+    Prewarmer,
+    ScheduleStep,
+    certainty,
+    hold_minutes,
+    lead_minutes,
+    schedule,
+)
 from forecast.capacity.simulation import SimulatedDemand, simulate_requests
 from rules.plan.capacity import stated_capacity
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.windows import Window
 
 PLAN = stated_capacity(2.0, "the plan")
 DEMANDS = st.lists(st.tuples(st.none() | st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=40)
@@ -18,20 +34,13 @@ def prewarmer(minimum: int = 1, hold: int = 4) -> Prewarmer:
 
 
 @given(DEMANDS, st.integers(0, 9), st.integers(1, 12))
-def test_count_covers_now_and_minimum(demands: list[tuple[float | None, float]], minimum: int, hold: int) -> None:
+def test_count_covers_demand_and_is_held(demands: list[tuple[float | None, float]], minimum: int, hold: int) -> None:
     decider = prewarmer(minimum, hold)
-    for quantile, now in demands:
-        why = decider.step(quantile, now, PLAN)
-        assert why.replicas >= minimum
-        assert why.replicas * PLAN.rps >= now - 1e-8
-        assert why.replicas * PLAN.rps >= (quantile or 0.0) - 1e-8
-
-
-@given(DEMANDS, st.integers(1, 12))
-def test_request_stays_for_the_hold(demands: list[tuple[float | None, float]], hold: int) -> None:
-    decider = prewarmer(1, hold)
     results = [decider.step(quantile, now, PLAN) for quantile, now in demands]
-    targets = [max(why.for_forecast or 0, why.needed_now, 1) for why in results]
+    for why, (quantile, now) in zip(results, demands, strict=True):
+        assert why.replicas >= minimum
+        assert why.replicas * PLAN.rps >= max(now, quantile or 0.0) - 1e-8
+    targets = [max(why.for_forecast or 0, why.needed_now, minimum) for why in results]
     assert [why.replicas for why in results] == [
         max(targets[max(0, place - hold + 1) : place + 1]) for place in range(len(targets))
     ]
@@ -87,18 +96,6 @@ def test_lead_is_rounded_up_to_minutes(seconds: float, minutes: int) -> None:
     assert hold_minutes(minutes) == minutes + 1
 
 
-def test_what_cannot_be_decided_is_refused() -> None:
-    with pytest.raises(ValueError, match="carries"):
-        stated_capacity(0.0, "the plan")
-    with pytest.raises(ValueError, match="lead"):
-        lead_minutes(0.0)
-    with pytest.raises(ValueError, match="hold"):
-        prewarmer(hold=0)
-    for demand in (float("nan"), float("inf"), -1.0):
-        with pytest.raises(ValueError, match="cannot be served"):
-            prewarmer().step(demand, 1.0, PLAN)
-
-
 def test_certainty_is_the_cheapest() -> None:
     needed = np.random.default_rng(4).exponential(5.0, 100_000)
     lead, late = 3, 250.0
@@ -109,11 +106,122 @@ def test_certainty_is_the_cheapest() -> None:
 
     levels = np.linspace(0.9, 0.999, 100)
     assert certainty(lead, late) == pytest.approx(levels[np.argmin([cost(level) for level in levels])], abs=0.002)
-
-
-def test_certainty_follows_lead_and_price() -> None:
     assert certainty(3, 1000.0) == pytest.approx(0.996)
     assert certainty(5, 1000.0) < certainty(3, 1000.0) < certainty(3, 2000.0)
     assert certainty(10, 2.0) == 0.5
-    with pytest.raises(ValueError, match="buys nothing"):
-        certainty(3, 0.0)
+
+
+def made(values: list[float], **more: object) -> list[tuple[float, int, float]]:
+    """Start, replicas and demand of the shifts of bins of five minutes from 0 on."""
+    usual = {"start": 0.0, "bin_seconds": 300.0, "capacity_rps": PLAN.rps, "shortest_seconds": 600.0}
+    found = schedule(values, **{**usual, **more})  # type: ignore[arg-type]
+    return [(one.start, one.replicas, one.demand_rps) for one in found]
+
+
+BINS = [1.0, 3.0, 4.0, 2.0, 9.0]
+SHIFTS = [(0.0, 2, 4.0), (1200.0, 5, 9.0)]
+
+
+def test_shift_carries_highest_bin() -> None:
+    assert made(BINS) == SHIFTS
+    found = schedule(BINS, start=1e6, bin_seconds=300.0, capacity_rps=PLAN.rps, shortest_seconds=600.0)
+    assert [one.peak for one in found] == [1_000_600.0, 1_001_200.0]
+
+
+def test_bins_have_enough_and_minimum() -> None:
+    values = np.random.default_rng(2).uniform(0, 30, 288)
+    values[:60] /= 10
+    found = schedule(values.tolist(), start=0.0, bin_seconds=300.0, capacity_rps=PLAN.rps, minimum=4)
+    assert found[0].start == 0.0
+    assert all(earlier.start < later.start for earlier, later in pairwise(found))
+    for place, value in enumerate(values):
+        step = [one for one in found if one.start <= place * 300.0][-1]
+        assert step.replicas >= max(4, value / 2.0)
+
+
+@pytest.mark.parametrize(
+    ("start", "replicas", "expected"),
+    [
+        (299.0, 2, SHIFTS),
+        (1200.0, 4, SHIFTS),
+        (9000.0, 7, SHIFTS),
+        (299.0, 4, [(0.0, 4, 7.0), (600.0, 2, 4.0), (1200.0, 5, 9.0)]),
+        (600.0, 5, [(0.0, 2, 3.0), (600.0, 5, 9.0)]),
+    ],
+)
+def test_schedule_includes_the_decision(start: float, replicas: int, expected: list[tuple[float, int, float]]) -> None:
+    assert made(BINS, decided=ScheduleStep(start=start, replicas=replicas, demand_rps=7.0)) == expected
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=60), st.floats(0.01, 5), st.floats(0.001, 5), st.floats(0.1, 20)
+)
+def test_no_other_count_costs_less(needed: list[int], hour: float, late: float, usable: float) -> None:
+    prices = CapacityPrices(replica_hour=hour * 3600, late_request=late)
+    under, over = usable * late, hour
+
+    def cost(count: int) -> float:
+        return sum(over * max(0, count - one) + under * max(0, one - count) for one in needed)
+
+    found = minimum_warm(np.array(needed, dtype=float), prices.critical_ratio(usable))
+    assert cost(found) == pytest.approx(min(cost(count) for count in range(14)), rel=1e-9, abs=1e-9)
+
+
+def test_critical_ratio_weighs_price_by_request() -> None:
+    assert CapacityPrices(replica_hour=3600.0, late_request=0.25).critical_ratio(12.0) == pytest.approx(3 / 4)
+    assert CapacityPrices(replica_hour=3600.0, late_request=0.25).late_to_warm(12.0) == pytest.approx(3.0)
+    assert CapacityPrices(replica_hour=8.0, late_request=0.0).critical_ratio(12.0) == 0.0
+
+
+def test_minimum_is_smallest_sufficient_count() -> None:
+    assert [minimum_warm(np.arange(1.0, 11.0), ratio) for ratio in (0.0, 0.45, 0.55, 0.95)] == [1, 5, 6, 10]
+    assert minimum_warm(np.array([0.0, 0.0, 1.0]), 0.9, at_least=2) == 2
+    assert minimum_warm(np.empty(0), 0.9, at_least=2) == 2
+
+
+def test_excess_is_the_most_within_lead() -> None:
+    demand = np.array([1.0, 5.0, 2.0, 2.0, 9.0, 1.0, np.nan, np.nan, np.nan, 3.0])
+    scheduled = np.array([1.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    assert excess(demand, scheduled, 2.0, 3).tolist() == [1.0, 4.0]
+    assert len(excess(demand[:2], scheduled[:2], 2.0, 3)) == 0
+
+
+@pytest.mark.parametrize(
+    ("decide", "words"),
+    [
+        (lambda: stated_capacity(0.0, "the plan"), "carries"),
+        (lambda: lead_minutes(0.0), "lead"),
+        (lambda: prewarmer(hold=0), "hold"),
+        (lambda: prewarmer().step(math.nan, 1.0, PLAN), "cannot be served"),
+        (lambda: prewarmer().step(math.inf, 1.0, PLAN), "cannot be served"),
+        (lambda: prewarmer().step(-1.0, 1.0, PLAN), "cannot be served"),
+        (lambda: certainty(3, 0.0), "buys nothing"),
+        (lambda: made([1.0, math.nan]), "every bin"),
+        (lambda: CapacityPrices(replica_hour=0.0, late_request=1.0), "price nothing"),
+        (lambda: CapacityPrices(replica_hour=1.0, late_request=-1.0), "price nothing"),
+        (lambda: minimum_warm(np.array([1.0]), 1.0), "critical ratio"),
+        (lambda: excess(np.array([1.0]), np.array([1.0]), 0.0, 3), "no excess"),
+    ],
+)
+def test_what_cannot_be_decided_is_refused(decide: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        decide()
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({10.0: 9_800.0, 20.5: 150.0, 60.0: 50.0, math.inf: 0.0}, (21, 15 + 21 + 20)),
+        ({10.0: 98.0, math.inf: 1.0}, "99 requests are too few"),
+        ({10.0: 980.0, math.inf: 20.0}, "more than 1 % of requests take longer than 10 s"),
+        ({}, "the duration of requests is not known: not_exposed"),
+    ],
+)
+def test_drain_is_upper_edge_of_p99(counts: dict[float, float], expected: object) -> None:
+    part = Histogram(edges=(*counts,), counts=(*counts.values(),), total=60_000.0)
+    seen = {"e2e_seconds": (part,)} if counts else {}
+    found = measure_drain(Window(start=0, end=60, expected_seconds=60, covered_seconds=60, histograms=seen))
+    if isinstance(found, DrainTime):
+        assert (found.seconds, found.grace_seconds) == expected
+    else:
+        assert str(expected) in found

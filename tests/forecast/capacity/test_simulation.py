@@ -1,4 +1,4 @@
-"""The arithmetic of asked, ready and late, against a loop that moves every replica by hand."""
+"""Asked, ready and late against a loop that moves every replica by hand, and pre-warming against reacting by price."""
 
 from math import ceil
 
@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 from forecast.capacity.simulation import (
+    UTILISATIONS,
+    Choice,
     Outcome,
+    PolicyComparison,
     SimulatedDemand,
     apply_hold,
+    cheapest_reacting,
+    compare_policies,
     initial_replicas,
     outcome,
     peak,
@@ -116,9 +121,95 @@ def test_foresight_is_never_short(lead) -> None:
     assert run.asked[highest - lead] == replicas(here.demand, 1.0)[highest]
 
 
-@pytest.mark.parametrize("count", [4.0, 3.0 + 1e-12])
-def test_rounding_of_doubles_buys_no_replica(count) -> None:
-    assert replicas(np.array([count]), 1.0).tolist() == [4.0 if count == 4.0 else 3.0]
+PRICE = 100.0
+
+
+def result(violated: float, hours: float, missing: float = 0.0) -> Outcome:
+    return Outcome(violated=violated, late=violated / 4, replica_hours=hours, missing_hours=missing, most_replicas=9)
+
+
+REACTING = tuple(
+    zip(UTILISATIONS[:4], (result(0.0, 24), result(0.01, 16), result(0.03, 18), result(0.05, 10)), strict=True)
+)
+
+
+def made(
+    prewarmed: Outcome, reacting: tuple[tuple[float, Outcome], ...] = REACTING, chosen: float = UTILISATIONS[1]
+) -> PolicyComparison:
+    return PolicyComparison(
+        static=result(0.0, 40),
+        reacting=reacting,
+        chosen=chosen,
+        prewarmed=prewarmed,
+        with_margin=prewarmed,
+        foresight=result(0.0, 10),
+        late_to_warm=PRICE,
+    )
+
+
+def test_cheaper_policy_is_recommended() -> None:
+    cheaper, dearer = made(result(0.005, 12)), made(result(0.005, 20))
+    assert (cheaper.choice, cheaper.saving) == (Choice.PREWARM, pytest.approx(0.25))
+    assert (dearer.choice, dearer.saving) == (Choice.REACT, pytest.approx(-0.25))
+    assert cheaper.sentence == (
+        "pre-warming cost 25% less than reacting at 45%, late requests priced: "
+        "pre-warming took 12 replica-hours and was short of capacity in "
+        "0.50 % of the minutes, reacting 16 replica-hours and was short of capacity in 1.00 % of the minutes"
+    )
+    less = "following what arrives (reacting at 45%) would have cost less than the forecast, late requests priced"
+    assert dearer.reason == less
+    # In hindsight 55 % took fewer hours than what was chosen: that is not what it is compared with.
+    assert made(result(0.05, 12), chosen=UTILISATIONS[1]).choice is Choice.PREWARM
+    assert made(result(0.05, 12), chosen=UTILISATIONS[3]).choice is Choice.REACT
+
+
+def test_late_requests_have_their_price() -> None:
+    reacting = ((0.4, result(0.0, 24)), (0.45, result(0.01, 16, missing=0.1)))
+    found = made(result(0.002, 20, missing=0.01), reacting=reacting)
+    assert found.saving == pytest.approx(1 - 21 / 26)
+    assert found.sentence.endswith("a replica that is missing costs as much as 100 that wait")
+    assert made(result(0.02, 12, missing=0.2), reacting=reacting).choice is Choice.REACT
+    assert made(result(0.0, 40)).sentence.endswith("at the certainty in use always 9 replicas would have cost no more")
+    assert "always" not in made(result(0.0, 39)).sentence
+
+
+def test_equal_cost_prefers_reacting() -> None:
+    same = "following what arrives (reacting at 45%) would have cost as little as the forecast, late requests priced"
+    for hours in (15.7, 16.0, 16.3):
+        found = made(result(0.01, hours))
+        assert (found.choice, found.reason) == (Choice.REACT, same)
+    assert made(result(0.01, 15.6)).choice is Choice.PREWARM
+
+
+def test_everything_is_simulated_in_the_same_world() -> None:
+    here = world(np.tile([1.0, 2.0, 8.0, 3.0], 50), lead=2, before=1.0)
+    ideal = simulate_foresight(here)
+    found = compare_policies(here, ideal, with_margin=ideal, chosen=0.7, late_to_warm=PRICE)
+    assert found.reacted == dict(found.reacting)[0.7]
+    assert [utilisation for utilisation, _ in found.reacting] == list(UTILISATIONS)
+    assert found.prewarmed == found.foresight
+    assert found.static.most_replicas == 8
+    assert found.static.violated == 0.0
+    roomy = compare_policies(here, ideal, with_margin=simulate_static(here, 9), chosen=0.7, late_to_warm=PRICE)
+    assert (roomy.with_margin.most_replicas, roomy.prewarmed, roomy.foresight) == (9, found.prewarmed, found.foresight)
+
+
+def test_cheapest_reacting_follows_price() -> None:
+    here = world(np.tile(np.repeat([2.0, 20.0], 60), 12))
+    careful, careless = cheapest_reacting(here, 1e6), cheapest_reacting(here, 1e-6)
+    assert careful < careless
+    ideal = simulate_foresight(here)
+    found = compare_policies(here, ideal, with_margin=ideal, chosen=careful, late_to_warm=1200.0)
+    chosen = cheapest_reacting(here, 1200.0)
+    costs = {one: outcome.priced(1200.0) for one, outcome in found.reacting}
+    assert costs[chosen] == min(costs.values())
+    # Missing replica-hours are those of the requests that came late.
+    late = found.reacted.late * here.demand.sum() / here.capacity / 60.0
+    assert found.reacted.missing_hours == pytest.approx(late)
+
+
+def test_rounding_of_doubles_buys_no_replica() -> None:
+    assert replicas(np.array([4.0, 3.0 + 1e-12]), 1.0).tolist() == [4.0, 3.0]
 
 
 @pytest.mark.parametrize(

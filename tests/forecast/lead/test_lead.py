@@ -1,4 +1,4 @@
-"""Demand one lead ahead: nothing is known before it happened, the quantiles hold, and live is what was simulated."""
+"""Demand one lead ahead: nothing is known before it happened, quantiles hold, live is what was simulated."""
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from forecast.lead.online import (
     OnlineLeadForecaster,
     profile_outlook,
     run_lead_forecast,
+    week_profile,
 )
 from forecast.series.binned import Array
 
@@ -53,17 +54,13 @@ def test_quantiles_hold(eight_days: tuple[Array, LeadRun], level: float, least: 
     assert least <= np.mean(minutes[4 * DAY_MINUTES + LEAD :] <= quantile) <= most
 
 
-def test_centre_beats_last_minute(eight_days: tuple[Array, LeadRun]) -> None:
+def test_centre_beats_last_minute_after_two_days(eight_days: tuple[Array, LeadRun]) -> None:
     minutes, said = eight_days
     start = 4 * DAY_MINUTES
     targets = minutes[start + LEAD :]
     ours = np.abs(targets - said.centre[start : len(minutes) - LEAD]).mean()
     naive = np.abs(targets - minutes[start - 1 : -LEAD - 1]).mean()
     assert ours < 0.8 * naive
-
-
-def test_two_days_are_needed(eight_days: tuple[Array, LeadRun]) -> None:
-    _, said = eight_days
     assert np.isnan(said.centre[:FIRST_FIT_MINUTES]).all()
     assert np.isfinite(said.centre[FIRST_FIT_MINUTES:]).all()
 
@@ -190,3 +187,38 @@ def test_nothing_to_learn_from_is_refused() -> None:
     rows = compute_features(np.zeros(100), SeasonalPrior.silent(101))
     with pytest.raises(ValueError, match="nothing to learn"):
         fit(rows, np.zeros(101))
+
+
+def test_unfinished_bin_is_not_read() -> None:
+    bins = np.random.default_rng(1).uniform(1, 9, 5 * 288)
+    minutes, cut = 5 * DAY_MINUTES, 3 * 288 + 100
+    other = bins.copy()
+    other[cut:] = 1e6
+    made, changed = profile_outlook(bins, 5, 3, minutes), profile_outlook(other, 5, 3, minutes)
+    end = (cut + 1) * 5
+    assert np.array_equal(made.now[:end], changed.now[:end], equal_nan=True)
+    assert np.array_equal(made.then[:end], changed.then[:end], equal_nan=True)
+    with pytest.raises(AssertionError):
+        np.testing.assert_array_equal(made.now, changed.now)
+
+
+@pytest.mark.parametrize("bin_minutes", [5, 10, 60])
+def test_the_profile_says_what_the_week_says(bin_minutes: int) -> None:
+    per_day = DAY_MINUTES // bin_minutes
+    place = np.arange(21 * per_day)
+    weekly = 100 + 50 * np.sin(2 * np.pi * place / per_day) + 30 * (place // per_day % 7 < 5)
+    found = profile_outlook(weekly, bin_minutes, 3, 21 * DAY_MINUTES)
+    minute = np.arange(18 * DAY_MINUTES + 300, 18 * DAY_MINUTES + 1200)
+    expected = np.interp(minute + 3.5, (place + 0.5) * bin_minutes, weekly)
+    assert found.then[minute] == pytest.approx(expected, rel=0.05)
+    assert np.isnan(found.then[: 2 * DAY_MINUTES]).all()
+
+
+def test_one_wild_day_leaves_the_profile_alone() -> None:
+    quiet = np.full(14 * 24, 10.0)
+    wild = quiet.copy()
+    wild[10 * 24 : 11 * 24] = 1000.0
+    assert week_profile(wild, 24, 60).max() < 600
+    days = np.full(6 * 24, 10.0)
+    days[3 * 24 : 4 * 24] = 1000.0
+    assert week_profile(days, 24, 60).tolist() == [10.0] * 168

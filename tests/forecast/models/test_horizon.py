@@ -24,9 +24,6 @@ def horizon(values: Array, *amounts: float, leads: int = 1, first: int = 24, **m
 def test_better_method_has_the_weight() -> None:
     assert horizon(NOISE, 100.0, 150.0).weights == pytest.approx([1.0, 0.0], abs=0.001)
     assert horizon(NOISE, 100.0, 100.0).weights == pytest.approx([0.5, 0.5])
-
-
-def test_unknown_errors_give_equal_weights() -> None:
     assert horizon(NOISE[:26], 90.0, 150.0, first=26).weights == pytest.approx([0.5, 0.5])
 
 

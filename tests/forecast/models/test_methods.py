@@ -1,4 +1,4 @@
-"""The simple methods: what each says of the bins ahead, and that none reads what comes after an origin."""
+"""What each method says of the bins ahead, the regression of one lead among them; none reads what comes after an origin."""
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from forecast.models.methods import (
     Outlook,
     forecast_all,
 )
+from forecast.models.regression import Regression
 from forecast.series.binned import Array
 
 EVERY = {**{f"{name} {place}": method for place, (name, method) in enumerate(MEMBERS)}, **METHODS}
@@ -37,11 +38,8 @@ def test_the_naive_methods_say_what_came_before() -> None:
     assert say(METHODS[SAME_AS_NOW], values, 200).tolist() == [values[199]] * 24
     assert say(METHODS[SAME_AS_YESTERDAY], values, 200).tolist() == values[176:200].tolist()
     assert say(METHODS[SAME_AS_LAST_WEEK], values, 200).tolist() == values[32:56].tolist()
-
-
-def test_missing_week_falls_back_to_day() -> None:
-    values = wave(7)
-    assert say(METHODS[SAME_AS_LAST_WEEK], values, 160).tolist() == [*values[136:144], *values[:16]]
+    # A week that is not there yet is the day before.
+    assert say(METHODS[SAME_AS_LAST_WEEK], values[:168], 160).tolist() == [*values[136:144], *values[:16]]
 
 
 def test_usual_day_is_median_of_seven() -> None:
@@ -68,20 +66,16 @@ def test_daily_methods_know_repeating_days(place: int) -> None:
         assert say(method, np.tile(day, 9), 216) == pytest.approx(day, rel=1e-6)
 
 
-def test_profile_level_fades() -> None:
+def test_profile_level_fades_and_is_bounded() -> None:
     values = np.tile(np.full(24, 10.0), 9)
     values[-1:] = 20.0
     hour, hours, day = (say(method, values, 216) for name, method in MEMBERS if name == PROFILE)
     assert hour[0] > hours[0] > day[0] > 10.0
     assert hour[-1] == pytest.approx(10.0, rel=0.01)
     assert np.ptp(day) == pytest.approx(0.0)
-
-
-def test_a_level_is_bounded() -> None:
-    values = np.full(210, 10.0)
-    values[-1] = 1e6
-    hour = next(method for name, method in MEMBERS if name == PROFILE)
-    assert say(hour, values, 210, 1)[0] < 60.0
+    wild = values[:210].copy()
+    wild[-1] = 1e6
+    assert say(next(method for name, method in MEMBERS if name == PROFILE), wild, 210, 1)[0] < 60.0
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -90,3 +84,39 @@ def test_silence_is_never_negative_or_unknown(name: str) -> None:
     found = forecast_all([EVERY[name]], Outlook(past_of(values)), np.arange(30, 145), np.arange(1, 25))
     assert np.isfinite(found).all()
     assert (found >= 0).all()
+
+
+def said(values: Array, first: int, lead: int = 1) -> Array:
+    return Regression(Outlook(past_of(values)), lead).forecast(np.arange(first, len(values) - lead + 1))
+
+
+def test_regression_beats_last_value_on_swings() -> None:
+    values = wave(14) * np.where(np.arange(14 * 24) % 2, 0.5, 1.5)
+    found, actual = said(values, 240), values[240:]
+    assert np.abs(found - actual).mean() < 0.5 * np.abs(values[239:-1] - actual).mean()
+
+
+def test_single_wild_bins_hardly_move_it() -> None:
+    values = wave(14)
+    wild = values.copy()
+    wild[np.arange(50, 140, 15)] *= 30
+    usual, found = said(values, 300), said(wild, 300)
+    assert np.abs(found - usual).mean() < 0.15 * usual.mean()
+
+
+def test_stepwise_equals_batch() -> None:
+    values = wave(6)
+    past = past_of(values[:100])
+    regression, one_by_one = Regression(Outlook(past), 1), []
+    for value in values[100:]:
+        one_by_one.append(regression.forecast(np.array([len(past)]))[0])
+        past.append(float(value))
+    assert one_by_one == pytest.approx(said(values, 100), nan_ok=True)
+
+
+def test_unlearnt_regression_is_silent() -> None:
+    values = np.concatenate([wave(5), np.zeros(48)])
+    found = said(values, 30)
+    assert np.isnan(found[:18]).all()
+    assert np.isfinite(found[-24:]).all()
+    assert np.nanmin(found) >= 0

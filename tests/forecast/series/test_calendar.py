@@ -1,6 +1,7 @@
 """Local time on a grid of bins, against the clock of the standard library; public holidays and events."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -46,25 +47,19 @@ def test_slots_follow_the_wall_clock(start: int, bin_seconds: int, zone: str) ->
         assert slots[index] == slot_by_the_clock(start + index * bin_seconds, bin_seconds, zone)
 
 
-def test_week_begins_monday_midnight() -> None:
-    slots = time_of_week(unix("2026-11-16T00:00", "Europe/Berlin"), 300, 2016, "Europe/Berlin")
-    assert slots.tolist() == list(range(2016))
-
-
-def test_spring_leaves_an_hour_out() -> None:
-    slots = time_of_week(unix("2026-03-29T01:30", "Europe/Berlin"), 1800, 3, "Europe/Berlin")
-    assert slots.tolist() == [6 * 48 + 3, 6 * 48 + 6, 6 * 48 + 7]
-
-
-def test_autumn_repeats_an_hour() -> None:
-    slots = time_of_week(unix("2026-10-25T02:00", "Europe/Berlin"), 1800, 5, "Europe/Berlin")
-    assert slots.tolist() == [6 * 48 + 4, 6 * 48 + 5, 6 * 48 + 4, 6 * 48 + 5, 6 * 48 + 6]
-
-
-def test_bin_within_slot_belongs_to_it() -> None:
-    assert time_of_week(unix("2026-11-16T00:07"), 300, 2, "UTC").tolist() == [1, 2]
-    # 00:00 UTC is 05:45 in Kathmandu.
-    assert time_of_week(unix("2026-11-16T00:00"), 3600, 1, "Asia/Kathmandu").tolist() == [5]
+@pytest.mark.parametrize(
+    ("start", "zone", "bin_seconds", "slots"),
+    [
+        ("2026-11-16T00:00", BERLIN, 300, range(2016)),
+        # In spring an hour is left out, in autumn one comes twice.
+        ("2026-03-29T01:30", BERLIN, 1800, (6 * 48 + 3, 6 * 48 + 6, 6 * 48 + 7)),
+        ("2026-10-25T02:00", BERLIN, 1800, (6 * 48 + 4, 6 * 48 + 5, 6 * 48 + 4, 6 * 48 + 5, 6 * 48 + 6)),
+        ("2026-11-16T00:07", "UTC", 300, (1, 2)),
+        ("2026-11-16T05:45", "Asia/Kathmandu", 3600, (5,)),
+    ],
+)
+def test_week_begins_monday_midnight(start: str, zone: str, bin_seconds: float, slots: Sequence[int]) -> None:
+    assert time_of_week(unix(start, zone), bin_seconds, len(slots), zone).tolist() == list(slots)
 
 
 @pytest.mark.parametrize("bin_seconds", [0, -60, 8 * 86_400])
@@ -100,14 +95,10 @@ def test_holidays_are_those_of_country() -> None:
         date(2026, 12, 26),
         date(2027, 1, 1),
     ]
+    assert public_holidays("DE", days("2026-01-05", 3)) == {}
+    assert list(public_holidays("DE-BY", days("2026-01-05", 3))) == [date(2026, 1, 6)]
     assert public_holidays("DE", days("2026-12-20", 5)) == {}
     assert public_holidays("DE", []) == {}
-
-
-def test_region_has_own_holidays() -> None:
-    around = days("2026-01-05", 3)
-    assert public_holidays("DE", around) == {}
-    assert list(public_holidays("DE-BY", around)) == [date(2026, 1, 6)]
 
 
 @pytest.mark.parametrize(
@@ -152,18 +143,12 @@ def factors(
     return found
 
 
-def test_an_event_multiplies_the_bins_it_fills() -> None:
+def test_events_multiply_the_bins_they_fill() -> None:
     assert factors(event("2026-03-02T08:00", hours=2)) == [1.0] * 8 + [3.0, 3.0] + [1.0] * 14
-
-
-def test_partly_filled_bin_gets_a_part() -> None:
-    found = factors(event("2026-03-02T08:15", hours=1.25, factor=5.0))
-    assert found[8:11] == pytest.approx([1 + 4 * 0.75, 1 + 4 * 0.5, 1.0])
-
-
-def test_simultaneous_events_multiply() -> None:
     assert factors(event("2026-03-02T08:00"), event("2026-03-02T08:00", factor=0.5))[8] == 1.5
     assert factors(event("2026-03-02T08:00", factor=0.0))[7:10] == [1.0, 0.0, 1.0]
+    partly = factors(event("2026-03-02T08:15", hours=1.25, factor=5.0))
+    assert partly[8:11] == pytest.approx([1 + 4 * 0.75, 1 + 4 * 0.5, 1.0])
 
 
 def test_overlapping_recurrence_counts_once() -> None:
@@ -180,11 +165,7 @@ def test_recurrence_follows_the_clock() -> None:
     ]
     over_the_change = event("2026-03-01T01:00", hours=4, recurrence="FREQ=WEEKLY;BYDAY=SU")
     assert shown(over_the_change, "2026-03-29T00:00", "2026-03-30T00:00") == [("03-29 01:00", 3.0)]
-
-
-def test_event_day_follows_the_clock() -> None:
-    whole = event("2026-10-25", hours=24)
-    assert shown(whole, "2026-10-20T00:00", "2026-10-30T00:00") == [("10-25 00:00", 25.0)]
+    assert shown(event("2026-10-25", hours=24), "2026-10-20T00:00", "2026-10-30T00:00") == [("10-25 00:00", 25.0)]
 
 
 def test_recurrence_has_begin_and_end() -> None:
@@ -200,18 +181,17 @@ def test_only_occurrences_within_span_are_given() -> None:
     assert shown(daily, "2026-03-05T10:59", "2026-03-06T10:01") == [("03-05 10:00", 1.0), ("03-06 10:00", 1.0)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["every monday", "FREQ=SOMETIMES", "FREQ=DAILY;BYDAY=XX", "", "FREQ=DAILY;UNTIL=20260302T000000Z", "INTERVAL=2"],
-)
+RULES = {
+    **dict.fromkeys(("every monday", "FREQ=SOMETIMES", "FREQ=DAILY;BYDAY=XX", "", "INTERVAL=2"), "event sale: "),
+    "FREQ=DAILY;UNTIL=20260302T000000Z": "event sale: ",
+    "RRULE:FREQ=DAILY\nRRULE:FREQ=WEEKLY": "must be one rule",
+}
+
+
+@pytest.mark.parametrize("text", RULES)
 def test_bad_recurrence_names_the_event(text: str) -> None:
-    with pytest.raises(ValueError, match="event sale: "):
+    with pytest.raises(ValueError, match=RULES[text]):
         recurrence(event("2026-03-01T10:00", recurrence=text))
-
-
-def test_several_rules_at_once_are_refused() -> None:
-    with pytest.raises(ValueError, match="must be one rule"):
-        recurrence(event("2026-03-01T10:00", recurrence="RRULE:FREQ=DAILY\nRRULE:FREQ=WEEKLY"))
 
 
 @settings(max_examples=50, deadline=None)
