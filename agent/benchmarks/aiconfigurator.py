@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
 
-from agent.benchmarks.run_model import BenchmarkRun, Measured, file_places
+from agent.benchmarks.run_model import BenchmarkRun, Count, Measured, file_places
 from agent.errors import BenchmarkError, ConfigError, NotAResultError
 
 COLUMNS = frozenset({"isl", "osl", "ttft", "tpot", "concurrency", "tokens/s/gpu"})
@@ -45,23 +45,19 @@ class PredictedRun(BenchmarkRun):
 
     model_config = file_places(
         completed_rps="seq_per_s",
-        requests="requests",
         clients="concurrency",
-        latency="latency",
-        ttft="ttft",
-        tpot="tpot",
-        isl="isl",
-        osl="osl",
         prefix="prefix",
         gpus="num_total_gpus",
-        **{name: name for name in ("model", "setup", "engine", "gpu", "configuration")},
+        engine="backend",
+        gpu="system",
+        **{name: name for name in ("latency", "ttft", "tpot", "prompt_tokens", "generation_tokens")},
+        **{name: name for name in ("model", "setup", "configuration")},
     )
     tool: ClassVar[str] = "aiconfigurator"
     origin: ClassVar[str] = "predicted"
     milliseconds: ClassVar[tuple[str, ...]] = ("latency", "ttft", "tpot")
 
-    isl: Measured = None
-    osl: Measured = None
+    requests: Count = 0
     prefix: Measured = None
 
     @model_validator(mode="before")
@@ -83,29 +79,26 @@ class PredictedRun(BenchmarkRun):
         )
         return {
             **row,
-            "requests": 0,
             "latency": {"mean": row["request_latency"]},
             "ttft": {"mean": row["ttft"], "p50": row["ttft"]},
             "tpot": {"mean": row["tpot"], "p50": row["tpot"]},
+            "prompt_tokens": {"mean": row["isl"]},
+            "generation_tokens": {"mean": row["osl"]},
             "setup": {**degrees, "engine_version": version or None},
-            "engine": row.get("backend"),
-            "gpu": row.get("system"),
             "configuration": ", ".join(map(str, parts)),
-            "remarks": [],
         }
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         self.set_loop()
-        self.prompt_tokens = self.prompt_tokens.model_copy(update={"mean": self.isl})
-        self.generation_tokens = self.generation_tokens.model_copy(update={"mean": self.osl})
+        prompt, output = self.prompt_tokens.mean, self.generation_tokens.mean
         # `tokens/s` leaves out the first token of each request.
-        self.output_tokens_per_second = self.completed_rps * (self.osl or 0.0) or None
-        if self.prefix and self.isl:
-            self.prefix_hit_ratio = self.prefix / self.isl
+        self.output_tokens_per_second = self.completed_rps * (output or 0.0) or None
+        if self.prefix and prompt:
+            self.prefix_hit_ratio = self.prefix / prompt
         first, each = self.ttft.mean, self.tpot.mean
-        if first and each and self.osl:
-            seconds = first + each * (self.osl - 1)
+        if first and each and output:
+            seconds = first + each * (output - 1)
             whole = self.latency.mean or seconds
             if abs(seconds - whole) > INCLUSIVE * whole:
                 raise ValueError(

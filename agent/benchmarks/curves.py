@@ -84,16 +84,15 @@ def curve_of(measured: Sequence[BenchmarkRun], *, gpu_utilization_kind: str | No
     loads.sort(key=lambda load: (getattr(load.point, by), load.point.completed_rps))
     provenance, conflicts = _provenance(kept)
     has_gpus = any(load.point.gpu_utilization is not None for load in loads)
-    curve = BenchmarkCurve.model_validate(
-        {
-            "origin": origin if origin == "predicted" else None,
-            "loop": loop,
-            "gpu_utilization_kind": gpu_utilization_kind if has_gpus else None,
-            "source": list(dict.fromkeys(run.source for load in loads for run in load.runs)),
-            "measured": provenance,
-            "points": [load.point for load in loads],
-        }
-    )
+    keys = {
+        "origin": origin if origin == "predicted" else None,
+        "loop": loop,
+        "gpu_utilization_kind": gpu_utilization_kind if has_gpus else None,
+        "source": list(dict.fromkeys(run.source for load in loads for run in load.runs)),
+        "measured": provenance,
+        "points": [load.point for load in loads],
+    }
+    curve = BenchmarkCurve.model_validate(keys)
     return ImportedCurve(curve=curve, loads=tuple(loads), remarks=(*remarks, *conflicts))
 
 
@@ -105,12 +104,11 @@ def _select(measured: Sequence[BenchmarkRun]) -> tuple[list[BenchmarkRun], list[
     for run in measured:
         if has_places and not (run.point.requested_rps or run.point.concurrency):
             text = "tells neither rate nor concurrency, so it has no place among the other loads; left out"
-            remarks.append(ImportRemark(run.location, text))
-            continue
-        same = kept.setdefault(f"{run.loop} {run.point}", run)
-        if same is not run:
+        elif (same := kept.setdefault(f"{run.loop} {run.point}", run)) is not run:
             text = f"holds the same measurement as {same.location}; it is taken once"
-            remarks.append(ImportRemark(run.location, text))
+        else:
+            continue
+        remarks.append(ImportRemark(run.location, text))
     return list(kept.values()), remarks
 
 
@@ -160,12 +158,10 @@ def _pool(runs: tuple[BenchmarkRun, ...]) -> MeasuredLoad:
         notes.append(ImportRemark(runs[0].location, text))
     point = pool_points([run.point for run in runs])
     few = point.requests is not None and point.requests < FEW_FOR_A_P99
-    digits = DIGITS_OF_FEW if few else {}
-    rounded = {
-        name: round_significant(value, digits.get(name, SIGNIFICANT))
-        for name, value in point.model_dump().items()
-        if isinstance(value, float)
-    }
+    rounded = {}
+    for name, value in point.model_dump().items():
+        if isinstance(value, float):
+            rounded[name] = round_significant(value, DIGITS_OF_FEW.get(name, SIGNIFICANT) if few else SIGNIFICANT)
     return MeasuredLoad(point=point.model_copy(update=rounded), runs=runs, notes=tuple(notes))
 
 
@@ -205,10 +201,8 @@ def remarks_of(imported: ImportedCurve, tier: TierPlan | None = None, *, observe
     remarks = [*(note for load in imported.loads for note in load.notes), *imported.remarks]
     points, measured = imported.curve.points, imported.curve.measured
     if len(points) == 1:
-        text = (
-            "one load is no curve: nothing is known between loads; measure at least one well below and one at the SLO"
-        )
-        remarks.append(ImportRemark("", text))
+        text = "one load is no curve: nothing is known between loads"
+        remarks.append(ImportRemark("", f"{text}; measure at least one well below and one at the SLO"))
     server_side = (*SERVER_SIDE, "speculative_acceptance") if tier is not None and tier.speculation else SERVER_SIDE
     missing = [name for name in LATENCIES if all(getattr(point, name) is None for point in points)]
     if imported.curve.loop is None:
@@ -234,16 +228,13 @@ def differences(imported: ImportedCurve, tier: TierPlan) -> list[tuple[str, str,
     for run in (run for load in imported.loads for run in load.runs):
         degree = run.setup.tensor_parallel
         is_of_product = run.gpu.partition("_")[0] in gpu.product.casefold()
+        degree_text = f"gpu.{key} is {getattr(gpu, key)}"
         rows = (
             (not run.model or same_model(run.model, tier.model), f"the model {run.model}", f"model is {tier.model}"),
             (run.engine in ("", tier.engine), f"the engine {run.engine}", f"engine is {tier.engine}"),
             (is_of_product, f"the GPU {run.gpu}", f"gpu.product is {gpu.product}"),
             (run.gpus in (0, gpu.per_replica), f"{run.gpus} GPUs a replica", f"gpu.per_replica is {gpu.per_replica}"),
-            (
-                degree in (None, gpu.tensor_degree),
-                f"a tensor parallel degree of {degree}",
-                f"gpu.{key} is {getattr(gpu, key)}",
-            ),
+            (degree in (None, gpu.tensor_degree), f"a tensor parallel degree of {degree}", degree_text),
         )
         for is_same, measured, planned in rows:
             if not is_same:

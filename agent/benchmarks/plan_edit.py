@@ -23,8 +23,6 @@ from agent.errors import ConfigError
 from exporters.documents.plan_files import curve_lines
 from rules.plan.schema import BenchmarkCurve, InvalidPlanError, Plan, parse_plan
 
-CURVE = "curve"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
@@ -69,7 +67,7 @@ def replace_curve(
     safely or the result is not a valid plan.
     """
     wanted = _unshared(plan.data)
-    wanted["tiers"][tier][CURVE] = curve.model_dump(mode="json", exclude_defaults=True)
+    wanted["tiers"][tier]["curve"] = curve.model_dump(mode="json", exclude_defaults=True)
     text, edited = "", None
     with suppress(yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
         text = _with_lines(plan.text, tier, curve, head, notes)
@@ -99,17 +97,18 @@ def _with_lines(
     margin, lines = keys[0].start_mark.column, text.split("\n")
     starts = [*(key.start_mark.line for key in keys), mapping.end_mark.line]
     first, following = starts[-1], starts[-1]
-    if CURVE in (names := [key.value for key in keys]):
-        first, following = starts[names.index(CURVE) :][:2]
+    names = [key.value for key in keys]
+    if "curve" in names:
+        first, following = starts[names.index("curve") :][:2]
     # Later comments belong to the next key.
     while not (line := lines[following - 1]).strip() or re.match(rf" {{0,{margin}}}#", line):
         following -= 1
     # The line that `init` and `plan init` leave for a curve.
-    placeholder = next(
-        (n for n in range(starts[0], starts[-1]) if lines[n].startswith(" " * margin + "# curve:")), None
-    )
-    if CURVE not in names:
-        first, following = (following, following) if placeholder is None else (placeholder, placeholder + 1)
+    placeholders = [n for n in range(starts[0], starts[-1]) if lines[n].startswith(" " * margin + "# curve:")]
+    if "curve" not in names:
+        first = following
+        if placeholders:
+            first, following = placeholders[0], placeholders[0] + 1
     inner = margin + max(margin - name.start_mark.column, 1)
     top, *block = curve_lines(curve, inner, head=head, notes=notes)
     return "\n".join([*lines[:first], " " * margin + top, *block, *lines[following:]])

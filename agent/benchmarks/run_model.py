@@ -98,11 +98,11 @@ def file_places(**places: str | tuple[str, ...]) -> ConfigDict:
     Of several places the first that exists counts. A field without a place is never read.
     """
 
-    def alias(name: str) -> AliasChoices | AliasPath:
-        place = places.get(name, f"={name}")  # No key of a file is called so.
-        if isinstance(place, str):
-            return AliasPath(*place.split("/"))
-        return AliasChoices(*(AliasPath(*choice.split("/")) for choice in place))
+    def alias(name: str) -> AliasChoices:
+        choices = places.get(name, f"={name}")  # No key of a file is called so.
+        if isinstance(choices, str):
+            choices = (choices,)
+        return AliasChoices(*(AliasPath(*choice.split("/")) for choice in choices))
 
     return ConfigDict(strict=True, alias_generator=AliasGenerator(validation_alias=alias))
 
@@ -179,10 +179,7 @@ class BenchmarkRun(BaseModel):
 
     @classmethod
     def read_all(cls, location: str, data: Mapping[str, Any], errors: list[NotAResultError]) -> list[Self]:
-        """Return the runs of a document.
-
-        Append an error to `others` for each that is left out, with the place of its first wrong value.
-        """
+        """Return the runs of a document. Append an error for each that is left out, with its first wrong value."""
         try:
             return [cls.model_validate(data).model_copy(update={"location": location})]
         except ValidationError as error:
@@ -213,8 +210,7 @@ def set_point(run: BenchmarkRun) -> None:
 
     Raise NotAResultError if no request succeeded, or fewer than failed or than were cut off, for a value outside the
     limits of a plan's point, and for numbers that exclude each other. A burst is all requests sent at once, or as many
-    clients as requests. The number in the system then falls from all to none, which is not a steady load. Its `loop` is
-    None and it keeps only the throughput.
+    clients as requests: no steady load. Its `loop` is None and it keeps only the throughput.
     """
     if not run.requests and run.origin == "measured":
         succeeded = f"none of {run.sent} requests" if run.sent else "no request"
@@ -270,9 +266,8 @@ def _drop_contradictions(run: BenchmarkRun) -> Iterator[str]:
     if clients and e2e and (text := at_once_contradiction(clients, run.completed_rps, e2e, steady)):
         texts.append(text)
     if run.at_once and e2e and not 1 / OF_MEANS <= run.completed_rps * e2e / run.at_once <= OF_MEANS:
-        texts.append(
-            f"{run.completed_rps:.4g} rps x {e2e:.4g} s are not the reported {run.at_once:.4g} requests at once"
-        )
+        reported = f"the reported {run.at_once:.4g} requests at once"
+        texts.append(f"{run.completed_rps:.4g} rps x {e2e:.4g} s are not {reported}")
     if texts:
         raise NotAResultError(run.location, f"tells what excludes each other: {'; '.join(texts)}, {CONTRADICTION}")
     if contradictions:
@@ -303,8 +298,8 @@ def _remarks(run: BenchmarkRun, sent: float | None) -> Iterator[str]:
     The probability that all n requests are below the true P99 is 0.99^n, at most 5 % from 299 requests on.
     """
     if run.burst:
-        text = f"{run.sent} requests were sent as fast as possible: a queue that drains is no load"
-        yield f"{text}, so its latencies are left out"
+        text = "requests were sent as fast as possible: a queue that drains is no load"
+        yield f"{run.sent} {text}, so its latencies are left out"
     elif run.point.censored:
         yield f"the generator sent {sent:.4g} of {run.requested_rps:.4g} requested rps: the server is at least this bad"
     elif run.requested_rps and run.completed_rps < GENERATOR_LIMITED * run.requested_rps:

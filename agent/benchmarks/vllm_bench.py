@@ -73,10 +73,9 @@ class VllmRun(BenchmarkRun):
         """
         if data.get("run_number") == -1:
             raise ValueError("is a warm-up run (run_number -1)")
-        times = {
-            field: {name: data.get(f"{name}_{word}_ms") for name in ("mean", "median", "p99")}
-            for field, word in TIMES.items()
-        }
+        times = {}
+        for field, word in TIMES.items():
+            times[field] = {name: data.get(f"{name}_{word}_ms") for name in ("mean", "median", "p99")}
         # vLLM writes the word, a YAML writer the number.
         unlimited = data.get("request_rate") in ("inf", math.inf)
         rate = None if unlimited else data.get("request_rate")
@@ -86,8 +85,9 @@ class VllmRun(BenchmarkRun):
     def _complete(self) -> Self:
         if self.ramp:
             raise ValueError("ramps its rate up; a point of a curve is one steady load")
-        self.failed = max(self.num_prompts - self.requests, 0)
-        if self.reported_failed is not None:
+        if self.reported_failed is None:
+            self.failed = max(self.num_prompts - self.requests, 0)
+        else:
             self.failed = self.reported_failed
         self.burst = self.unlimited and not self.clients
         if not self.burst:
