@@ -1,5 +1,6 @@
 """A web server on loopback, its certificates and web file, and clients of it."""
 
+import base64
 import http.client
 import socket
 import ssl
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import trustme
 import yaml
 from status_samples import agent_status
@@ -81,3 +83,12 @@ def trusting(authority: trustme.CA, client: trustme.CA | None = None) -> ssl.SSL
     if client is not None:
         client.issue_cert("reader").configure_cert(context)
     return context
+
+
+def hash_password(password: str, rounds: int = 4) -> str:
+    """Return the bcrypt hash of a password, as cheap as possible."""
+    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(rounds)).decode()
+
+
+def basic(name: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()

@@ -14,11 +14,10 @@ from urllib.parse import urlsplit
 import pytest
 import trustme
 from kube_standin import pod
-from test_credentials import hash_password
 from test_kubernetes_discovery import ON, found
 from test_web_reports import FILES, NAME
 from waiting import CEILING_SECONDS
-from web_clients import TOKEN, issue, serving, trusting, write_web_file
+from web_clients import TOKEN, hash_password, issue, serving, trusting, write_web_file
 
 from agent.alerting.webhook import WebhookReceiver
 from agent.config.peer import Peer

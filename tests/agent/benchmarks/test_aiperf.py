@@ -1,5 +1,4 @@
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +6,7 @@ import pytest
 from paths import SHARED
 from result_files import explain_refusal, read_document, read_results
 
-from agent.benchmarks.run_model import BenchmarkRun, Statistics
+from agent.benchmarks.run_model import BenchmarkRun
 
 EXCERPT = SHARED / "bench" / "aiperf" / "doc_excerpt_profile_export_aiperf.json"
 
@@ -48,30 +47,6 @@ def read(tmp_path: Path, **changed: Any) -> BenchmarkRun:
 
 def refusal(tmp_path: Path, **changed: Any) -> str:
     return explain_refusal(tmp_path, {**EXPORT, **changed})
-
-
-def test_an_export_is_read_in_seconds(tmp_path: Path) -> None:
-    one = read(tmp_path)
-    assert (one.tool, one.loop, one.model) == ("aiperf", "open", "llama")
-    assert one.started_at == datetime(2026, 6, 17, 16, 8, 57, 250000, tzinfo=UTC).timestamp()
-    assert one.ended_at == one.started_at + 202.0
-    assert one.point.model_dump(exclude_none=True) == {
-        "completed_rps": 9.9,
-        "concurrency": pytest.approx(4.95),
-        "requested_rps": 10.0,
-        "requests": 2000,
-        "censored": False,
-        "ttft_p50_seconds": pytest.approx(0.05),
-        "ttft_p99_seconds": pytest.approx(0.15),
-        "tpot_p50_seconds": pytest.approx(0.01),
-        "tpot_p99_seconds": pytest.approx(0.02),
-        "itl_p99_seconds": pytest.approx(0.04),
-        "e2e_p99_seconds": pytest.approx(0.9),
-        "output_tokens_per_second": 495.0,
-        "prompt_tokens_mean": 200.0,
-    }
-    assert one.prompt_tokens == Statistics(mean=200.0, p50=200.0, p95=220.0, p99=220.0, max=220.0)
-    assert one.remarks == []
 
 
 CONFIG = {"endpoint": {"model_names": ["llama"]}}

@@ -8,61 +8,32 @@ from typing import Any
 import pytest
 from paths import SHARED, TESTS
 from predicted_samples import predicted_row
-from result_files import read_results
+from result_files import read_results, write_document
+from test_aiperf import EXPORT
+from test_guidellm import benchmark, report
+from test_inference_perf import stage
+from test_vllm_bench import PLAIN
 
 from agent.benchmarks.formats import NAMES, read_all_results
 from agent.benchmarks.run_model import BenchmarkRun
 from agent.errors import BenchmarkError, NotAResultError
 
 BENCH = TESTS / "bench"
+FORMS = BENCH / "forms"
 RUN = BENCH / "vllm-cpu" / "bench_c04.json"
 SHARED_BENCH = SHARED / "bench"
 
-STATISTICS = {"successful": {"mean": 9.0, "median": 9.0, "max": 12.0, "percentiles": {"p95": 11.0, "p99": 12.0}}}
-TIMES = {"mean": 0.05, "median": 0.05, "p95": 0.08, "p99": 0.09, "max": 0.1}
-
-# The smallest document of each format, so that every format is tried without the files of others.
-SAMPLES: dict[str, dict[str, Any]] = {
-    "vllm-bench": json.loads(RUN.read_text(encoding="utf-8")),
-    "sglang-bench": json.loads((BENCH / "forms" / "sglang_bench.jsonl").read_text(encoding="utf-8").splitlines()[0]),
-    "inference-perf": {
-        "load_summary": {"count": 100, "requested_rate": 10.0, "achieved_rate": 10.0, "send_duration": 10.0},
-        "successes": {
-            "count": 100,
-            "latency": dict.fromkeys(("request_latency", "time_to_first_token", "time_per_output_token"), TIMES),
-            "throughput": {"requests_per_sec": 9.9, "output_tokens_per_sec": 99.0},
-            "prompt_len": TIMES,
-        },
-        "failures": {"count": 0},
-    },
-    "guidellm": {
-        "metadata": {"version": 2, "guidellm_version": "0.8.0"},
-        "benchmarks": [
-            {
-                "config": {"strategy": {"type_": "constant", "rate": 9.5}, "backend": {"model": "m"}},
-                "metrics": {
-                    "request_totals": {"successful": 100, "errored": 1, "incomplete": 2},
-                    **dict.fromkeys(("requests_per_second", "time_to_first_token_ms", "request_latency"), STATISTICS),
-                },
-                "start_time": 1000.0,
-                "end_time": 1012.0,
-                "duration": 12.0,
-            }
-        ],
-    },
-    "aiperf": {
-        "schema_version": "1.5",
-        "request_throughput": {"unit": "requests/sec", "avg": 9.9},
-        "request_count": {"unit": "requests", "avg": 100.0},
-        "time_to_first_token": {"unit": "ms", "p50": 50.0, "p99": 90.0},
-        "request_latency": {"unit": "ms", "avg": 500.0, "max": 900.0, "count": 100},
-        "error_summary": [{"count": 2}],
-        "was_cancelled": False,
-        "start_time": "2026-06-17T16:08:57",
-        "input_config": {"phases": [{"name": "profiling", "type": "concurrency", "concurrency": 4}]},
-    },
+# The document of each format that its own tests change.
+SAMPLES: dict[str, Any] = {
+    "vllm-bench": PLAIN,
+    "sglang-bench": json.loads((FORMS / "sglang_bench.jsonl").read_text(encoding="utf-8").splitlines()[0]),
+    "inference-perf": stage(),
+    "guidellm": report(benchmark()),
+    "aiperf": EXPORT,
     "aiconfigurator": predicted_row(),
 }
+READINGS = json.loads((BENCH / "readings.json").read_text(encoding="utf-8"))
+"""What each format's sample gives, worked out by hand from its units: seconds, requests per second, unix seconds."""
 
 
 def refusal(path: Path) -> str:
@@ -80,11 +51,13 @@ def written(tmp_path: Path, content: str | bytes) -> Path:
     return path
 
 
-def test_every_format_reads_its_sample(tmp_path: Path) -> None:
-    assert set(SAMPLES) == set(NAMES)
-    for name, sample in SAMPLES.items():
-        path = written(tmp_path, json.dumps(sample))
-        assert [one.tool for one in read_results(path)] == [name]
+@pytest.mark.parametrize("tool", NAMES)
+def test_every_format_reads_its_sample(tmp_path: Path, tool: str) -> None:
+    (run,) = read_results(written(tmp_path, json.dumps(SAMPLES[tool])))
+    wanted, record = READINGS[tool], run.model_dump(mode="json", exclude_none=True)
+    assert (run.tool, run.source) == (tool, str(tmp_path / "result.json"))
+    assert record.pop("point") == pytest.approx(wanted.pop("point"))
+    assert {key: record.get(key) for key in wanted} == wanted
 
 
 def test_content_tells_the_format(tmp_path: Path) -> None:
@@ -228,3 +201,52 @@ def test_results_of_other_tools_are_refused() -> None:
     assert len(others) == 11
     for path in others:
         assert "is no" in refusal(path)
+
+
+# ---- forms that one tool wrote at different times, and runs that are no measurement ----
+
+
+def load(name: str) -> Any:
+    return json.loads((FORMS / name).read_text(encoding="utf-8"))
+
+
+def test_sglang_writes_a_load_a_line() -> None:
+    runs = read_results(FORMS / "sglang_bench.jsonl")
+    assert [run.point.requested_rps for run in runs] == [1, 2, 4]
+    assert {(run.tool, run.loop) for run in runs} == {("sglang-bench", "open")}
+    assert runs[0].point.concurrency == pytest.approx(0.97 * 9.0)
+    assert (runs[0].point.e2e_p99_seconds, runs[0].generation_tokens.mean) == (20.0, 500.0)
+
+
+def test_sglang_tells_server_failures_and_rate(tmp_path: Path) -> None:
+    line = json.loads((FORMS / "sglang_bench.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    server = {"model_path": "meta/m", "version": "0.5.2", "tp_size": 4, "max_running_requests": 64}
+    errors = ["", "timeout", *("" for _ in range(299))]
+    closed = line | {"request_rate": float("inf"), "max_concurrency": 9, "server_info": server, "errors": errors}
+    (run,) = read_results(write_document(tmp_path, closed))
+    assert (run.loop, run.point.concurrency, run.model) == ("closed", 9, "meta/m")
+    assert (run.setup.engine_version, run.setup.tensor_parallel, run.setup.max_num_seqs) == ("0.5.2", 4, 64)
+    assert "1 of 301 requests failed or were under way at the end, and are not in the latencies" in run.remarks
+    (traced,) = read_results(write_document(tmp_path, line | {"request_rate": "trace"}))
+    assert traced.loop is None
+    with pytest.raises(NotAResultError, match=r"rps x 9 s are not the reported 174 requests at once"):
+        read_results(write_document(tmp_path, line | {"concurrency": 174.0}))
+
+
+def test_sweep_summary_is_a_load_a_run(tmp_path: Path) -> None:
+    runs = read_results(FORMS / "sweep_summary.json")
+    assert [run.point.concurrency for run in runs] == [16, 32, 64]
+    assert [run.location.rpartition(": ")[2] for run in runs] == ["run 1", "run 2", "run 3"]
+    with pytest.raises(BenchmarkError, match="holds no benchmark"):
+        read_results(write_document(tmp_path, []))
+    with pytest.raises(NotAResultError, match="run 2: holds no object"):
+        read_results(write_document(tmp_path, [load("sweep_run.json"), 3]))
+
+
+def test_warm_up_run_is_left_out(tmp_path: Path) -> None:
+    path = write_document(tmp_path, [load("sweep_warmup.json"), load("sweep_run.json")])
+    (run,), (left_out,) = read_all_results((path,))
+    assert run.point.ttft_p99_seconds == pytest.approx(0.140)
+    assert str(left_out).startswith(f"{path}: run 1: is a warm-up run (")
+    with pytest.raises(NotAResultError, match=r"sweep_warmup.json: is a warm-up run \(run_number -1\)"):
+        read_results(FORMS / "sweep_warmup.json")

@@ -79,24 +79,22 @@ def swept(folder: str, pattern: str = "bench_c*.json") -> ImportedCurve:
 # The line never falls, so at 4 clients TTFT P99 counts as 0.42900, and TPOT P99 at 4 and 8 as 0.02629.
 
 
-def test_closed_sweep_is_worked_out_by_hand() -> None:
-    # SLO: TTFT P99 2 s, TPOT P99 0.15 s. TPOT ends at 0.079 and never matters. TTFT is 0.96657 s at 16 clients and
-    # 2.10777 s at 32; by logarithms 2 s lies ln(2 / 0.96657) / ln(2.10777 / 0.96657) = 0.72714 / 0.77962 = 0.93268 of
-    # the way. C_max = 16 + 0.93268 x 16 = 30.923; usable = 6.3464 + 0.93268 x (7.4133 - 6.3464) = 7.3415 rps.
-    found = line(swept("vllm-cpu").curve).usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.15))
-    assert found.c_max == pytest.approx(30.923, abs=0.01)
-    assert found.usable_rps == pytest.approx(7.3415, abs=0.001)
-    assert (found.limited_by, found.knee_reached) == ("ttft_p99_seconds", True)
-
-
-def test_tighter_slo_ends_the_sweep_inside() -> None:
-    # SLO: TTFT P99 2 s, TPOT P99 0.03 s. TPOT is (at most, in two digits) 0.026 s up to 8 clients and 0.04228 s at 16:
-    # ln(0.03 / 0.026) / ln(0.04228 / 0.026) = 0.14310 / 0.48621 = 0.29432 of the way from 8 to 16 clients, before
-    # TTFT breaks. C_max = 8 + 0.29432 x 8 = 10.355; usable = 5.8424 + 0.29432 x (6.3464 - 5.8424) = 5.9907 rps.
-    found = line(swept("vllm-cpu").curve).usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.03))
-    assert found.c_max == pytest.approx(10.355, abs=0.01)
-    assert found.usable_rps == pytest.approx(5.9907, abs=0.001)
-    assert (found.limited_by, found.knee_reached) == ("tpot_p99_seconds", True)
+# TTFT P99 2 s, TPOT P99 0.15 s: TPOT ends at 0.079 and never matters. TTFT is 0.96657 s at 16 clients and 2.10777 s at 32;
+# by logarithms 2 s lies ln(2 / 0.96657) / ln(2.10777 / 0.96657) = 0.72714 / 0.77962 = 0.93268 of the way.
+# C_max = 16 + 0.93268 x 16 = 30.923; usable = 6.3464 + 0.93268 x (7.4133 - 6.3464) = 7.3415 rps.
+#
+# TPOT P99 0.03 s: TPOT is (at most, in two digits) 0.026 s up to 8 clients and 0.04228 s at 16:
+# ln(0.03 / 0.026) / ln(0.04228 / 0.026) = 0.14310 / 0.48621 = 0.29432 of the way from 8 to 16 clients, before TTFT breaks.
+# C_max = 8 + 0.29432 x 8 = 10.355; usable = 5.8424 + 0.29432 x (6.3464 - 5.8424) = 5.9907 rps.
+@pytest.mark.parametrize(
+    ("tpot", "c_max", "usable", "limit"),
+    [(0.15, 30.923, 7.3415, "ttft_p99_seconds"), (0.03, 10.355, 5.9907, "tpot_p99_seconds")],
+)
+def test_closed_sweep_is_worked_out_by_hand(tpot: float, c_max: float, usable: float, limit: str) -> None:
+    found = line(swept("vllm-cpu").curve).usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=tpot))
+    assert found.c_max == pytest.approx(c_max, abs=0.01)
+    assert found.usable_rps == pytest.approx(usable, abs=0.001)
+    assert (found.limited_by, found.knee_reached) == (limit, True)
 
 
 def test_rate_is_the_load_of_open_loops() -> None:
@@ -142,29 +140,19 @@ def test_repeated_measurement_is_taken_once() -> None:
 
 def test_repeated_runs_are_one_point() -> None:
     # 400 requests in 100 s and 100 in 20 s: 500 in 120 s. The median is weighted, of the P99s the larger counts.
-    found = curve_of(
-        [
-            load(
-                "a",
-                4.0,
-                ttft_p50_seconds=0.1,
-                ttft_p99_seconds=0.3,
-                output_tokens_per_second=200,
-                prompt_tokens_mean=900,
-            ),
-            load(
-                "b",
-                4.0,
-                completed_rps=5.0,
-                requests=100,
-                ttft_p50_seconds=0.2,
-                ttft_p99_seconds=0.9,
-                output_tokens_per_second=260,
-                prompt_tokens_mean=400,
-            ),
-            load("c", 8.0),
-        ]
-    )
+    first = {
+        "ttft_p50_seconds": 0.1,
+        "ttft_p99_seconds": 0.3,
+        "output_tokens_per_second": 200,
+        "prompt_tokens_mean": 900,
+    }
+    again = {
+        "ttft_p50_seconds": 0.2,
+        "ttft_p99_seconds": 0.9,
+        "output_tokens_per_second": 260,
+        "prompt_tokens_mean": 400,
+    }
+    found = curve_of([load("a", **first), load("b", completed_rps=5.0, requests=100, **again), load("c", 8.0)])
     point = found.curve.points[0]
     assert point.requests == 500
     assert point.completed_rps == round_significant(500 / 120)

@@ -7,7 +7,7 @@ from paths import SHARED
 from result_files import explain_refusal, read_results, write_document
 
 from agent.benchmarks.formats import read_all_results
-from agent.benchmarks.run_model import BenchmarkRun, Statistics
+from agent.benchmarks.run_model import BenchmarkRun
 
 SHARED_BENCH = SHARED / "bench"
 OLD = SHARED_BENCH / "guidellm" / "example_output" / "benchmarks_v0.3.json"
@@ -65,28 +65,6 @@ def read(tmp_path: Path, *benchmarks: Any) -> tuple[BenchmarkRun, ...]:
 
 def refusal(tmp_path: Path, *benchmarks: Any) -> str:
     return explain_refusal(tmp_path, report(*benchmarks))
-
-
-def test_every_quantity_has_its_own_unit(tmp_path: Path) -> None:
-    (one,) = read(tmp_path, benchmark())
-    assert (one.tool, one.loop, one.model) == ("guidellm", "open", "qwen")
-    assert (one.started_at, one.ended_at) == (1000.0, 1122.0)
-    assert one.point.model_dump(exclude_none=True) == {
-        "completed_rps": 9.9,
-        "concurrency": pytest.approx(9.9 * 2.3),
-        "requested_rps": 10.0,
-        "requests": 1200,
-        "censored": False,
-        "ttft_p50_seconds": 1.006,
-        "ttft_p99_seconds": 1.019,
-        "tpot_p50_seconds": pytest.approx(0.0104),
-        "tpot_p99_seconds": pytest.approx(0.0106),
-        "e2e_p99_seconds": 2.4,
-        "output_tokens_per_second": 1251.0,
-        "prompt_tokens_mean": 120.0,
-    }
-    assert one.prompt_tokens == Statistics(mean=120.0, p50=120.0, p95=127.0, p99=127.0, max=127.0)
-    assert one.remarks == []
 
 
 @pytest.mark.parametrize(

@@ -315,15 +315,6 @@ def test_unchanged_file_is_not_written(tmp_path: Path) -> None:
     assert path.stat().st_ino == before
 
 
-def test_vanished_plan_is_said(tmp_path: Path) -> None:
-    path = plan_in(tmp_path)
-    plan = open_plan(path)
-    path.unlink()
-    with pytest.raises(ConfigError, match="cannot be written: No such file or directory"):
-        write(plan, plan.text + "# more\n")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_failed_write_leaves_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")

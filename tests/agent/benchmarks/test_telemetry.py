@@ -1,6 +1,8 @@
 """Telemetry of runs over the samples of recordings and real sweeps, against pages read by hand and their clients."""
 
+import gzip
 import itertools
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -12,6 +14,7 @@ import recorded
 from hostile_store import Server, give, matrix, serving
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_server import Line, prometheus, recorded_lines
 from result_files import read_results
 from telemetry_samples import BENCH, found_in, page_samples, pages_of, ratio, run, store_source, stored, sweep_samples
 from telemetry_samples import value as page_value
@@ -21,6 +24,7 @@ from agent.benchmarks.telemetry import RunTelemetry, TelemetrySource, observe, o
 from agent.config.load import LoadedConfig, parse_config
 from agent.errors import BenchmarkError, SizewatchError
 from agent.history.store import HistoryStore
+from agent.prometheus.answers import StoreError
 from rules.evaluator.observation import ClosedMinute
 from rules.plan.load_bins import bin_window
 from rules.telemetry.gpu_windows import diff_readouts
@@ -173,7 +177,7 @@ def test_missing_history_is_named(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def hostile() -> Iterator[Server]:
     with serving() as made:
         yield made
 
@@ -201,9 +205,117 @@ ENTRIES = st.fixed_dictionaries(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(result=st.lists(ENTRIES | JSON, max_size=5), requests=st.none() | st.integers(1, 100))
-def test_any_store_answer_ends_in_words(server: Server, result: Any, requests: int | None) -> None:
-    server.act = lambda handler: give(handler, matrix(*result))
+def test_any_store_answer_ends_in_words(hostile: Server, result: Any, requests: int | None) -> None:
+    hostile.act = lambda handler: give(handler, matrix(*result))
     measured = run(requests=requests, started_at=1795197600.0, ended_at=1795197660.0)
     with suppress(SizewatchError):
-        told = read_run(measured, store_source(server.url))
+        told = read_run(measured, store_source(hostile.url))
         assert told.values or told.remarks
+
+
+# ---- from a real Prometheus that holds recordings and GPU samples at the times they were scraped ----
+
+SERVER = pytest.mark.server
+
+DONE = "vllm:request_success_total"
+
+PREFIX = {"cpu-small-0": {"instance": "10.0.0.5:8000", "job": "vllm"}}
+SPECULATING = {"cpu-small-0": {"instance": "10.0.0.9:8000", "job": "vllm"}}
+ROUTED = {
+    f"cpu-small-{n}": {"instance": f"10.0.1.{n}:8000", "job": "vllm", "namespace": "bench", "pod": f"vllm-{n}"}
+    for n in range(3)
+}
+
+
+def span(name: str, first: int, last: int, file: str = "metrics.jsonl.gz", requests: int | None = None) -> BenchmarkRun:
+    """A run between two scrapes of a recording."""
+    with gzip.open(recorded.folder(name) / file, "rt") as lines:
+        times = [json.loads(line)["t"] for line in lines]
+    return run(requests=requests, started_at=times[first], ended_at=times[last])
+
+
+def gpus(measured: BenchmarkRun, exporter: str, pod: str, *levels: float) -> Iterator[Line]:
+    """A dcgm-exporter's samples around a run: a GPU for each level, all idle outside of it."""
+    assert measured.started_at is not None
+    assert measured.ended_at is not None
+    for step in range(-2, int((measured.ended_at - measured.started_at) / 15) + 3):
+        t = measured.started_at + 15 * step
+        for gpu, level in enumerate(levels):
+            value = level + step / 1000 if measured.started_at < t <= measured.ended_at else 0.0
+            labels = {
+                "gpu": str(gpu),
+                "UUID": f"GPU-{exporter}-{gpu}",
+                "modelName": "NVIDIA H100 80GB HBM3",
+                "instance": exporter,
+            }
+            kube = {"exported_pod": pod, "pod": "dcgm-x"}
+            yield "DCGM_FI_PROF_GR_ENGINE_ACTIVE", tuple(sorted({**labels, **kube, "job": "dcgm"}.items())), value, t
+            yield "DCGM_FI_DEV_GPU_UTIL", tuple(sorted({**labels, **kube, "job": "dcgm"}.items())), 100.0, t
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    routed = span("routing", 5, 25, "cpu-small-1.jsonl.gz")
+    lines = [
+        *recorded_lines(recorded.folder("prefix"), PREFIX),
+        *recorded_lines(recorded.folder("specdecode"), SPECULATING, rename={"vllm:": "vllm_"}),
+        *recorded_lines(recorded.folder("routing"), ROUTED),
+        *gpus(routed, "10.0.1.1:9400", "vllm-1", 0.5, 0.7),
+        *gpus(routed, "10.0.1.2:9400", "vllm-2", 0.9),
+    ]
+    with prometheus(tmp_path_factory.mktemp("prometheus"), lines) as url:
+        yield url
+
+
+def counted(measured: BenchmarkRun, pages: list[tuple[float, str]]) -> BenchmarkRun:
+    """The run with as many requests as its engine finished."""
+    inside = [page for t, page in pages if (measured.started_at or 0) <= t <= (measured.ended_at or 0)]
+    finished = page_value(inside[-1], DONE) - page_value(inside[0], DONE)
+    point = measured.point.model_copy(update={"requests": round(finished)})
+    return measured.model_copy(update={"point": point})
+
+
+@SERVER
+@pytest.mark.parametrize(("first", "last"), [(10, 40), (0, 50), (3, 9)])
+def test_server_equals_its_pages(server: str, first: int, last: int) -> None:
+    measured = counted(span("prefix", first, last), pages_of("prefix"))
+    of_pages = found_in(page_samples(pages_of("prefix"), PREFIX["cpu-small-0"]), measured)
+    of_server = read_run(measured, store_source(server, selector='instance="10.0.0.5:8000"'))
+    assert of_pages.values.keys() == {"prefix_hit_ratio", "eviction_rate", "kv_utilization"}
+    for name, level in of_pages.values.items():
+        assert of_server.values[name] == pytest.approx(level)
+
+
+@SERVER
+def test_gpus_of_a_pod_are_its_own(server: str) -> None:
+    # The exporter's own pod is another than the one that its GPUs belong to.
+    measured = counted(span("routing", 5, 25, "cpu-small-1.jsonl.gz"), pages_of("routing", "cpu-small-1.jsonl.gz"))
+    source = store_source(server, selector='pod="vllm-1"', replica_label="pod", gpus={"selector": 'job="dcgm"'})
+    found = read_run(measured, source)
+    assert found.values["gpu_utilization"] == pytest.approx(0.6, abs=0.02)
+    assert found.gpu_utilization_kind == "gr_engine_active"
+
+
+@SERVER
+def test_names_with_underscores_are_one_engine(server: str) -> None:
+    measured = counted(span("specdecode", 5, 30), pages_of("specdecode"))
+    of_pages = found_in(page_samples(pages_of("specdecode"), SPECULATING["cpu-small-0"]), measured)
+    of_server = read_run(measured, store_source(server, selector='instance="10.0.0.9:8000"'))
+    assert 0 < of_pages.values["speculative_acceptance"] < 1
+    assert of_server.values["speculative_acceptance"] == pytest.approx(of_pages.values["speculative_acceptance"])
+
+
+@SERVER
+@pytest.mark.parametrize("selector", ['instance="10.0.1.2:8000"', 'pod="vllm-2"'])
+def test_a_selector_names_one_replica(server: str, selector: str) -> None:
+    pages = pages_of("routing", "cpu-small-2.jsonl.gz")
+    measured = counted(span("routing", 5, 25, "cpu-small-2.jsonl.gz"), pages)
+    lookups = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+    found = read_run(measured, store_source(server, selector=selector))
+    assert found.values["prefix_hit_ratio"] == pytest.approx(ratio(pages[5][1], pages[25][1], *lookups))
+
+
+@SERVER
+def test_refused_selector_is_told(server: str) -> None:
+    with pytest.raises(StoreError, match=r"refused the query"):
+        read_run(span("prefix", 10, 40), store_source(server, selector='job=~"("'))

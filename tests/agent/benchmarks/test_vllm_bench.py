@@ -1,6 +1,5 @@
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -55,26 +54,7 @@ def refusal(tmp_path: Path, **more: Any) -> str:
     return explain_refusal(tmp_path, {**PLAIN, **more})
 
 
-def test_plain_run_is_read_in_seconds(tmp_path: Path) -> None:
-    one = read(tmp_path, PLAIN)
-    assert (one.tool, one.loop, one.model) == ("vllm-bench", "open", "llama")
-    assert one.source == one.location == str(tmp_path / "run.json")
-    assert one.point.model_dump(exclude_none=True) == {
-        "completed_rps": 9.9,
-        "requested_rps": 10.0,
-        "requests": 2000,
-        "censored": False,
-        "ttft_p50_seconds": 0.05,
-        "ttft_p99_seconds": 0.15,
-        "tpot_p50_seconds": 0.01,
-        "tpot_p99_seconds": 0.02,
-        "itl_p99_seconds": 0.04,
-        "output_tokens_per_second": 495.0,
-        "prompt_tokens_mean": 200.0,
-    }
-    assert (one.prompt_tokens.mean, one.prompt_tokens.p50, one.generation_tokens.mean) == (200.0, None, 50.0)
-    assert one.ended_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
-    assert one.started_at == one.ended_at - 202.0
+def test_undated_run_has_no_time(tmp_path: Path) -> None:
     undated = read(tmp_path, PLAIN, date=None)
     assert (undated.started_at, undated.ended_at, undated.remarks) == (None, None, [])
 

@@ -1,15 +1,19 @@
 """The daemon in one process with real engines, a real history and real pages: what it survives, and what it tells."""
 
+import json
 import socket
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+import yaml
 from daemon_runs import (
     StandingClock,
     ask,
@@ -24,18 +28,28 @@ from daemon_runs import (
     write,
 )
 from engine_server import answers_500, engines
+from forecast_samples import keep
+from loops import scrape_loop
+from paths import TESTS
+from status_samples import NOW, cascading_tier
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.config.load import LoadedConfig
+from agent.daemon import jobs
 from agent.daemon.assembly import Assembly
 from agent.daemon.daemon import Daemon
 from agent.daemon.factory import assemble
 from agent.errors import ConfigError
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
+from agent.scrape.scrapers import Scrapers
+from exporters.metrics.exposition import render
+from exporters.status.page import render_page
 from exporters.status.records import AgentStatus
+from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS
 from rules.evaluator.timeline import TimelineKind
-from rules.verdicts.verdict import Finding, Subject
+from rules.telemetry.signals import Gap
+from rules.verdicts.verdict import UNASKED_SECONDS, Finding, RuleState, Subject, Unknown, step_rule_state
 
 DOWN = ("TargetDown", Subject(tier="cpu-small", replica="r0"))
 
@@ -260,31 +274,24 @@ def test_defect_in_cycle_costs_the_cycle(
 
 
 def test_pages_are_served_during_reloads(tmp_path: Path) -> None:
-    failed: list[BaseException] = []
+    stop = threading.Event()
     with engines(2) as served, running(write(tmp_path, configuration(served)), speed=50.0) as daemon:
-        stop = threading.Event()
 
         def ask_on() -> None:
             while not stop.is_set():
-                try:
-                    assert len(told(daemon).tiers[0].replicas) == 2
-                except BaseException as error:  # noqa: BLE001 - told to the test
-                    failed.append(error)
-                    return
+                assert len(told(daemon).tiers[0].replicas) == 2
 
-        readers = [threading.Thread(target=ask_on) for _ in range(3)]
-        for reader in readers:
-            reader.start()
-        begin = daemon.counts.cycles
-        for _ in range(5):
-            daemon.ask_reload()
-            further(daemon, 5)
-        stop.set()
-        for reader in readers:
-            reader.join()
+        with ThreadPoolExecutor(3) as pool:
+            readers = [pool.submit(ask_on) for _ in range(3)]
+            begin = daemon.counts.cycles
+            for _ in range(5):
+                daemon.ask_reload()
+                further(daemon, 5)
+            stop.set()
+            for reader in readers:
+                reader.result()
         assert daemon.counts.cycles - begin >= 25
         assert daemon.counts.config_reloads == 5
-    assert failed == []
     assert daemon.counts.cycle_errors == 0
 
 
@@ -350,3 +357,120 @@ def test_open_finding_ends_in_next_run(tmp_path: Path) -> None:
 def _open(daemon: Daemon) -> float | None:
     rule_state = daemon.loop.state.rules.get(DOWN)
     return rule_state.finding.started_at if rule_state is not None and rule_state.finding is not None else None
+
+
+# ---- forecasts ----
+
+TIER = "cpu-small"
+ON = {"forecast": {"zone": "Europe/Berlin"}}
+
+
+@contextmanager
+def forecasting(folder: Path, minutes: int = 600, **keys: Any) -> Iterator[Daemon]:
+    """A daemon whose history reaches until now; its forecasts are made when a test says so."""
+    (folder / "sizewatch-data").mkdir(mode=0o700, exist_ok=True)
+    if minutes:
+        keep(folder / "sizewatch-data" / "history.db", minutes, time.time() // 60 * 60, TIER)
+    plan = yaml.safe_load((TESTS / "plans" / "cpu-small.yaml").read_text())
+    plan["tiers"][TIER] |= {
+        "cold_start_seconds": 140,
+        "fleet": {"instances": 4, "safety_factor": 1.2, "minimum_warm": 1},
+    }
+    (folder / "plan.yaml").write_text(yaml.safe_dump(plan))
+    with (
+        patch.dict(jobs.SECONDS, {jobs.FORECAST: 1e8}),
+        engines(1) as served,
+        running(write(folder, configuration(served, plan="plan.yaml", **{**ON, **keys}))) as daemon,
+    ):
+        yield daemon
+
+
+def pid(daemon: Daemon) -> int:
+    forecasts = daemon.assembly.forecasts
+    assert forecasts.pid is not None
+    return forecasts.pid
+
+
+def forecast_of(daemon: Daemon) -> dict[str, Any]:
+    """What the status page's twin says of the tier's forecast."""
+    (tier,) = json.loads(ask(daemon, "api/status"))["tiers"]
+    found: dict[str, Any] = tier["forecast"]
+    return found
+
+
+def test_a_forecast_is_shown_exported_and_judged(tmp_path: Path) -> None:
+    with forecasting(tmp_path) as daemon:
+        assert forecast_of(daemon)["gap"] == "no forecast is made yet"
+        assert b"sizewatch_recommended_replicas" not in ask(daemon, "metrics")
+        daemon.assembly.forecast(time.time())
+        assert daemon.counts.cycle_errors == 0
+        found = forecast_of(daemon)
+        assert found["recommended"] >= 1
+        assert found["ready"] == 1
+        assert "The plan's 140 s are the lead" in found["prewarm"]["recommendation"]["lead_source"]
+        assert found["forecast"]["method"] == "same as now"
+        assert metric(daemon, "sizewatch_recommended_replicas") == found["recommended"]
+        assert metric(daemon, "sizewatch_minimum_warm_replicas") == 1
+        assert metric(daemon, "sizewatch_forecast_lead_seconds") == 140
+        assert health(daemon)["forecasting"]["runs"] == 1
+        assert 30e6 < health(daemon)["forecasting"]["memory_bytes"] < 300e6
+        page = ask(daemon).decode()
+        assert "<h3>Forecast</h3>" in page
+        assert "Needs 2 days of history, has 10 hours" in page
+        projection = daemon.loop.state.projections[TIER]
+        assert projection.horizon_seconds == 140.0
+        assert len(projection.points) < 8
+
+
+def test_reload_continues_or_ends_forecasting(tmp_path: Path) -> None:
+    with forecasting(tmp_path) as daemon:
+        daemon.assembly.forecast(time.time())
+        asked = pid(daemon)
+        data = yaml.safe_load((tmp_path / "sizewatch.yaml").read_text())
+        write(tmp_path, {**data, "forecast": {"bin": "15m"}})
+        daemon.ask_reload()
+        assert wait_for(lambda: daemon.counts.config_reloads == 1)
+        assert TIER in daemon.loop.state.projections
+        daemon.assembly.forecast(time.time())
+        assert pid(daemon) == asked
+        assert forecast_of(daemon)["forecast"]["bin_seconds"] == 900.0
+        write(tmp_path, {**data, "forecast": {"enabled": False}})
+        daemon.ask_reload()
+        assert wait_for(lambda: daemon.counts.config_reloads == 2)
+        assert not Path(f"/proc/{asked}").exists()
+        assert forecast_of(daemon)["gap"] == "forecasting is off (forecast.enabled: false)"
+        assert daemon.loop.state.projections == {}
+        daemon.assembly.forecast(time.time())
+        assert daemon.counts.cycle_errors == 0
+
+
+def test_the_schedule_makes_forecasts_by_itself(tmp_path: Path) -> None:
+    """Once a minute; these minutes are as fast as the cycles, a tenth of a second more would be due to the machine."""
+    with engines(1) as served:
+        path = write(tmp_path, configuration(served, **ON))
+        with running(path, speed=100.0) as daemon:
+            assert wait_for(lambda: health(daemon)["forecasting"]["runs"] >= 2)
+            assert daemon.counts.cycle_errors == 0
+
+
+# ---- what pages and metrics print about the same findings ----
+
+
+def test_unasked_finding_is_open_nowhere() -> None:
+    """Such as speculation that was switched off. An alert of it must not come back, and a page not show it."""
+    tier = cascading_tier()
+    (finding,) = (one for one in tier.findings if one.rule == "KvCacheCascade" and one.ended_at is None)
+    parts = scrape_loop((), {tier.name: tier.context}, Scrapers(()), lambda: NOW)
+    key, state = (finding.rule, finding.subject), RuleState(result=finding.worst, finding=finding)
+    for waited in (0.0, UNASKED_SECONDS, UNASKED_SECONDS + 1.0, UNASKED_SECONDS + RESOLVED_KEPT_SECONDS + 60.0):
+        off = Unknown(rule=finding.rule, subject=finding.subject, t=NOW + waited, reason=Gap.NOT_EXPOSED, text="")
+        state, ended = step_rule_state(state, off)
+        parts.loop.state.rules[key] = state
+        parts.runtime.past.extend(one for one in ended if isinstance(one, Finding))
+        status, shown = parts.status(NOW + waited), waited <= UNASKED_SECONDS
+        (incident,) = status.incidents[tier.name]
+        assert incident.ended_at == (None if shown else NOW + UNASKED_SECONDS + 1.0)
+        assert bool(status.incident_alerts[tier.name]) is shown
+        assert ("sizewatch_incident{" in render(status, "text/plain")[0].decode()) is shown
+        assert ('class="incident' in render_page(status).decode()) is shown
+        assert [one.ended_at for one in status.timeline] == [incident.ended_at] * 2

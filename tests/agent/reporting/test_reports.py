@@ -5,7 +5,9 @@ import logging
 import os
 import threading
 from contextlib import suppress
+from datetime import UTC, datetime, time
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from report_runs import (
@@ -29,7 +31,7 @@ from waiting import CEILING_SECONDS
 
 from agent.config.load import load
 from agent.reporting import storage
-from agent.reporting.service import JobRunner, ReportService
+from agent.reporting.service import JobRunner, ReportService, weekly_times
 from agent.reporting.storage import STATE_FILE, ReportState
 
 
@@ -296,3 +298,126 @@ def test_process_shows_no_secret(tmp_path: Path) -> None:
         assert len(hook.taken) == 1
     assert seen
     assert CANARY not in "".join(seen)
+
+
+# ---- when a report is due: over changes of the clock, at the very instant, in every zone ----
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def at(text: str, zone: str = "UTC", fold: int = 0) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone), fold=fold).timestamp()
+
+
+def utc(t: float) -> str:
+    return datetime.fromtimestamp(t, UTC).strftime("%m-%d %H:%M")
+
+
+def test_weekly_report_is_due_to_the_second() -> None:
+    due = at("2026-11-23 07:00", "Europe/Berlin")
+    assert weekly_times(0, time(7), BERLIN, due) == (due, due + WEEK)
+    assert weekly_times(0, time(7), BERLIN, due - 1) == (due - WEEK, due)
+
+
+@pytest.mark.parametrize(
+    ("weekday", "of_day", "now", "expected"),
+    [
+        # 2026-03-29 and 2026-10-25 are Sundays. The time on the wall stays.
+        (0, time(7), "2026-03-29 12:00", ("03-23 06:00", "03-30 05:00")),
+        (0, time(7), "2026-10-20 12:00", ("10-19 05:00", "10-26 06:00")),
+        # The hour from 02:00 to 03:00 is left out on 29 March: the report comes an hour later on the wall.
+        (6, time(2, 30), "2026-03-28 12:00", ("03-22 01:30", "03-29 01:30")),
+        (6, time(2, 30), "2026-03-29 01:10", ("03-22 01:30", "03-29 01:30")),
+        (6, time(2, 30), "2026-03-29 01:30", ("03-29 01:30", "04-05 00:30")),
+        # The same hour comes twice on 25 October: the second is not another report.
+        (6, time(2, 30), "2026-10-25 00:29", ("10-18 00:30", "10-25 00:30")),
+        (6, time(2, 30), "2026-10-25 01:30", ("10-25 00:30", "11-01 01:30")),
+        # A day of 23 hours comes before this Monday.
+        (0, time(0, 15), "2026-03-29 12:00", ("03-22 23:15", "03-29 22:15")),
+    ],
+)
+def test_due_times_over_changes_of_the_clock(weekday: int, of_day: time, now: str, expected: tuple[str, str]) -> None:
+    latest, following = weekly_times(weekday, of_day, BERLIN, at(now))
+    assert (utc(latest), utc(following)) == expected
+
+
+@pytest.mark.parametrize(
+    "zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago", "Asia/Kathmandu", "America/St_Johns", "UTC"]
+)
+def test_every_instant_lies_between_two_reports(zone: str) -> None:
+    for day in range(366):
+        now = at("2026-01-01 00:10") + day * DAY
+        latest, following = weekly_times(2, time(0, 15), ZoneInfo(zone), now)
+        assert latest <= now < following
+        assert abs(following - latest - WEEK) <= HOUR
+        assert weekly_times(2, time(0, 15), ZoneInfo(zone), following)[0] == following
+        assert datetime.fromtimestamp(latest, ZoneInfo(zone)).weekday() == 2
+
+
+# ---- the folder: whole or not at all, the newest by name, nothing foreign touched, no link followed ----
+
+ONE = {"report.html": b"<html>", "report.json": b"{}"}
+
+
+def test_report_appears_whole(tmp_path: Path) -> None:
+    root = tmp_path / "not" / "there"
+    (root / ".new-2026-11-09").mkdir(parents=True)
+    (root / ".new-2026-11-09" / "report.html").write_bytes(b"half")
+    assert storage.names(root) == storage.names(tmp_path / "nowhere") == ()
+    storage.publish(root, "2026-11-23", ONE, keep=26)
+    storage.publish(root, "2026-11-16", {"report.html": b"late"}, keep=26)
+    assert storage.names(root) == ("2026-11-23", "2026-11-16")
+    assert sorted(path.name for path in root.iterdir()) == ["2026-11-16", "2026-11-23"]
+    assert storage.files(root, "2026-11-16") == ("report.html",)
+    # Of the same date, the later report replaces the earlier.
+    storage.publish(root, "2026-11-23", {"report.md": b"again"}, keep=26)
+    assert storage.files(root, "2026-11-23") == ("report.md",)
+    assert storage.read_report_file(root, "2026-11-23", "report.html") is None
+
+
+def test_only_old_own_reports_go(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "2026-plans").mkdir()
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    (tmp_path / "2020-01-01").symlink_to(outside)
+    for day in range(10, 16):
+        storage.publish(tmp_path, f"2026-11-{day}", ONE, keep=2)
+    assert {one.name for one in tmp_path.iterdir()} == {
+        "2026-11-15", "2026-11-14", "notes.txt", "2026-plans", "2020-01-01",
+    }  # fmt: skip
+    assert (outside / "kept").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("..", "report.html"),
+        ("2026-11-23/..", "report.html"),
+        ("2026-11-23", "../secret"),
+        ("2026-11-23", "secret"),
+        ("2026-11-2٣", "report.html"),
+        ("", "report.html"),
+        ("latest", "report.html"),
+    ],
+)
+def test_only_report_files_are_read(tmp_path: Path, name: str, file: str) -> None:
+    storage.publish(tmp_path, "2026-11-23", {**ONE, "secret": b"no"}, keep=26)
+    assert storage.read_report_file(tmp_path, name, file) is None
+
+
+def test_links_pipes_and_folders_are_unread(tmp_path: Path) -> None:
+    storage.publish(tmp_path, "2026-11-23", {**ONE, "report.md": b"x" * 100}, keep=26)
+    (tmp_path / "secret").write_text("secret")
+    place = tmp_path / "2026-11-23"
+    (place / "report.html").unlink()
+    (place / "report.html").symlink_to(tmp_path / "secret")
+    (place / "report.json").unlink()
+    os.mkfifo(place / "report.json")
+    (place / "plan.next.yaml").mkdir()
+    (tmp_path / "2026-11-24").symlink_to(place)
+    for file in ("report.html", "report.json", "plan.next.yaml"):
+        assert storage.read_report_file(tmp_path, "2026-11-23", file) is None
+    assert storage.read_report_file(tmp_path, "2026-11-24", "report.md") is None
+    assert storage.read_report_file(tmp_path, "2026-11-23", "report.md") == b"x" * 100
