@@ -1,21 +1,26 @@
-"""Tables and pages hold each other: every family of every page is explained, every row of a table is met."""
+"""Tables and pages hold each other: every family is explained, every row is met; and what a file of a table may say."""
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from making import PAGES, START, page_text, read
 from paths import SHARED
-from table_checks import TABLES, openmetrics, unexplained
+from table_checks import TABLES, openmetrics, unexplained, without_lines
 
 from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
-from rules.engines.coverage import FamilyUse, explain_families, version_range
-from rules.engines.registry import ENGINES, EngineTable, normalize_name
-from rules.telemetry.families import stem
+from exporters.docs.reference_pages import engines_page
+from rules.engines import registry
+from rules.engines.coverage import engine_signals, explain_families, version_range
+from rules.engines.registry import ENGINES, EngineTable, LabelAggregation, load_engine_tables, normalize_name
+from rules.tables import read_tables
+from rules.telemetry.families import BY_NAME, FamilyKind, stem
 from rules.telemetry.snapshots import Snapshot
 
 VLLM_V1, SGLANG = TABLES["vllm/v1"], TABLES["sglang/srt"]
+MOVED = "sglang:kv_transfer_latency_ms"
 
 SHARED_PAGES = SHARED / "pages"
 
@@ -36,13 +41,13 @@ def engine_pages(folder: Path) -> list[Path]:
     return [page for page in pages if open_page(page) is not None]
 
 
-def families(page: Path) -> dict[str, str]:
-    opened = open_page(page)
-    return opened[2]
+def families(name: str) -> dict[str, str]:
+    return open_page(PAGES / name)[2]
 
 
-def by_name(uses: tuple[FamilyUse, ...]) -> dict[str, FamilyUse]:
-    return {use.name: use for use in uses}
+def readings(engine: EngineTable, printed: dict[str, str]) -> dict[str, str]:
+    """What each family of a page is read as; "" where it is not read."""
+    return {use.name: use.text if use.is_read else "" for use in explain_families(engine, printed)}
 
 
 @pytest.mark.parametrize("page", engine_pages(PAGES), ids=lambda page: page.name)
@@ -127,7 +132,7 @@ ELSEWHERE: dict[str, tuple[dict[str, str], ...]] = {
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.label)
 def test_every_row_meets_a_page(engine: EngineTable) -> None:
     """Else its note names the file of the source that declares it."""
-    printed = [families(page) for page in engine_pages(PAGES) if (opened := open_page(page)) and opened[0] is engine]
+    printed = [names for of, _, names in map(open_page, engine_pages(PAGES)) if of is engine]
     assert printed
     met = set()
     for names in (*printed, *ELSEWHERE.get(f"{engine.name}/{engine.generation}", ())):
@@ -136,6 +141,35 @@ def test_every_row_meets_a_page(engine: EngineTable) -> None:
     for row in engine.rows:
         assert (row.source, row.family) in met or ".py" in row.note or ".cpp" in row.note, row
         assert not engine.scanned or {row.since, row.until} <= {*engine.scanned, ""}, row
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        (
+            families("vllm-0.33.0.prom"),
+            {
+                "vllm:time_to_first_token_seconds": "ttft_seconds",
+                "vllm:kv_cache_usage_perc": "kv_utilization, kv_utilization_max",
+                "vllm:iteration_tokens_total": "engine_steps",
+                "vllm:cache_config_info": "facts about the engine",
+                "vllm:prompt_tokens_created": "facts about the engine",
+                "vllm:num_preemptions_created": "",
+            },
+        ),
+        # A replaced name is unread on a page of the new one.
+        (families("vllm-0.8.5.prom"), {"vllm:time_per_output_token_seconds": "itl_seconds"}),
+        (
+            families("vllm-0.11.0.prom"),
+            {"vllm:time_per_output_token_seconds": "", "vllm:inter_token_latency_seconds": "itl_seconds"},
+        ),
+        ({"vllm:request_failure_total": "counter"}, {"vllm:request_failure_total": ""}),
+        ({"ray_vllm_num_preemptions_total": "untyped"}, {"ray_vllm_num_preemptions_total": "preemptions"}),
+    ],
+)
+def test_family_says_its_reading(printed: dict[str, str], expected: dict[str, str]) -> None:
+    found = readings(VLLM_V1, printed)
+    assert {name: found[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("name", sorted(page.name for page in PAGES.glob("made-*.prom")))
@@ -167,50 +201,27 @@ def test_wrapped_names_read_alike(name: str, own: str, prefix: str) -> None:
     assert [(use.is_read, use.text) for use in uses[0]] == [(use.is_read, use.text) for use in uses[1]]
 
 
-def test_family_says_its_reading() -> None:
-    found = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.33.0.prom")))
-    assert found["vllm:time_to_first_token_seconds"].families == ("ttft_seconds",)
-    assert found["vllm:time_to_first_token_seconds"].text == "ttft_seconds"
-    assert found["vllm:kv_cache_usage_perc"].text == "kv_utilization, kv_utilization_max"
-    assert found["vllm:iteration_tokens_total"].families == ("engine_steps",)
-    assert found["vllm:cache_config_info"].text == "facts about the engine"
-    assert found["vllm:prompt_tokens_created"].text == "facts about the engine"
-    assert not found["vllm:num_preemptions_created"].is_read
-
-
-def test_both_formats_name_the_same_uses() -> None:
-    def without_total(page: str) -> dict[str, str]:
-        uses = explain_families(VLLM_V1, families(PAGES / page))
-        return {use.name.removesuffix("_total"): use.text for use in uses if not use.name.endswith("_created")}
-
-    assert without_total("vllm-0.33.0.openmetrics.txt") == without_total("vllm-0.33.0.prom")
-
-
-def test_replaced_name_is_unread_on_that_page() -> None:
-    old = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.8.5.prom")))
-    newer = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.11.0.prom")))
-    assert old["vllm:time_per_output_token_seconds"].families == ("itl_seconds",)
-    assert not newer["vllm:time_per_output_token_seconds"].is_read
-    assert newer["vllm:inter_token_latency_seconds"].families == ("itl_seconds",)
-
-
-def test_unknown_and_untyped_names() -> None:
-    (found,) = explain_families(VLLM_V1, {"vllm:request_failure_total": "counter"})
-    assert (found.is_read, found.text) == (False, "")
-    (found,) = explain_families(VLLM_V1, {"ray_vllm_num_preemptions_total": "untyped"})
-    assert found.families == ("preemptions",)
-
-
-def test_what_an_excerpt_lacks_tells_nothing() -> None:
-    excerpt = {"vllm:num_requests_running": "gauge", "vllm:prompt_tokens": "counter"}
-    assert version_range(VLLM_V1, excerpt) == ""
-    assert version_range(VLLM_V1, excerpt | {"vllm:external_prefix_cache_hits": "counter"}) == "after 0.11.0"
-    assert version_range(VLLM_V1, excerpt | {"vllm:mooncake_xfer_time_seconds": "histogram"}) == "after 0.32.0"
+@pytest.mark.parametrize(
+    ("engine", "more", "expected"),
+    [
+        (VLLM_V1, {}, ""),
+        (VLLM_V1, {"vllm:external_prefix_cache_hits": "counter"}, "after 0.11.0"),
+        (VLLM_V1, {"vllm:mooncake_xfer_time_seconds": "histogram"}, "after 0.32.0"),
+        # A gauge of SGLang up to 0.5.7, a histogram from 0.5.10 on.
+        (SGLANG, {MOVED: "gauge"}, ""),
+        (SGLANG, {MOVED: "untyped"}, ""),
+        (SGLANG, {MOVED: "histogram"}, "after 0.5.7"),
+        (SGLANG, {f"{MOVED}_bucket": "untyped"}, "after 0.5.7"),
+    ],
+)
+def test_excerpt_tells_what_it_holds(engine: EngineTable, more: dict[str, str], expected: str) -> None:
+    excerpts = {"vllm": "vllm:num_requests_running", "sglang": "sglang:num_running_reqs"}
+    assert version_range(engine, {excerpts[engine.name]: "gauge", **more}) == expected
 
 
 def test_deprecated_name_does_not_age_a_page() -> None:
     """--show-hidden-metrics-for-version; without it 0.12 hides time_per_output_token_seconds."""
-    shown = families(PAGES / "vllm-0.12.0.prom")
+    shown = families("vllm-0.12.0.prom")
     assert "vllm:time_per_output_token_seconds" in shown
     hidden = {name: type_ for name, type_ in shown.items() if "time_per_output_token_seconds" not in name}
     hidden["vllm:request_time_per_output_token_seconds"] = "histogram"
@@ -218,19 +229,95 @@ def test_deprecated_name_does_not_age_a_page() -> None:
 
 
 def test_types_tell_two_families_apart() -> None:
-    """kv_transfer_latency_ms of SGLang was a gauge up to 0.5.7, and is a histogram from 0.5.10 on."""
-    running, moved = "sglang:num_running_reqs", "sglang:kv_transfer_latency_ms"
-    for printed, text in (("gauge", ""), ("untyped", ""), ("histogram", "after 0.5.7")):
-        assert version_range(SGLANG, {running: "gauge", moved: printed}) == text, printed
-    assert version_range(SGLANG, {f"{moved}_bucket": "untyped"}) == "after 0.5.7"
-    old, new = (by_name(explain_families(SGLANG, families(PAGES / f"sglang-0.5.{n}.prom")))[moved] for n in (3, 10))
-    assert (old.is_read, new.families) == (False, ("kv_transfer_seconds",))
+    old, new = (readings(SGLANG, families(f"sglang-0.5.{number}.prom"))[MOVED] for number in (3, 10))
+    assert (old, new) == ("", "kv_transfer_seconds")
 
 
 @pytest.mark.parametrize("page", sorted(PAGES.glob("vllm-0.[1238]*.prom")), ids=lambda page: page.name)
 def test_releases_need_no_metadata(page: Path) -> None:
     """The golden files of the pages hold the ranges themselves."""
-    body = page.read_text()
-    bare = "".join(line for line in body.splitlines(keepends=True) if not line.startswith("#"))
-    assert version_range(VLLM_V1, families(page)) != ""
-    assert read(bare, engine="vllm").facts["engine_versions"] == version_range(VLLM_V1, families(page))
+    expected = version_range(VLLM_V1, families(page.name))
+    assert expected != ""
+    assert read(without_lines(page.read_text(), "# "), engine="vllm").facts["engine_versions"] == expected
+
+
+def test_family_tells_first_and_last_release() -> None:
+    page = engines_page()
+    head = [line.strip("| ").split(" | ") for line in page.partition("## ")[0].splitlines() if line.startswith("| `")]
+    matrix = {name.strip("`"): columns for name, *columns in head}
+    place = [f"{engine.name}/{engine.generation}" for engine in ENGINES].index
+    assert matrix["tpot_seconds"][place("vllm/v1")] == "from 0.11.0"
+    assert matrix["tpot_seconds"][place("vllm/v0")] == "-"
+    assert matrix["kv_utilization"][place("llamacpp/server")] == "to 2024.9"
+    assert matrix["kv_utilization"][place("vllm/v1")] == "yes", "under two names, one after the other"
+    assert "| `preemptions` | llama.cpp does not preempt: a slot keeps its cache until the request ends |" in page
+    names = {signal.name for signal in engine_signals()}
+    assert {"ttft_p99_seconds", "kv_utilization", "cold_start_seconds"} <= names - {"gpu_utilization"}
+    assert "gpu_utilization" not in names
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda e: f"{e.name}-{e.generation}")
+def test_engine_families_are_unique_and_typed(engine: EngineTable) -> None:
+    for row in engine.rows:
+        assert BY_NAME[row.family].kind is row.kind or row.part, f"{row.family} from {row.source}"
+        assert row.kind is not FamilyKind.HISTOGRAM or not row.part
+    keys = [(r.family, r.sample, *r.where.items(), *r.unless.items()) for r in engine.rows]
+    assert len(keys) == len(set(keys))
+
+
+TOY: dict[str, Any] = {
+    "name": "toy",
+    "generation": "v1",
+    "title": "Toy",
+    "signatures": ["toy_running"],
+    "rows": [
+        {"family": "requests_arrived", "source": "toy_total", "where": {"path": "generating"}},
+        {"family": "kv_utilization", "source": "toy_kv", "across": "mean"},
+    ],
+    "patterns": {"generating": "/a|/b"},
+}
+
+
+def load(monkeypatch: pytest.MonkeyPatch, **keys: Any) -> registry.EngineTable:
+    document = TOY | keys
+    more = {"rows": [{"family": "preemptions", "source": "cache_evicted_total"}]}
+    monkeypatch.setattr(registry, "read_tables", lambda package: {"toy": {**document}, "toy_cache": more})
+    (engine,) = load_engine_tables()
+    return engine
+
+
+def test_every_file_belongs_to_an_engine() -> None:
+    tables = read_tables("rules.engines")
+    named = {(keys.get("name"), keys.get("generation")) for keys in tables.values()}
+    assert named == {(engine.name, engine.generation) for engine in ENGINES} | {(None, None)}
+    assert len(tables) == len(ENGINES) + len({"kvbm", "lmcache"})
+
+
+def test_what_carries_engines_is_asked_last() -> None:
+    carriers = [engine.name for engine in ENGINES if engine.carries_engines]
+    assert [engine.name for engine in ENGINES[-len(carriers) :]] == carriers
+    assert {*carriers} == {"dynamo", "triton"}
+
+
+def test_table_holds_rows_patterns_and_maxima(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrived, mean, maximum, included = load(monkeypatch, include=["toy_cache"]).rows
+    assert included.source == "cache_evicted_total"
+    assert [arrived.reads({"path": path}) for path in ("/a", "/b", "/c", "generating")] == [True, True, False, False]
+    assert (mean.family, mean.source, mean.across) == ("kv_utilization", "toy_kv", LabelAggregation.MEAN)
+    assert (maximum.family, maximum.source, maximum.across) == ("kv_utilization_max", "toy_kv", LabelAggregation.MAX)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"rows": [{"family": "requests_arrived", "sorce": "x"}]}, "row requests_arrived = None: .*sorce"),
+        ({"rows": [{"family": "requests_arrived", "source": "x", "across": "median"}]}, "row .* = x: 'median'"),
+        ({"rows": [{"family": "no_family", "source": "x"}]}, "row no_family = x: no_family is no family"),
+        ({"rows": [{"family": "requests_arrived", "source": "x", "where": {"a": "o(k"}}]}, "row .* = x: missing"),
+        ({"sinatures": []}, "sinatures"),
+        ({"include": ["no_file"]}, "no_file"),
+    ],
+)
+def test_wrong_table_names_file_and_word(monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=rf"rules/engines/toy\.toml: .*{words}"):
+        load(monkeypatch, **keys)

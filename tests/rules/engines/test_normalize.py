@@ -1,4 +1,4 @@
-"""Series to families by a table: mechanics, on an engine that exists only here."""
+"""Series to families by a table: mechanics, on engines that exist only here."""
 
 import math
 from dataclasses import replace
@@ -18,6 +18,7 @@ from rules.engines.registry import (
     select_rows,
     strip_wrapper_prefix,
 )
+from rules.telemetry.histograms import Cumulative
 from rules.telemetry.readings import read as read_signal
 from rules.telemetry.signals import BY_NAME, Gap, Missing
 from rules.telemetry.snapshots import Snapshot
@@ -201,37 +202,38 @@ def test_only_mapped_samples_are_wanted() -> None:
     no = ("toy:steps_total_bucket", "toy:steps_total", "toy_running_total", "other", "toy_done_total_created")
     assert all(is_mapped_name(name, (ENGINE,)) for name in (*yes, "process_start_time_seconds", "toy_done_created"))
     assert not any(is_mapped_name(name, (ENGINE,)) for name in no)
+    other = toy(LOOKED_UP, replace(TTFT, zero_with="toy_up"))
+    for name in ("toy_done_total", "toy_hits_total", "toy_misses_total", "toy_up"):
+        assert is_mapped_name(name, (ENGINE, other))
+    assert strip_wrapper_prefix("ray_toy_x", ENGINE) == "toy_x"
+    assert strip_wrapper_prefix("toy_ray_x", ENGINE) == "toy_ray_x"
 
 
-def test_signature_needs_its_labels() -> None:
-    assert detect_engine([("other", {}), ("toy_running", {"rank": "0"})], (ENGINE,)) is ENGINE
-    assert detect_engine([("ray_toy_running", {"rank": "0"})], (ENGINE,)) is ENGINE
-    assert detect_engine([("toy_running", {})], (ENGINE,)) is None
-    assert detect_engine([("toy_running", {"rank": "0", "old": "1"})], (ENGINE,)) is None
-    assert detect_engine([("toy_running_total", {"rank": "0"})], (ENGINE,)) is None
-    two = replace(ENGINE, signature_labels=("rank", "model"), signature_without=("old", "older"))
-    labels = {"rank": "0", "model": "m"}
-    assert detect_engine([("toy_running", labels)], (two,)) is two
-    assert detect_engine([("toy_running", {"rank": "0"})], (two,)) is None
-    assert detect_engine([("toy_running", {**labels, "older": "1"})], (two,)) is None
+TWO_LABELS = replace(ENGINE, signature_labels=("rank", "model"), signature_without=("old", "older"))
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "labels", "is_found"),
+    [
+        (ENGINE, "toy_running", {"rank": "0"}, True),
+        (ENGINE, "ray_toy_running", {"rank": "0"}, True),
+        (ENGINE, "toy_running", {}, False),
+        (ENGINE, "toy_running", {"rank": "0", "old": "1"}, False),
+        (ENGINE, "toy_running_total", {"rank": "0"}, False),
+        (TWO_LABELS, "toy_running", {"rank": "0", "model": "m"}, True),
+        (TWO_LABELS, "toy_running", {"rank": "0"}, False),
+        (TWO_LABELS, "toy_running", {"rank": "0", "model": "m", "older": "1"}, False),
+    ],
+)
+def test_signature_needs_its_labels(of: EngineTable, name: str, labels: dict[str, str], is_found: bool) -> None:
+    assert detect_engine([("other", {}), (name, labels)], (of,)) is (of if is_found else None)
 
 
 def test_itl_comparable_unless_per_token() -> None:
     by_token = replace(ENGINE, name="other", itl_is_per_token=True)
-    assert itl_comparable("toy", (ENGINE, by_token))
-    assert not itl_comparable("other", (ENGINE, by_token))
-    assert itl_comparable(None, (by_token,))
-
-
-def test_samples_of_any_engine_are_wanted() -> None:
-    other = replace(ENGINE, name="other", rows=(row("requests_finished", "other_total"),))
-    assert is_mapped_name("other_total", (ENGINE, other))
-    assert is_mapped_name("toy_done_total", (ENGINE, other))
-
-
-def test_a_wrapper_is_taken_off_once() -> None:
-    assert strip_wrapper_prefix("ray_toy_x", ENGINE) == "toy_x"
-    assert strip_wrapper_prefix("toy_ray_x", ENGINE) == "toy_ray_x"
+    names = ("toy", "other", None)
+    assert [itl_comparable(name, (ENGINE, by_token)) for name in names] == [True, False, True]
+    assert not itl_comparable("dynamo")
 
 
 def test_winners_keep_the_tables_order() -> None:
@@ -239,6 +241,126 @@ def test_winners_keep_the_tables_order() -> None:
     assert select_rows(rows, lambda row: True) == rows[:1]
     assert select_rows(rows, lambda row: row is rows[1]) == rows[1:]
     assert select_rows(rows, lambda row: False) == ()
+
+
+def toy(*rows: SourceRow, **more: Any) -> EngineTable:
+    return EngineTable(name="toy", generation="v1", title="Toy", signatures=("toy_running",), rows=rows, **more)
+
+
+def ttft_of(label: str, **series: tuple[float, float, float]) -> list[Sample]:
+    """Histograms by the value of a label: up to 1 s, in all, and the sum."""
+    page: list[Sample] = []
+    for value, (first, every, total) in series.items():
+        page += [at("toy_ttft_bucket", first, **{label: value}, le="1"), at("toy_ttft_sum", total, **{label: value})]
+        page.append(at("toy_ttft_bucket", every, **{label: value}, le="+Inf"))
+    return page
+
+
+ANSWERS = [
+    at("toy_answers_total", 10, code="200", path="/v1"),
+    at("toy_answers_total", 5, code="204", path="/metrics"),
+    at("toy_answers_total", 2, code="503", path="/v1"),
+    at("toy_answers_total", 1),
+]
+RANKED = [
+    *(at("toy_tokens_total", n, dp_rank=dp, tp_rank=tp) for dp, tp, n in (("0", "0", 100), ("0", "1", 99))),
+    *(at("toy_tokens_total", 50, dp_rank="1", tp_rank=tp) for tp in "23"),
+    *(at("toy_running", 4, dp_rank=dp, tp_rank=tp) for dp in "01" for tp in "01"),
+]
+RANKED_ROWS = (
+    row("prompt_tokens", "toy_tokens_total"),
+    row("requests_running", "toy_running"),
+    row("kv_utilization", "toy_running", across=LabelAggregation.MEAN, factor=0.01),
+)
+TTFT, STREAMED = row("ttft_seconds", "toy_ttft"), row("ttft_seconds", "toy_ttft", where={"streaming": "true|"})
+TWICE = ttft_of("tp_rank", **{"0": (3, 4, 8), "1": (3, 4, 8)})
+LOOKED_UP = row("prefix_queried_tokens", "toy_hits_total", plus=("toy_misses_total", "toy_partial_total"))
+HITS, MISSES, RUNNING = at("toy_hits_total", 30), at("toy_misses_total", 70), at("toy_running", 3)
+RETRACTED = row("preemptions", "toy_retracted_total", zero_with="toy_running")
+RATE = row("prefix_hit_gauge", "toy_hit_rate", none=-1.0)
+CAPACITY = toy(fact_gauges=(("kv_tokens", "toy_capacity"),))
+IN_BLOCKS = toy(
+    row("prefix_hit_tokens", "toy_blocks_total", factor_fact="block_size"),
+    fact_gauges=(("block_size", "toy_tokens_per_block"),),
+)
+MODELS = toy(row("prompt_tokens", "toy_tokens_total"), model_label="model")
+BLOCK_UNIT = "prefix_hit_tokens: is counted in units of block_size, which the page does not tell"
+TWO_MODELS = "model: a,b are served by this page, and are added up: a tier is one model"
+
+
+def answers(**conditions: Any) -> EngineTable:
+    return toy(row("requests_finished", "toy_answers_total", lazy=True, **conditions))
+
+
+@pytest.mark.parametrize(
+    ("of", "samples", "told"),
+    [
+        # A condition matches a whole value; "200|" is also no label.
+        (answers(where={"code": "200|503"}), ANSWERS, {"counters": {"requests_finished": 12}}),
+        (answers(where={"code": "2.*"}), ANSWERS, {"counters": {"requests_finished": 15}}),
+        (answers(where={"code": "20"}), ANSWERS, {"counters": {"requests_finished": 0}}),
+        (answers(where={"code": "200|"}), ANSWERS, {"counters": {"requests_finished": 11}}),
+        (answers(unless={"path": "/metrics"}), ANSWERS, {"counters": {"requests_finished": 13}}),
+        (answers(where={"code": "2.*"}, unless={"code": "204"}), ANSWERS, {"counters": {"requests_finished": 10}}),
+        (answers(where={"code": "2.*", "path": "/v1"}), ANSWERS, {"counters": {"requests_finished": 10}}),
+        # Ranks repeat a number, engines add up.
+        (
+            toy(*RANKED_ROWS, repeats=("tp_rank",)),
+            RANKED,
+            {"counters": {"prompt_tokens": 150}, "gauges": {"requests_running": 8, "kv_utilization": 0.04}},
+        ),
+        (toy(*RANKED_ROWS), RANKED, {"counters": {"prompt_tokens": 299}}),
+        (
+            toy(TTFT, repeats=("tp_rank",)),
+            TWICE,
+            {"histograms": {"ttft_seconds": Cumulative((1, math.inf), (3, 4), 8)}},
+        ),
+        (toy(TTFT), TWICE, {"histograms": {"ttft_seconds": Cumulative((1, math.inf), (6, 8), 16)}}),
+        (
+            toy(STREAMED),
+            ttft_of("streaming", true=(3, 4, 8), false=(0, 9, 90)),
+            {"histograms": {"ttft_seconds": Cumulative((1, math.inf), (3, 4), 8)}},
+        ),
+        (toy(LOOKED_UP), [HITS, MISSES], {"counters": {"prefix_queried_tokens": 100}}),
+        (toy(LOOKED_UP), [HITS], {"counters": {"prefix_queried_tokens": 30}}),
+        # An event that is missing is zero beside its marker.
+        (toy(RETRACTED), [RUNNING], {"counters": {"preemptions": 0}}),
+        (toy(RETRACTED), [RUNNING, at("toy_retracted_total", 2)], {"counters": {"preemptions": 2}}),
+        (toy(RETRACTED), [at("toy_other", 3)], {"counters": {}}),
+        (toy(replace(TTFT, zero_with="toy_up")), [at("toy_other", 1)], {"histograms": {}}),
+        (toy(RATE), [at("toy_hit_rate", -1.0)], {"gauges": {}, "problems": ()}),
+        (toy(RATE), [at("toy_hit_rate", 0.4)], {"gauges": {"prefix_hit_gauge": 0.4}}),
+        (toy(RATE), [at("toy_hit_rate", -2.0)], {"problems": ("prefix_hit_gauge: a gauge of -2.0",)}),
+        # A gauge may hold a fact, or a unit.
+        (CAPACITY, [at("toy_capacity", 65536, rank="0")], {"facts": {"kv_tokens": "65536"}}),
+        (
+            IN_BLOCKS,
+            [at("toy_blocks_total", 5), at("toy_tokens_per_block", 32)],
+            {"counters": {"prefix_hit_tokens": 160}, "problems": ()},
+        ),
+        (
+            IN_BLOCKS,
+            [at("toy_blocks_total", 5)],
+            {"counters": {"prefix_hit_tokens": 5}, "problems": (f"{BLOCK_UNIT}: ratios hold, amounts do not",)},
+        ),
+        (MODELS, [at("toy_tokens_total", 5, model=model) for model in ("Llama", "llama")], {"problems": ()}),
+        (
+            MODELS,
+            [at("toy_tokens_total", 5, model=model) for model in "ab"],
+            {"counters": {"prompt_tokens": 10}, "problems": (TWO_MODELS,), "broken": set()},
+        ),
+    ],
+)
+def test_row_asks_labels_and_adds_series(of: EngineTable, samples: list[Sample], told: dict[str, Any]) -> None:
+    page = read(*samples, of=of)
+    assert {name: getattr(page, name) for name in told} == told
+
+
+def test_late_histogram_starts_at_zero() -> None:
+    of = toy(replace(TTFT, zero_with="toy_up"))
+    before = read(at("toy_up", 1), of=of)
+    after = read(at("toy_up", 1), *ttft_of("rank", **{"0": (3, 4, 8)}), t=START + 15, of=of)
+    assert diff_snapshots(before, after).histograms["ttft_seconds"][0].counts == (3.0, 1.0)
 
 
 CACHE = replace(

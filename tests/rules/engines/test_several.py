@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 
 import pytest
+from making import START, page_text, read
 from paths import TESTS
+from table_checks import with_value
 
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.scrape.scrapers import PageReader
@@ -180,3 +182,99 @@ def test_reader_follows_changing_engines() -> None:
     assert list(reader.read_engines(both, T)) == ["a", "b"]
     assert list(reader.read_engines(page(V1, 'engine="0",server="a"'), T + 15)) == [""]
     assert list(reader.read_engines(both, T + 30)) == ["a", "b"]
+
+
+LOADED = "sglang_after_load.prom"
+SGLANG_LOADED, VLLM = page_text(LOADED), page_text("vllm-0.33.0.prom")
+RANKS = 'moe_ep_rank="0",pp_rank="0",tp_rank="0"'
+
+
+def of_ranks(text: str, label: str, count: int) -> str:
+    """SGLang's page once more for every other rank: series with rank labels get that label with 0, 1, ..."""
+    lines = text.splitlines(keepends=True)
+    ranked = [line for line in lines if RANKS in line and not line.startswith("#")]
+    for rank in range(1, count):
+        again = f'{label}="{rank}"' if label != "dp_rank" else f'tp_rank="{rank}",dp_rank="{rank}"'
+        once = f'{label}="0"' if label != "dp_rank" else 'tp_rank="0"'
+        lines += [line.replace(once, again) for line in ranked]
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("name", ["sglang-0.5.23.prom", "sglang-0.5.3.prom", "sglang_after_load.prom"])
+@pytest.mark.parametrize("rank", ["tp_rank", "pp_rank", "moe_ep_rank"])
+def test_ranks_of_one_engine_repeat_one_number(name: str, rank: str) -> None:
+    """--enable-metrics-for-all-schedulers."""
+    assert read(of_ranks(page_text(name), rank, 3)) == read(page_text(name))
+
+
+def test_data_parallel_sglang_adds_up() -> None:
+    text = with_value(SGLANG_LOADED, "sglang:token_usage{", "0.5")
+    second = 'sglang:token_usage{engine_type="unified",model_name="tiny",' + RANKS.replace('tp_rank="0', 'tp_rank="1')
+    one, both = read(text), read(with_value(of_ranks(text, "dp_rank", 2), second, "0.9"))
+    assert both.gauges["kv_utilization"] == pytest.approx(0.7)
+    assert both.gauges["kv_utilization_max"] == 0.9
+    for family in ("engine_steps", "prefix_queried_tokens", "prefix_hit_tokens"):
+        assert both.counters[family] == 2 * one.counters[family], family
+    assert both.counters["requests_finished"] == one.counters["requests_finished"]
+    assert both.histograms["queue_seconds"].counts[-1] == 2 * one.histograms["queue_seconds"].counts[-1]
+
+
+def in_two_engines(text: str) -> str:
+    """vLLM's page with data-parallel size 2: every series with an engine label once more as engine 1."""
+    lines = text.splitlines(keepends=True)
+    second = (line.replace('engine="0"', 'engine="1"') for line in lines if 'engine="0"' in line)
+    return "".join([*lines, *second])
+
+
+def test_data_parallel_vllm_adds_up() -> None:
+    one, two = read(VLLM), read(in_two_engines(VLLM))
+    for family, value in one.counters.items():
+        assert two.counters[family] == (value if family == "admission_rejections" else 2 * value), family
+    for family, whole in one.histograms.items():
+        assert two.histograms[family].counts == tuple(2 * count for count in whole.counts), family
+        assert two.histograms[family].total == 2 * (whole.total or 0.0)
+    for family, value in one.gauges.items():
+        twice = family.startswith("requests_")
+        assert two.gauges[family] == (2 * value if twice else value), family
+    assert (two.facts, two.contradictory, two.broken) == (one.facts, one.contradictory, one.broken)
+
+
+@pytest.mark.parametrize(
+    ("page", "name"), [("vllm-0.33.0.prom", "kv_cache_usage_perc"), ("vllm-0.8.5.prom", "gpu_cache_usage_perc")]
+)
+def test_kv_cache_averages_over_engines(page: str, name: str) -> None:
+    text = in_two_engines(page_text(page))
+    for engine, value in (("0", "0.5"), ("1", "0.9")):
+        text = with_value(text, f'vllm:{name}{{engine="{engine}"', value)
+    gauges = read(text).gauges
+    assert (gauges["kv_utilization"], gauges["kv_utilization_max"]) == (pytest.approx(0.7), 0.9)
+
+
+def through_router(text: str, *workers: str) -> str:
+    """As sgl-router's /engine_metrics prints it: every ':' of the page is '_', each worker's series have its address."""
+    lines = text.replace(":", "_").splitlines(keepends=True)
+    found = [line for line in lines if line.startswith("#")]
+    for worker in workers:
+        for line in lines:
+            name, _, value = line.rpartition(" ")
+            if line.startswith("#"):
+                continue
+            if "{" in name:
+                found.append(f'{name[:-1]},worker_addr="{worker}"}} {value}')
+            else:
+                found.append(f'{name}{{worker_addr="{worker}"}} {value}')
+    return "".join(found)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*(f"sglang-{release}.prom" for release in ("0.4.6", "0.5.3", "0.5.10", "0.5.23")), "sglang_startup.prom", LOADED],
+)
+def test_workers_of_a_router_read_alike(name: str) -> None:
+    addresses, alone = ("http://10.0.0.1:30000", "http://10.0.0.2:30000"), read(page_text(name))
+    routed = [read(through_router(page_text(name), addresses[0]))]
+    both = PageReader("sglang").read_engines(through_router(page_text(name), *addresses).encode(), START)
+    assert list(both) == ["10.0.0.1:30000", "10.0.0.2:30000"]
+    for page in (*routed, *both.values()):
+        assert (page.counters, page.histograms, page.gauges) == (alone.counters, alone.histograms, alone.gauges)
+        assert page.problems == alone.problems

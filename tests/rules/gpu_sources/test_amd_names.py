@@ -7,10 +7,11 @@ from gpu_pages import by_gpu, page_text, read_page
 
 from rules.gpu_sources.amd import AMD, signature, strip_prefix
 from rules.gpu_sources.dcgm import DCGM
-from rules.gpu_sources.exporter import MIB
+from rules.gpu_sources.exporter import MIB, Ticks
 from rules.telemetry.families import LINKS
 
-MI300X, DPX, OLD = "made-amd-1.5-mi300x.prom", "made-amd-1.5-dpx.prom", "made-amd-old-mi210.prom"
+MI300X, DPX = "made-amd-1.5-mi300x.prom", "made-amd-1.5-dpx.prom"
+POWER_TICKS, HEAT_TICKS, HARDWARE = (f"gpu_throttled_{cause}_seconds" for cause in ("power", "thermal", "hardware"))
 LABELS = {"gpu_id": "0", "serial_number": "S1", "gpu_partition_id": "0", "gpu_compute_partition_type": "spx"}
 
 
@@ -21,15 +22,17 @@ def one(labels: dict[str, str] | None = None, /, **values: float) -> tuple[dict[
     return {**gpu.gauges, **gpu.counters}, dict(gpu.gaps)
 
 
-def test_full_amd_page_in_base_units() -> None:
+def test_full_amd_page_has_no_problem() -> None:
+    """Its numbers are in a golden file."""
     page = read_page(page_text(MI300X), AMD, 7.0)
     assert page.problems == ()
     busy, idle = page.readouts
     assert (busy.t, busy.gpu, busy.index, busy.product) == (7.0, "692501000010", 0, "AMD Instinct MI300X OAM")
-    assert busy.pids == (4021, 4022)
-    assert busy.gaps == {}
-    assert idle.gauges["gpu_gfx_active"] == 0.0, "an idle GPU is no gap"
-    assert set(idle.gaps) == {"tensor_active"}
+    assert (busy.pids, busy.gaps) == ((4021, 4022), {})
+    assert (idle.gauges["gpu_gfx_active"], set(idle.gaps)) == (0.0, {"tensor_active"}), "an idle GPU is no gap"
+    assert page.ticks["692501000010"] == Ticks(total=8_000_000, of={POWER_TICKS: 53_994, HEAT_TICKS: 150, HARDWARE: 0})
+    assert page.faults == {"692501000010": None, "692501000011": frozenset({"afid-23"})}
+    assert all("gpu_fault_events" not in gpu.gaps for gpu in page.readouts)
 
 
 def test_the_prefix_is_the_operators_choice() -> None:
@@ -39,14 +42,12 @@ def test_the_prefix_is_the_operators_choice() -> None:
         assert read_page(again, AMD) == read_page(prefixed, AMD)
     assert strip_prefix("amd_gpu_clock") == strip_prefix("gpu_clock") == "gpu_clock"
     assert strip_prefix("node_exporter_pcie_speed") == "pcie_speed"
-
-
-def test_other_names_are_not_amds() -> None:
+    # Names of others are not AMD's, and a name alone is not enough.
     assert strip_prefix("nv_gpu_power_usage") == "nv_gpu_power_usage"
-    assert not signature("nv_gpu_power_usage", {"gpu_uuid": "GPU-a"})
     assert not AMD.wanted("nv_gpu_power_usage")
+    assert not signature("nv_gpu_power_usage", {"gpu_uuid": "GPU-a"})
     assert not signature("sizewatch_gpu_power_watts", {"gpu_uuid": "x"})
-    assert not signature("gpu_gfx_activity", {"instance": "x"}), "a name alone is not enough"
+    assert not signature("gpu_gfx_activity", {"instance": "x"})
     assert signature("amd_gpu_gfx_activity", {"gpu_id": "0"})
 
 
@@ -117,23 +118,16 @@ def test_whole_gpu_sensors_stay_on_partition_0() -> None:
     first, second = (by_gpu(page)[f"692501000010/{n}"] for n in (0, 1))
     assert [gpu.product for gpu in (first, second)] == ["AMD Instinct MI300X OAM DPX partition"] * 2
     assert [gpu.index for gpu in (first, second)] == [0, 1]
-    assert first.gauges["gpu_power_watts"] == 512.0
-    assert first.counters["gpu_ecc_uncorrectable_errors"] == 1.0
-    assert second.counters == {}
-    assert set(second.gauges) == {"gpu_gfx_active", "gpu_memory_used_bytes", "gpu_memory_total_bytes"}
+    told = "is measured for the whole GPU, not for a partition (DPX); it stands on partition 0"
     for name in ("gpu_power_watts", "gpu_energy_joules", "gpu_temperature_celsius", "dram_active"):
-        assert second.gaps[name].endswith(
-            "is measured for the whole GPU, not for a partition (DPX); it stands on partition 0"
-        )
+        assert second.gaps[name].endswith(told)
     assert list(page.ticks) == ["692501000010/0"]
     assert "not for a partition (DPX)" in second.gaps["gpu_throttled_power_seconds"]
 
 
 def test_partition_activity_is_its_dies_mean() -> None:
-    """The page shows gpu_gfx_activity 13 and 0 there, which holds for a GPU in one piece alone."""
-    page = by_gpu(read_page(page_text(DPX), AMD))
-    assert page["692501000010/0"].gauges["gpu_gfx_active"] == pytest.approx((80 + 60 + 70 + 90) / 400)
-    assert page["692501000010/1"].gauges["gpu_gfx_active"] == pytest.approx(0.01)
+    """gpu_gfx_activity holds for a GPU in one piece alone; the golden file of a partitioned one has its dies' mean."""
+
     dies = [("gpu_gfx_busy_instantaneous", {**LABELS, "xcc_index": str(n)}, v) for n, v in ((0, 40.0), (1, 65535.0))]
     one_is_blank = AMD.read([dies[0], ("gpu_gfx_busy_instantaneous", LABELS, float("nan"))], 0.0).readouts[0]
     assert one_is_blank.gauges["gpu_gfx_active"] == pytest.approx(0.4)
@@ -143,16 +137,6 @@ def test_partition_activity_is_its_dies_mean() -> None:
     assert gaps["gpu_gfx_active"] == (
         "gpu_gfx_activity holds for a GPU in one piece, and gpu_gfx_busy_instantaneous is not on the page"
     )
-
-
-def test_heat_is_sum_of_three_ticks() -> None:
-    ticks = read_page(page_text(MI300X), AMD).ticks["692501000010"]
-    assert ticks.total == 8_000_000
-    assert ticks.of == {
-        "gpu_throttled_power_seconds": 53_994,
-        "gpu_throttled_thermal_seconds": 150,
-        "gpu_throttled_hardware_seconds": 0,
-    }
 
 
 def test_partial_throttling_names_missing_part() -> None:
@@ -173,9 +157,6 @@ def test_partial_throttling_names_missing_part() -> None:
 
 
 def test_faults_known_from_first_printed_one() -> None:
-    page = read_page(page_text(MI300X), AMD)
-    assert page.faults == {"692501000010": None, "692501000011": frozenset({"afid-23"})}
-    assert all("gpu_fault_events" not in gpu.gaps for gpu in page.readouts)
     older = AMD.read([("gpu_total_vram", LABELS, 100.0)], 0.0)
     assert older.faults == {}
     assert "gpu_afid_errors is not on the page" in older.readouts[0].gaps["gpu_fault_events"]
@@ -183,25 +164,23 @@ def test_faults_known_from_first_printed_one() -> None:
     assert AMD.read(several, 0.0).faults == {"S1": frozenset({"afid-30", "afid-25"})}
 
 
-def test_shared_serial_is_split_by_index() -> None:
-    samples = [("gpu_total_vram", {**LABELS, "gpu_id": str(n)}, 100.0) for n in (0, 3)]
-    page = AMD.read(samples, 0.0)
-    assert [gpu.gpu for gpu in page.readouts] == ["S1#0", "S1#3"]
-    assert page.problems == ("2 GPUs are called S1; export the label gpu_uuid to tell them apart for good",)
-
-
-def test_uuid_names_gpu_before_serial() -> None:
-    named = [("gpu_total_vram", {**LABELS, "gpu_uuid": "U-1"}, 100.0)]
-    assert AMD.read(named, 0.0).readouts[0].gpu == "U-1"
-    bare = [("gpu_total_vram", {"gpu_id": "4"}, 100.0)]
-    assert AMD.read(bare, 0.0).readouts[0].gpu == "amd-4"
-
-
-def test_a_part_number_is_no_product() -> None:
-    shown = {"card_model": "102-D67305-00"}
-    assert AMD.read([("gpu_total_vram", {**LABELS, **shown}, 1.0)], 0.0).readouts[0].product == ""
-    shown = {"card_model": "AMD Instinct MI355X OAM"}
-    assert AMD.read([("gpu_total_vram", {**LABELS, **shown}, 1.0)], 0.0).readouts[0].product == shown["card_model"]
+@pytest.mark.parametrize(
+    ("labels", "names", "products"),
+    [
+        ([{**LABELS, "gpu_id": str(number)} for number in (0, 3)], ["S1#0", "S1#3"], ["", ""]),
+        ([{**LABELS, "gpu_uuid": "U-1"}], ["U-1"], [""]),
+        ([{"gpu_id": "4"}], ["amd-4"], [""]),
+        # A part's number is no product.
+        ([{**LABELS, "card_model": "102-D67305-00"}], ["S1"], [""]),
+        ([{**LABELS, "card_model": "AMD Instinct MI355X OAM"}], ["S1"], ["AMD Instinct MI355X OAM"]),
+    ],
+)
+def test_labels_name_gpu_and_product(labels: list[dict[str, str]], names: list[str], products: list[str]) -> None:
+    page = AMD.read([("gpu_total_vram", own, 100.0) for own in labels], 0.0)
+    assert [gpu.gpu for gpu in page.readouts] == names
+    assert [gpu.product for gpu in page.readouts] == products
+    told = "2 GPUs are called S1; export the label gpu_uuid to tell them apart for good"
+    assert page.problems == ((told,) if len(labels) > 1 else ())
 
 
 def test_amd_page_without_gpus_is_told() -> None:

@@ -18,13 +18,6 @@ OURS = {
 }
 """Names with a value or a gap in every readout. Faults have only the gap (see `GpuExporterPage.faults`)."""
 ANY_BLANK = "blank (not found, not supported or not permitted)"
-OPTIONAL = {
-    "gpu_throttled_power_seconds",
-    "gpu_throttled_thermal_seconds",
-    "gpu_throttled_hardware_seconds",
-    "gpu_ecc_uncorrectable_errors",
-    "gpu_ecc_correctable_errors",
-}
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -113,19 +106,14 @@ def test_missing_field_is_a_named_gap():
     assert set(gpu.gaps) == set(OURS) - {"gpu_temperature_celsius"}
     assert gpu.gaps["gpu_gr_engine_active"] == "DCGM_FI_PROF_GR_ENGINE_ACTIVE is not on the page"
     assert gpu.gaps["gpu_memory_total_bytes"] == "DCGM_FI_DEV_FB_USED is not on the page"
-
-
-def test_optional_fields_are_off_by_default():
-    gpu = one(page(DCGM_FI_DEV_GPU_TEMP=40.0))
+    assert gpu.gaps["gpu_throttled_power_seconds"] == f"DCGM_FI_DEV_POWER_VIOLATION is not on the page ({OFF})"
     assert {name for name, why in gpu.gaps.items() if OFF in why} == {
-        *OPTIONAL,
+        *(f"gpu_throttled_{cause}_seconds" for cause in ("power", "thermal", "hardware")),
+        *(f"gpu_ecc_{kind}_errors" for kind in ("correctable", "uncorrectable")),
         *(name for name in LINKS if "pcie" not in name),
         "gpu_sm_active",
         "gpu_power_limit_watts",
     }
-    assert gpu.gaps["gpu_throttled_power_seconds"] == (
-        "DCGM_FI_DEV_POWER_VIOLATION is not on the page (not in dcgm-exporter's default counters)"
-    )
 
 
 def mig(number, profile="1g.18gb", **values):
@@ -202,13 +190,21 @@ def test_dcgm_blank_is_a_gap(printed, reason):
     assert gpu.gaps == {"gpu_temperature_celsius": f"DCGM_FI_DEV_GPU_TEMP is {reason}"}
 
 
-def test_label_spellings_name_same_gpu():
-    old = page(**FULL)
-    new = [
-        (name, {"gpu": "3", "uuid": "GPU-a", "modelName": "NVIDIA H200", "hostname": "node-1"}, value)
-        for name, value in FULL.items()
-    ]
-    assert readouts(new, 100.0) == readouts(old, 100.0)
+NEW_LABELS = {"gpu": "3", "uuid": "GPU-a", "modelName": "NVIDIA H200", "hostname": "node-1"}
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [(name, NEW_LABELS, value) for name, value in FULL.items()],
+        [sample for pod in ("a", "b", "c") for sample in page(f'pod="{pod}"', **FULL)],
+        # Series of links need no UUID.
+        [*page(**FULL), ("DCGM_FI_DEV_NVLINK_ERRORS", {"gpu_uuid": "GPU-a", "nvlink": "1"}, 0.0)],
+    ],
+    ids=["spelling", "pods", "links"],
+)
+def test_other_labels_name_the_same_gpu(samples):
+    assert one(samples) == one(page(**FULL))
 
 
 def test_gpus_sort_by_index_if_any():
@@ -226,11 +222,6 @@ def test_pages_without_uuid_or_series():
     found, problems = readouts([("process_start_time_seconds", {}, 1.0)], 0.0)
     assert found == ()
     assert problems == ("no DCGM series on the page: is this a dcgm-exporter (port 9400), and does it see a GPU?",)
-
-
-def test_gpu_shared_by_pods_is_one():
-    shared = [sample for pod in ("a", "b", "c") for sample in page(f'pod="{pod}"', **FULL)]
-    assert one(shared) == one(page(**FULL))
 
 
 def test_mig_instance_replaces_its_gpu():
@@ -273,28 +264,24 @@ def test_whole_gpu_fault_reaches_instances():
     assert found.faults == {"GPU-a/1": frozenset({"xid-43"}), "GPU-a/2": frozenset({"xid-79"})}
 
 
-def test_repeated_scrape_is_one_refresh():
-    first, second = read(page(**FULL), 100.0), read(page(**FULL), 115.0)
-    assert first != second
-    assert same_refresh(first, second)
+HOT = page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": math.nan})
 
 
-@pytest.mark.parametrize("name", ["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_PROF_DRAM_ACTIVE"])
-def test_any_value_that_moved_is_another_refresh(name):
-    first, second = read(page(**FULL), 100.0), read(page(**{**FULL, name: FULL[name] * 1.001}), 115.0)
-    assert not same_refresh(first, second)
-
-
-def test_new_gpu_or_gap_is_new_refresh():
-    first = read(page(**FULL), 100.0)
-    more = read([*page(**FULL), ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-b"}, 1.0)], 100.0)
-    gap = read(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": math.nan}), 100.0)
-    assert not same_refresh(first, more)
-    assert not same_refresh(first, gap)
-    assert not same_refresh(first, read(page(**{**FULL, "DCGM_FI_DEV_XID_ERRORS": 31.0}), 100.0))
-    assert same_refresh(gap, read(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": math.nan}), 130.0))
-
-
-def test_link_series_need_no_uuid():
-    samples = [*page(**FULL), ("DCGM_FI_DEV_NVLINK_ERRORS", {"gpu_uuid": "GPU-a", "nvlink": "1"}, 0.0)]
-    assert one(samples) == one(page(**FULL))
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        (page(**FULL), page(**FULL), True),
+        (HOT, HOT, True),
+        (page(**FULL), HOT, False),
+        (page(**FULL), [*page(**FULL), ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-b"}, 1.0)], False),
+        (page(**FULL), page(**{**FULL, "DCGM_FI_DEV_XID_ERRORS": 31.0}), False),
+        *(
+            (page(**FULL), page(**{**FULL, name: FULL[name] * 1.001}), False)
+            for name in ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_PROF_DRAM_ACTIVE")
+        ),
+    ],
+)
+def test_repeated_scrape_is_one_refresh(first, second, is_same):
+    earlier, later = read(first, 100.0), read(second, 115.0)
+    assert earlier != later
+    assert same_refresh(earlier, later) is is_same

@@ -157,56 +157,41 @@ def window_of(exporter: GpuExporter, text: str) -> tuple[GpuReadout, Window]:
 
 
 @pytest.mark.parametrize(
-    ("exporter", "page", "series", "ours"),
+    ("series", "ours", "values", "near"),
     [
-        (DCGM, DCGM_PAGE, "DCGM_FI_DEV_GPU_UTIL", "gpu_utilization_sampled"),
-        (DCGM, DCGM_PAGE, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "tensor_active"),
-        (DCGM, DCGM_PAGE, "DCGM_FI_DEV_FB_RESERVED", "gpu_memory_reserved_bytes"),
-        (DCGM, DCGM_PAGE, "DCGM_FI_DEV_FB_USED", "gpu_memory_used_bytes"),
-        (DCGM, DCGM_PAGE, "DCGM_FI_DEV_GPU_TEMP", "gpu_temperature_celsius"),
-        (DCGM, DCGM_PAGE, "DCGM_FI_DEV_POWER_USAGE", "gpu_power_watts"),
-        (AMD, AMD_PAGE, "amd_gpu_junction_temperature", "gpu_temperature_celsius"),
-        (AMD, AMD_PAGE, "amd_gpu_used_vram", "gpu_memory_used_bytes"),
+        ("DCGM_FI_DEV_GPU_UTIL", "gpu_utilization_sampled", ("102", "1e13", "-1e13"), 100),
+        ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "tensor_active", ("1.02", "1e13", "-1e13"), 1.0),
+        ("DCGM_FI_DEV_FB_RESERVED", "gpu_memory_reserved_bytes", ("4194305", "1e13", "-1e13"), 4194303),
+        ("DCGM_FI_DEV_FB_USED", "gpu_memory_used_bytes", ("1e13", "-1e13"), None),
+        ("DCGM_FI_DEV_GPU_TEMP", "gpu_temperature_celsius", ("151", "1e13"), 149),
+        ("DCGM_FI_DEV_GPU_TEMP", "gpu_temperature_celsius", ("-56", "-1e13"), -54),
+        ("DCGM_FI_DEV_POWER_USAGE", "gpu_power_watts", ("5001", "1e13", "-1e13"), 4999),
+        # A negative number stands for a blank in AMD's pages: it is not exposed, and no lie.
+        ("amd_gpu_junction_temperature", "gpu_temperature_celsius", ("1e13",), None),
+        ("amd_gpu_used_vram", "gpu_memory_used_bytes", ("1e13",), None),
     ],
 )
-def test_impossible_level_is_a_gap(exporter: GpuExporter, page: str, series: str, ours: str) -> None:
-    # A negative number stands for a blank in AMD's pages: it is not exposed, and no lie.
-    for value in ("1e13", "-1e13") if exporter is DCGM else ("1e13",):
+def test_impossible_level_is_a_gap(series: str, ours: str, values: tuple[str, ...], near: float | None) -> None:
+    exporter, page = (DCGM, DCGM_PAGE) if series.startswith("DCGM") else (AMD, AMD_PAGE)
+    for value in values:
         later, window = window_of(exporter, changed(page, series, value))
-        assert ours not in later.gauges
-        assert ours not in window.gauges
+        assert ours not in {**later.gauges, **window.gauges}
         assert window.gaps[ours] is Gap.IMPOSSIBLE
-
-
-@pytest.mark.parametrize(
-    ("series", "value", "ours"),
-    [
-        ("DCGM_FI_DEV_GPU_UTIL", "102", "gpu_utilization_sampled"),
-        ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "1.02", "tensor_active"),
-        ("DCGM_FI_DEV_GPU_TEMP", "151", "gpu_temperature_celsius"),
-        ("DCGM_FI_DEV_GPU_TEMP", "-56", "gpu_temperature_celsius"),
-        ("DCGM_FI_DEV_POWER_USAGE", "5001", "gpu_power_watts"),
-        ("DCGM_FI_DEV_FB_RESERVED", "4194305", "gpu_memory_reserved_bytes"),
-    ],
-)
-def test_limit_is_possible_beyond_is_not(series: str, value: str, ours: str) -> None:
-    _, window = window_of(DCGM, changed(DCGM_PAGE, series, value))
-    assert window.gaps[ours] is Gap.IMPOSSIBLE
-    near = float(value) - (0.02 if "." in value else 2) * (1 if float(value) > 0 else -1)
-    later, window = window_of(DCGM, changed(DCGM_PAGE, series, f"{near}"))
-    assert ours in later.gauges
-    assert ours in window.gauges
+    if near is not None:
+        later, window = window_of(exporter, changed(page, series, f"{near}"))
+        assert ours in later.gauges
+        assert ours in window.gauges
 
 
 def test_impossible_memory_costs_both_gauges() -> None:
-    gpu = replace(readout("GPU-0"), gauges={"gpu_memory_used_bytes": 81e9, "gpu_memory_total_bytes": 80e9})
+    used, total = "gpu_memory_used_bytes", "gpu_memory_total_bytes"
+    gpu = replace(readout("GPU-0"), gauges={used: 81e9, total: 80e9})
     found = gpu_windows.diff_readouts(readout("GPU-0"), replace(drop_impossible(gpu), t=T + 15))
     assert found.gaps == dict.fromkeys(gpu.gauges, Gap.IMPOSSIBLE)
-    assert gpu_windows.level_ratio(found, "gpu_memory_used_bytes", "gpu_memory_total_bytes") == Missing(
-        gap=Gap.IMPOSSIBLE
-    )
-    whole = replace(readout("GPU-0"), gauges={"gpu_memory_used_bytes": 80e9, "gpu_memory_total_bytes": 80e9})
+    assert gpu_windows.level_ratio(found, used, total) == Missing(gap=Gap.IMPOSSIBLE)
+    whole = replace(readout("GPU-0"), gauges={used: 80e9, total: 80e9})
     assert drop_impossible(whole) is whole
+    assert all(math.isfinite(row.most) for row in GPU_NAMES.values()), "every quantity has a limit"
 
 
 @pytest.mark.parametrize("name", [name for name, row in GPU_NAMES.items() if row.kind == "counter"])
@@ -266,7 +251,3 @@ def test_collector_bounds_any_reader() -> None:
     assert collector.latest["GPU-0"].gauges == {}
     assert found.gaps["gpu_power_watts"] is Gap.IMPOSSIBLE
     assert gpu_windows.power(found) == Missing(gap=Gap.IMPOSSIBLE)
-
-
-def test_every_gpu_quantity_has_a_limit() -> None:
-    assert all(math.isfinite(row.most) for row in GPU_NAMES.values())

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -40,22 +41,36 @@ def test_gauge_holds_between_usual_scrapes(dt: float) -> None:
     assert IN_SYSTEM_BY_LITTLE not in window.gauges
 
 
-def test_late_gauge_is_a_gap() -> None:
-    ends = [{**IDLE, "kv_utilization": 0.2, "engine_startup_seconds": 40.0}] * 2
-    window = between(76.0, [1.0], *ends)
-    assert window.gaps["kv_utilization"] is Gap.NOT_SCRAPED
-    assert window.gauges["engine_startup_seconds"].maximum == 40.0
+IN_USE, ONE, FOUR = ({**IDLE, "requests_running": n} for n in (40.0, 1.0, 4.0))
+KV_HALF = {**FOUR, "kv_utilization": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("dt", "seconds", "ends", "family", "gap"),
+    [
+        (76.0, [1.0], IDLE, "kv_utilization", Gap.NOT_SCRAPED),
+        (76.0, [1.0], {**IDLE, "engine_startup_seconds": 40.0}, "engine_startup_seconds", None),
+        # A gauge holds as long as requests last, of which few long ones tell nothing.
+        (100.0, [150.0, 150.0], KV_HALF, "kv_utilization", None),
+        (120.0, [1.0] * 10 + [1000.0] * 2, FOUR, "kv_utilization", Gap.NOT_SCRAPED),
+        # Whole times refute a gauge, but a burst between two scrapes does not.
+        (30.0, [9.0] * 400, ONE, "requests_running", None),
+        (60.0, [9.0] * 400, ONE, "requests_running", Gap.CONTRADICTORY),
+        # 75 are there on average by whole times, 40 by the gauges; the front end may hold a fifth.
+        (60.0, [9.0] * 500, IN_USE, "requests_running", None),
+        (60.0, [9.0] * 1500, IN_USE, "requests_running", Gap.CONTRADICTORY),
+    ],
+)
+def test_gauge_holds_while_requests_allow(
+    dt: float, seconds: list[float], ends: Mapping[str, float], family: str, gap: Gap | None
+) -> None:
+    window = between(dt, seconds, ends, ends)
+    assert (window.gaps.get(family), family in window.gauges) == (gap, gap is None)
 
 
 def test_idle_mean_is_exact_beyond_edges() -> None:
     told = between(400.0, [200.0]).gauges[IN_SYSTEM_BY_LITTLE]
     assert told.minimum == told.maximum == 0.5
-
-
-def test_briefly_known_gauge_is_no_load() -> None:
-    untimed = [snapshot(START + t, counters={"engine_steps": t}, gauges=IDLE) for t in (0.0, 100.0, 102.0)]
-    both = windows.sum_windows((windows.diff_snapshots(*untimed[:2]), windows.diff_snapshots(*untimed[1:])))
-    assert bin_window(both, None, "r").in_system is None
 
 
 def test_little_counts_load_after_gaps() -> None:
@@ -65,11 +80,6 @@ def test_little_counts_load_after_gaps() -> None:
     told = window.gauges[IN_SYSTEM_BY_LITTLE]
     assert told.integral / told.seconds == told.minimum == told.maximum == 10.0
     assert bin_window(window, None, "r").in_system == 10.0
-
-
-def test_gauge_holds_as_long_as_requests() -> None:
-    busy = {**IDLE, "requests_running": 4.0, "kv_utilization": 0.5}
-    assert "kv_utilization" in between(100.0, [150.0, 150.0], busy, busy).gauges
 
 
 def test_bounds_open_by_standing_requests() -> None:
@@ -86,19 +96,9 @@ def test_idle_gauges_of_busy_time_are_refuted(dt: float) -> None:
     assert window.gauges[IN_SYSTEM_BY_LITTLE].minimum == 9.0 * 400 / dt
 
 
-def test_bursts_and_aborts_refute_no_gauge() -> None:
-    one = {**IDLE, "requests_running": 1.0}
-    assert "requests_running" in between(30.0, [9.0] * 400, one, one).gauges
-    assert between(60.0, [9.0] * 400, one, one).gaps["requests_running"] is Gap.CONTRADICTORY
+def test_aborted_requests_refute_no_gauge() -> None:
     full = {**IDLE, "requests_running": 50.0}
     assert "requests_running" in between(60.0, [1.0], full, IDLE).gauges
-
-
-def test_front_end_requests_refute_no_gauge() -> None:
-    """75 are there on average by whole times, 40 by the gauges; the front end may hold a fifth."""
-    busy = {**IDLE, "requests_running": 40.0}
-    assert "requests_running" in between(60.0, [9.0] * 500, busy, busy).gauges
-    assert between(60.0, [9.0] * 1500, busy, busy).gaps["requests_running"] is Gap.CONTRADICTORY
 
 
 def test_stepless_engine_is_believed_empty() -> None:
@@ -123,27 +123,21 @@ def test_countless_stepless_engine_keeps_gauges() -> None:
     assert still.gauges["requests_waiting"].maximum == 0.0
 
 
-def test_seconds_long_gauge_is_no_mean() -> None:
+def test_briefly_known_gauge_is_no_mean() -> None:
     busy = between(100.0, [20.0] * 50)
     idle = windows.diff_snapshots(page(100, 9, [20.0] * 50, IDLE), page(102, 9, [20.0] * 50, IDLE))
-    assert idle.gauge("kv_utilization") is not None
-    assert windows.sum_windows((busy, idle)).gauge("kv_utilization") is None
-    assert bin_window(windows.sum_windows((busy, idle)), None, "r").in_system == pytest.approx(1000 / 102)
-
-
-def test_few_long_requests_hold_no_gauge() -> None:
-    busy = {**IDLE, "requests_running": 4.0}
-    assert between(120.0, [1.0] * 10 + [1000.0] * 2, busy, busy).gaps["kv_utilization"] is Gap.NOT_SCRAPED
-
-
-def test_poorer_window_makes_no_gauge_known() -> None:
-    unknown = windows.sum_windows(
-        (between(100.0, [20.0] * 50), windows.diff_snapshots(page(100, 9, []), page(102, 19, [])))
-    )
+    both = windows.sum_windows((busy, idle))
+    assert (idle.gauge("kv_utilization") is None, both.gauge("kv_utilization")) == (False, None)
+    assert bin_window(both, None, "r").in_system == pytest.approx(1000 / 102)
+    untimed = [snapshot(START + t, counters={"engine_steps": t}, gauges=IDLE) for t in (0.0, 100.0, 102.0)]
+    unknown = windows.sum_windows(windows.diff_snapshots(*pair) for pair in pairwise(untimed))
+    assert bin_window(unknown, None, "r").in_system is None
+    # A poorer window makes no gauge known.
+    stepped = windows.diff_snapshots(page(100, 9, []), page(102, 19, []))
     stale = windows.diff_snapshots(page(102, 9, []), page(117, 9, []))
     assert stale.gaps["kv_utilization"] is Gap.STALE
-    assert unknown.gauge("kv_utilization") is None
-    assert windows.sum_windows((unknown, stale)).gauge("kv_utilization") is None
+    for several in ((busy, stepped), (busy, stepped, stale)):
+        assert windows.sum_windows(several).gauge("kv_utilization") is None
 
 
 def test_open_bounds_place_no_load() -> None:
@@ -155,16 +149,23 @@ def test_open_bounds_place_no_load() -> None:
     assert bin_window(between(80.0, [10.0] * 5), context().curve, "r").bin == 0
 
 
-@pytest.mark.parametrize("seconds", [1713149715.4445245, 1764128001.7331, 49.000000001, 14.13])
-def test_rounding_keeps_mean_within_extremes(seconds: float) -> None:
-    one = interpolate(0.643, 0.643, seconds)
-    assert (one.mean, one.minimum, one.maximum) == (0.643, 0.643, 0.643)
+@pytest.mark.parametrize(
+    ("before", "value", "seconds", "expected"),
+    [
+        *((0.643, 0.643, t, (0.643, 0.643, 0.643)) for t in (1713149715.4445245, 1764128001.7331, 49.000000001, 14.13)),
+        (2.0, 6.0, 15.0, (4.0, 2.0, 6.0)),
+        (6.0, 2.0, 15.0, (4.0, 2.0, 6.0)),
+    ],
+)
+def test_mean_lies_within_its_ends(
+    before: float, value: float, seconds: float, expected: tuple[float, float, float]
+) -> None:
+    one = interpolate(before, value, seconds)
+    assert (one.mean, one.minimum, one.maximum) == expected
 
 
-@pytest.mark.parametrize(("before", "value"), [(2.0, 6.0), (6.0, 2.0)])
-def test_gauge_extremes_are_its_ends(before: float, value: float) -> None:
-    one = interpolate(before, value, 15.0)
-    assert (one.minimum, one.maximum, one.mean) == (2.0, 6.0, 4.0)
+XID_79, AFID_23 = "gpu_fault_events_by_code/xid-79", "gpu_fault_events_by_code/afid-23"
+ENERGY_SECONDS = "gpu_energy_covered_seconds"
 
 
 def readout(seconds: float, **overrides: Any) -> GpuReadout:
@@ -195,22 +196,23 @@ def since(earlier: GpuReadout, later: GpuReadout) -> Window:
 
 
 def test_gpu_counters_differ_and_gauges_hold() -> None:
-    found = since(readout(0), readout(15, gauges={"gpu_temperature_celsius": 60.0}))
+    found = since(
+        readout(0), readout(15, gauges={"gpu_temperature_celsius": 60.0}, sampled=frozenset({"gpu_busy_seconds"}))
+    )
     assert found.counters == {
         "gpu_energy_joules": 6000,
         "gpu_energy_covered_seconds": 15,
         "gpu_busy_seconds": 7.5,
         "gpu_busy_covered_seconds": 15,
     }
-    assert found.gauges == {
-        "gpu_temperature_celsius": GaugeSum(integral=900, seconds=15, minimum=60, maximum=60, samples=1)
-    }
+    heat = GaugeSum(integral=900, seconds=15, minimum=60, maximum=60, samples=1)
+    assert found.gauges == {"gpu_temperature_celsius": heat}
     assert (found.start, found.end, found.gaps) == (START, START + 15, {})
-
-
-@pytest.mark.parametrize("seconds", [0.0, -5.0])
-def test_readouts_need_time_between(seconds: float) -> None:
-    assert gpu_windows.diff_readouts(readout(0), readout(seconds)) is None
+    assert found.sampled == {"gpu_busy_seconds"}
+    for seconds in (0.0, -5.0):
+        assert gpu_windows.diff_readouts(readout(0), readout(seconds)) is None
+    unsaid = since(readout(0), readout(15, gauges={}, gaps={"gpu_temperature_celsius": "not supported"}))
+    assert read_all(unsaid)["gpu_temperature_celsius"] == Missing(gap=Gap.NOT_EXPOSED)
 
 
 def test_gpu_window_covers_no_replica() -> None:
@@ -240,81 +242,56 @@ def test_given_covered_seconds_are_kept() -> None:
     assert isinstance(read_all(found)["gpu_power_watts"], Missing)
 
 
-def test_throttling_is_covered_by_refreshes() -> None:
-    pages = [readout(t, counters={"gpu_throttled_power_seconds": t / 4}) for t in (0.0, 30.0)]
-    found = since(*pages)
-    assert found.counters == {"gpu_throttled_power_seconds": 7.5, "gpu_throttled_covered_seconds": 30.0}
-    thermal = [readout(t, counters={"gpu_throttled_thermal_seconds": t / 4}) for t in (0.0, 30.0)]
-    assert read_all(since(*thermal))["gpu_throttled_ratio"] == Reading(value=0.25, low=0.25, high=0.25, n=30)
+HEAT, COVERED, RATIO = "gpu_throttled_thermal_seconds", "gpu_throttled_covered_seconds", "gpu_throttled_ratio"
 
 
-def test_throttling_keeps_given_seconds() -> None:
-    def at(t: float, covered: float) -> GpuReadout:
-        counters = {"gpu_throttled_thermal_seconds": t / 10, "gpu_throttled_covered_seconds": covered}
-        return readout(t, counters=counters)
-
-    found = since(at(0, 100), at(30, 115))
-    assert found.counters == {"gpu_throttled_thermal_seconds": 3.0, "gpu_throttled_covered_seconds": 15.0}
-
-
-XID_79, AFID_23 = "gpu_fault_events_by_code/xid-79", "gpu_fault_events_by_code/afid-23"
-
-
-def test_first_fault_increases_from_zero() -> None:
-    found = since(
-        readout(0, counters={"gpu_fault_events": 1, AFID_23: 1}),
-        readout(15, counters={"gpu_fault_events": 4, AFID_23: 2, XID_79: 2}),
-    )
-    assert found.counters == {"gpu_fault_events": 3, AFID_23: 1, XID_79: 2}
-    assert found.gaps == {}
-
-
-def test_new_fault_counts_are_no_increase() -> None:
-    found = since(readout(0, counters={}), readout(15, counters={"gpu_fault_events": 4, XID_79: 4}))
-    assert found.counters == {}
-    found = since(
-        readout(0, counters={"gpu_fault_events": 9, XID_79: 9}),
-        readout(15, counters={"gpu_fault_events": 2, AFID_23: 2}),
-    )
-    assert found.counters == {}
-    assert found.gaps == {"gpu_fault_events": Gap.RESTARTED}
-
-
-def test_fallen_still_and_new_gpu_counters() -> None:
-    found = since(readout(0), readout(15, counters={"gpu_energy_joules": 10.0}))
-    assert found.counters == {}
-    assert found.gaps == {"gpu_energy_joules": Gap.RESTARTED}
-    found = since(readout(0), readout(15, counters=readout(0).counters))
-    assert found.counters["gpu_energy_joules"] == 0
-    found = since(readout(0, counters={}), readout(15))
-    assert found.counters == {}
+@pytest.mark.parametrize(
+    ("before", "after", "counters"),
+    [
+        # Throttling is covered by refreshes, unless its seconds are given.
+        ({HEAT: 0.0}, {HEAT: 7.5}, {HEAT: 7.5, COVERED: 30.0}),
+        ({HEAT: 0.0, COVERED: 100.0}, {HEAT: 3.0, COVERED: 115.0}, {HEAT: 3.0, COVERED: 15.0}),
+        # A counter that stands still increased by 0; one that fell or is new tells nothing.
+        ({"gpu_energy_joules": 1e6}, {"gpu_energy_joules": 1e6}, {"gpu_energy_joules": 0.0, ENERGY_SECONDS: 30.0}),
+        ({"gpu_energy_joules": 1e6}, {"gpu_energy_joules": 10.0}, {}),
+        ({}, {"gpu_energy_joules": 1e6}, {}),
+        # The first fault of a kind increases from zero, new counts of faults are no increase.
+        (
+            {"gpu_fault_events": 1, AFID_23: 1},
+            {"gpu_fault_events": 4, AFID_23: 2, XID_79: 2},
+            {"gpu_fault_events": 3, AFID_23: 1, XID_79: 2},
+        ),
+        ({}, {"gpu_fault_events": 4, XID_79: 4}, {}),
+        ({"gpu_fault_events": 9, XID_79: 9}, {"gpu_fault_events": 2, AFID_23: 2}, {}),
+    ],
+)
+def test_gpu_counters_increase(before: dict[str, float], after: dict[str, float], counters: dict[str, float]) -> None:
+    found = since(readout(0, counters=before), readout(30, counters=after))
+    assert found.counters == counters
+    fallen = {
+        name for name in ("gpu_energy_joules", "gpu_fault_events") if before.get(name, 0.0) > after.get(name, 0.0)
+    }
+    assert found.gaps == dict.fromkeys(fallen, Gap.RESTARTED)
+    if HEAT in counters:
+        assert read_all(found)[RATIO].value == counters[HEAT] / counters[COVERED]
 
 
-def test_unsaid_gpu_value_is_a_gap() -> None:
-    found = since(readout(0), readout(15, gauges={}, gaps={"gpu_temperature_celsius": "not supported"}))
-    assert found.explain_missing("gpu_temperature_celsius") is Gap.NOT_EXPOSED
-    assert read_all(found)["gpu_temperature_celsius"] == Missing(gap=Gap.NOT_EXPOSED)
-
-
-def test_silence_hides_levels_not_sums() -> None:
-    assert since(readout(0), readout(300)).gauges["gpu_temperature_celsius"].seconds == 300
-    found = since(readout(0), readout(3600))
-    assert found.gauges == {}
-    assert found.explain_missing("gpu_temperature_celsius") is Gap.NOT_SCRAPED
-    assert found.counters["gpu_energy_joules"] == 400 * 3600
-
-
-def test_load_gauges_hold_75_seconds() -> None:
-    levels = {"gpu_power_watts": 300.0, "gpu_memory_used_bytes": 1e9}
-    assert since(readout(0), readout(75, gauges=levels)).gauges.keys() == levels.keys()
-    found = since(readout(0), readout(76, gauges=levels))
-    assert found.gauges.keys() == {"gpu_memory_used_bytes"}
-    assert found.explain_missing("gpu_power_watts") is Gap.NOT_SCRAPED
-
-
-def test_what_was_only_polled_stays_marked() -> None:
-    found = since(readout(0), readout(15, sampled=frozenset({"gpu_busy_seconds"})))
-    assert found.sampled == {"gpu_busy_seconds"}
+@pytest.mark.parametrize(
+    ("seconds", "gauges"),
+    [
+        (75, {"gpu_power_watts", "gpu_memory_used_bytes", "gpu_temperature_celsius"}),
+        (76, {"gpu_memory_used_bytes", "gpu_temperature_celsius"}),
+        (300, {"gpu_memory_used_bytes", "gpu_temperature_celsius"}),
+        (3600, set()),
+    ],
+)
+def test_silence_hides_levels_not_sums(seconds: float, gauges: set[str]) -> None:
+    levels = {"gpu_power_watts": 300.0, "gpu_memory_used_bytes": 1e9, "gpu_temperature_celsius": 50.0}
+    found = since(readout(0), readout(seconds, gauges=levels))
+    assert found.gauges.keys() == gauges
+    assert {found.explain_missing(name) for name in levels.keys() - gauges} <= {Gap.NOT_SCRAPED}
+    assert {gauge.seconds for gauge in found.gauges.values()} <= {seconds}
+    assert found.counters["gpu_energy_joules"] == 400 * seconds
 
 
 def test_gpus_sum_to_replica_means() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -41,6 +42,7 @@ def nearest_rank(everything: list[float], percent: int) -> float:
 
 @given(observed, percents)
 def test_quantile_bounds_hold_on_any_grids(scene: list[tuple[tuple[float, ...], list[float]]], percent: int) -> None:
+    """The guess is never an edge, as that is no measurement; of a bucket that holds only 0 there is no other guess."""
     everything = [value for _, several in scene for value in several]
     found = quantile(sum_histograms(histogram(several, grid) for grid, several in scene), percent / 100)
     if not everything:
@@ -50,7 +52,9 @@ def test_quantile_bounds_hold_on_any_grids(scene: list[tuple[tuple[float, ...], 
     assert found.n == len(everything)
     assert truth > found.low or found.low == 0
     assert found.high is None or truth <= found.high
-    assert found.value is None or found.low <= found.value <= (math.inf if found.high is None else found.high)
+    if found.value is not None:
+        assert found.high is not None
+        assert found.low < found.value < found.high or found.low == found.value == found.high
 
 
 @given(grids, st.lists(values, min_size=1, max_size=60), percents)
@@ -106,28 +110,6 @@ def test_increase_is_observed_between_pages(grid: tuple[float, ...], before: lis
     assert grown == histogram(since, grid)
 
 
-@given(st.lists(st.floats(0.0, 5.0), min_size=4, max_size=4).filter(lambda counts: sum(counts) > 0), percents)
-def test_fractional_counts_give_a_quantile(counts: list[float], percent: int) -> None:
-    """A page may claim 2.5 requests: the rank is then above the sum of all buckets."""
-    part = Histogram(edges=(1.0, 2.0, 3.0, math.inf), counts=tuple(counts), total=None)
-    found = quantile([part], percent / 100)
-    assert found.low >= 0.0
-
-
-def test_end_buckets_are_open_or_from_zero() -> None:
-    found = quantile((histogram([0.2] * 50 + [70.0] * 50),), 0.99)
-    assert (found.low, found.high, found.value) == (5.0, None, None)
-    found = quantile((histogram([0.0, 0.05]),), 0.5)
-    assert (found.low, found.high) == (0.0, 0.1)
-
-
-def test_quantile_at_zero_and_below_tail() -> None:
-    found = quantile((histogram([0.0] * 9 + [0.3], (0.0, 0.1, 1.0, math.inf)),), 0.5)
-    assert (found.low, found.value, found.high) == (0.0, 0.0, 0.0)
-    found = quantile((histogram([0.05] * 10 + [0.3] * 6 + [0.7] * 4),), 0.75)
-    assert found.value == pytest.approx(0.1 + 0.4 * 4.5 / 6)
-
-
 @given(st.integers(1, 60), st.lists(st.integers(0, 3000), min_size=5, max_size=5), percents)
 def test_higher_quantile_is_never_less(step: int, counts: list[int], percent: int) -> None:
     part = Histogram(edges=(0.1, 0.5, 1.0, 5.0, math.inf), counts=tuple(map(float, counts)), total=None)
@@ -136,15 +118,6 @@ def test_higher_quantile_is_never_less(step: int, counts: list[int], percent: in
     if low is not None and high is not None and high.value is not None:
         assert low.value is not None
         assert low.value <= high.value * (1 + 1e-9)
-
-
-@given(observed, percents)
-def test_guess_is_never_an_edge(scene: list[tuple[tuple[float, ...], list[float]]], percent: int) -> None:
-    """Neither of the two is a measurement; of a bucket that holds only 0 there is no other guess."""
-    found = quantile(sum_histograms(histogram(several, grid) for grid, several in scene), percent / 100)
-    if found is not None and found.value is not None and found.high != found.low:
-        assert found.high is not None
-        assert found.low < found.value < found.high
 
 
 @given(grids, st.lists(values, min_size=1, max_size=60), st.integers(90, 99))
@@ -172,36 +145,47 @@ def test_pool_bounds_stay_within_parts(each: list[list[int]], percent: int) -> N
     assert None in highs or (pool.high is not None and pool.high <= max(high for high in highs if high is not None))
 
 
-@pytest.mark.parametrize(("q", "n", "rank"), [(0.07, 100, 7), (0.99, 100, 99), (0.99, 101, 100), (0.5, 1, 1)])
-def test_rank_survives_float_products(q: float, n: int, rank: int) -> None:
-    part = histogram([0.2] * rank + [0.7] * (n - rank))
+COUNTS = (float(99_000_000), 1_000_000.0, 0.0)
+LARGE = Histogram(edges=(1.0, 2.0, math.inf), counts=COUNTS, total=None)
+
+
+@pytest.mark.parametrize(
+    ("part", "q", "expected"),
+    [
+        # The first bucket begins at zero, the last one is open.
+        (histogram([0.2] * 50 + [70.0] * 50), 0.99, (5.0, None, None)),
+        (histogram([0.0, 0.05]), 0.5, (0.0, 0.05, 0.1)),
+        (histogram([0.0] * 9 + [0.3], (0.0, 0.1, 1.0, math.inf)), 0.5, (0.0, 0.0, 0.0)),
+        (histogram([0.05] * 10 + [0.3] * 6 + [0.7] * 4), 0.75, (0.1, 0.1 + 0.4 * 4.5 / 6, 0.5)),
+        # A rank survives products of floats, and large counts.
+        *(
+            (histogram([0.2] * rank + [0.7] * (n - rank)), q, (0.1, ..., 0.5))
+            for q, n, rank in ((0.07, 100, 7), (0.99, 100, 99), (0.99, 101, 100), (0.5, 1, 1))
+        ),
+        (LARGE, 0.99, (0.0, ..., 1.0)),
+        # A page may claim 2.5 requests: the rank is then above the sum of all buckets.
+        (Histogram(edges=(1.0, 2.0, math.inf), counts=(0.0, 2.5, 0.0), total=None), 0.99, (2.0, ..., None)),
+    ],
+)
+def test_quantile_by_hand(part: Histogram, q: float, expected: tuple[Any, ...]) -> None:
     found = quantile((part,), q)
-    assert found.high == 0.5
+    assert (found.low, found.high) == (expected[0], expected[2])
+    assert expected[1] is ... or found.value == pytest.approx(expected[1])
 
 
-def test_rank_survives_large_counts() -> None:
-    n, rank = 100_000_000, 99_000_000
-    part = Histogram(edges=(1.0, 2.0, math.inf), counts=(float(rank), float(n - rank), 0.0), total=None)
-    found = quantile((part,), 0.99)
-    assert found.high == 1.0
-
-
-def test_tail_falls_by_a_constant_factor() -> None:
-    found = share_above((histogram([0.2] * 60 + [0.7] * 30 + [3.0] * 10),), 0.75)
-    assert (found.low, found.high) == (10, 40)
-    assert found.best == pytest.approx(math.sqrt(40 * 10))
-
-
-@pytest.mark.parametrize("slow", [1, 10])
-def test_tail_ends_at_half_an_observation(slow: int) -> None:
-    found = share_above((histogram([0.05] * 50 + [0.3] * slow),), 0.4)
-    assert found.best == pytest.approx(slow * (0.5 / slow) ** 0.75)
-    assert (found.low, found.high) == (0, slow)
-
-
-def test_open_last_bucket_counts_nothing() -> None:
-    found = share_above((histogram([0.2] * 90 + [70.0] * 10),), 6.0)
-    assert (found.low, found.best, found.high) == (0, 0, 10)
+@pytest.mark.parametrize(
+    ("part", "threshold", "expected"),
+    [
+        # A tail falls by a constant factor, and ends at half an observation; the open bucket counts nothing.
+        (histogram([0.2] * 60 + [0.7] * 30 + [3.0] * 10), 0.75, (10, math.sqrt(40 * 10), 40)),
+        (histogram([0.05] * 50 + [0.3]), 0.4, (0, 0.5**0.75, 1)),
+        (histogram([0.05] * 50 + [0.3] * 10), 0.4, (0, 10 * 0.05**0.75, 10)),
+        (histogram([0.2] * 90 + [70.0] * 10), 6.0, (0, 0, 10)),
+    ],
+)
+def test_share_above_by_hand(part: Histogram, threshold: float, expected: tuple[float, float, float]) -> None:
+    found = share_above((part,), threshold)
+    assert (found.low, found.best, found.high) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, math.nan])
@@ -210,54 +194,56 @@ def test_threshold_must_be_above_zero(threshold: float) -> None:
         share_above((histogram([0.2]),), threshold)
 
 
-def test_an_increase_over_changed_edges_is_refused() -> None:
-    with pytest.raises(BrokenHistogramError, match="edges changed"):
-        increase(cumulative([0.3], EDGES), cumulative([0.3, 0.3], TTFT))
+ONE_TWO_THREE = Cumulative(EDGES, (1.0, 2.0, 3.0, 3.0, 3.0), 1.0)
 
 
 @pytest.mark.parametrize(
-    "later", [(0.0, 1.0, 1.0, 1.0, 1.0), (2.0, 2.0, 2.0, 2.0, 2.0), (1.0, 2.0, 3.0, 3.0, 2.0)], ids=str
+    ("before", "after", "words"),
+    [
+        (cumulative([0.3], EDGES), cumulative([0.3, 0.3], TTFT), "edges changed"),
+        *(
+            (ONE_TWO_THREE, Cumulative(EDGES, counts, 2.0), "fall")
+            for counts in ((0.0, 1.0, 1.0, 1.0, 1.0), (2.0, 2.0, 2.0, 2.0, 2.0), (1.0, 2.0, 3.0, 3.0, 2.0))
+        ),
+    ],
 )
-def test_falling_bucket_is_refused(later: tuple[float, ...]) -> None:
-    with pytest.raises(BrokenHistogramError, match="fall"):
-        increase(Cumulative(EDGES, (1.0, 2.0, 3.0, 3.0, 3.0), 1.0), Cumulative(EDGES, later, 2.0))
+def test_changed_edges_and_fallen_buckets_are_refused(before: Cumulative, after: Cumulative, words: str) -> None:
+    with pytest.raises(BrokenHistogramError, match=words):
+        increase(before, after)
 
 
-@pytest.mark.parametrize("grown", [-100.0, -0.1, 0.0, 3.9, 11.1, 400.0, math.nan, math.inf, -math.inf], ids=str)
-def test_contradicted_sum_is_dropped(grown: float) -> None:
-    """Ten observations between 0.5 and 1 s add up to 5 to 10 s; one more or less may be on its way."""
-    before, after = Cumulative(EDGES, (0.0, 40.0, 40.0, 40.0, 40.0), 12.0), (0.0, 40.0, 50.0, 50.0, 50.0)
-    found = increase(before, Cumulative(EDGES, after, 12.0 + grown))
-    assert found.total is None
-    assert found.counts == (0, 0, 10, 0, 0)
+NOTHING, FORTY = (0.0,) * 5, (0.0, 40.0, 40.0, 40.0, 40.0)
+TEN_MORE, ONE_ABOVE = (0.0, 40.0, 50.0, 50.0, 50.0), (0.0, 0.0, 9.0, 9.0, 10.0)
+ELEVEN = (10.0, 11.0, 11.0, 11.0, 11.0)
 
 
-@pytest.mark.parametrize(("grown", "is_kept"), [(8.4, False), (8.6, True), (1e6, True)])
-def test_last_edge_bounds_sum_from_below(grown: float, is_kept: bool) -> None:
-    """Nine observations between 0.5 and 1 s and one above 5 s: 9.5 s at least, less one that is on its way."""
-    before = Cumulative(EDGES, (0.0,) * 5, 0.0)
-    total = increase(before, Cumulative(EDGES, (0.0, 0.0, 9.0, 9.0, 10.0), grown)).total
-    assert total == (grown if is_kept else None)
-
-
-@pytest.mark.parametrize("grown", [4.1, 5.0, 10.0, 10.9])
-def test_allowed_sum_is_kept(grown: float) -> None:
-    before, after = Cumulative(EDGES, (0.0, 40.0, 40.0, 40.0, 40.0), 12.0), (0.0, 40.0, 50.0, 50.0, 50.0)
-    assert increase(before, Cumulative(EDGES, after, 12.0 + grown)).total == pytest.approx(grown)
-
-
-def test_sum_may_lead_by_one_observation() -> None:
-    before, after = cumulative([]), cumulative([0.1] * 10 + [0.5])
-    ahead = increase(before, Cumulative(EDGES, after.counts, 2.0))
-    assert ahead.total == pytest.approx(2.0)
-    nothing = increase(Cumulative(EDGES, after.counts, 1.5), Cumulative(EDGES, after.counts, 2.0))
-    assert nothing.total == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(("earlier", "later"), [(None, 1.0), (1.0, None), (None, None)])
-def test_without_both_sums_there_is_none(earlier: float | None, later: float | None) -> None:
-    counts = (0.0, 4.0, 4.0, 4.0, 4.0)
-    assert increase(Cumulative(EDGES, counts, earlier), Cumulative(EDGES, counts, later)).total is None
+@pytest.mark.parametrize(
+    ("before", "sum_before", "after", "sum_after", "is_kept"),
+    [
+        # Ten observations between 0.5 and 1 s add up to 5 to 10 s; one more or less may be on its way.
+        *(
+            (FORTY, 12.0, TEN_MORE, 12.0 + grown, False)
+            for grown in (-100.0, -0.1, 0.0, 3.9, 11.1, 400.0, math.nan, math.inf, -math.inf)
+        ),
+        *((FORTY, 12.0, TEN_MORE, 12.0 + grown, True) for grown in (4.1, 5.0, 10.0, 10.9)),
+        # Nine observations between 0.5 and 1 s and one above 5 s: 9.5 s at least, less one that is on its way.
+        *((NOTHING, 0.0, ONE_ABOVE, grown, kept) for grown, kept in ((8.4, False), (8.6, True), (1e6, True))),
+        # A sum may lead by one observation.
+        (NOTHING, 0.0, ELEVEN, 2.0, True),
+        (ELEVEN, 1.5, ELEVEN, 2.0, True),
+        *((NOTHING, earlier, FORTY, later, False) for earlier, later in ((None, 1.0), (1.0, None), (None, None))),
+    ],
+)
+def test_sum_is_kept_where_buckets_allow(
+    before: tuple[float, ...],
+    sum_before: float | None,
+    after: tuple[float, ...],
+    sum_after: float | None,
+    is_kept: bool,
+) -> None:
+    found = increase(Cumulative(EDGES, before, sum_before), Cumulative(EDGES, after, sum_after))
+    assert found.total == (pytest.approx((sum_after or 0.0) - (sum_before or 0.0)) if is_kept else None)
+    assert found.n == after[-1] - before[-1]
 
 
 def test_mean_needs_trusted_sums() -> None:

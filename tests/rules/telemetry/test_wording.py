@@ -49,7 +49,4 @@ def reading(value: float | None, low: float | None, high: float | None) -> Readi
 )
 def test_a_reading_says_where_it_lies(value: Reading | Missing, text: str) -> None:
     assert quantity(value, "seconds") == text
-
-
-def test_shares_have_no_unit_to_leave_out() -> None:
     assert quantity(reading(0.1, 0.05, 0.2), "ratio") == "5.0% to 20.0%"

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from days_samples import HOUR, verdict
 from judging_samples import START, gauge
+from making import window
 from paths import TESTS
 
 from rules.confidence import Certainty, mean_bounds
@@ -83,22 +84,22 @@ def reading(context: TierContext, window: Window) -> Reading:
 
 
 @pytest.mark.parametrize("true", [0.33, 0.63, 0.70])
-def test_planned_means_give_exact_use(true: float) -> None:
-    found = reading(tier(), hour(0, true))
-    assert found.value == pytest.approx(true, abs=0.03)
+@pytest.mark.parametrize(
+    ("means", "guardrails", "low", "high"),
+    [
+        (True, TIER["guardrails"], -0.03, 0.03),
+        (False, TIER["guardrails"], -1.0, 1.0),
+        (False, None, -1.0, 1.0),
+    ],
+)
+def test_lengths_bound_use(true: float, means: bool, guardrails: object, low: float, high: float) -> None:
+    """Planned means give the use itself; quantiles bounds, above 0 where guardrails bound the longest request."""
+    found = reading(tier(means=means, guardrails=guardrails), hour(0, true))
     assert found.low is not None
     assert found.high is not None
-    assert true - 0.03 <= found.low <= found.high <= true + 0.03
-
-
-@pytest.mark.parametrize("true", [0.33, 0.63, 0.70])
-@pytest.mark.parametrize("guardrails", [TIER["guardrails"], None])
-def test_quantiles_bound_use(true: float, guardrails: object) -> None:
-    found = reading(tier(means=False, guardrails=guardrails), hour(0, true))
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low <= true <= found.high
-    assert (found.low > 0) is (guardrails is not None), "without a longest request nothing bounds the planned mean"
+    assert true + low <= found.low <= found.high <= true + high
+    assert means or found.low <= true <= found.high
+    assert (found.low > 0) is (guardrails is not None)
     assert found.value == pytest.approx(true, abs=0.03), "nothing refutes that requests are as long as planned"
 
 
@@ -149,6 +150,7 @@ def test_curve_lengths_precede_workload() -> None:
     )
 
 
+@pytest.mark.parametrize("spelt", ["computed", "hits"])
 @pytest.mark.parametrize(
     ("planned", "computed", "expected"),
     [
@@ -161,21 +163,19 @@ def test_curve_lengths_precede_workload() -> None:
     ],
 )
 def test_cached_prompts_cost_nothing(
-    planned: float | None, computed: float | None, expected: tuple[float, float, float]
+    planned: float | None, computed: float | None, expected: tuple[float, float, float], spelt: str
 ) -> None:
     lengths = CapacityLengths(prompt_tokens=MeanTokens(low=100.0, high=100.0), prefix_hit_ratio=planned)
     counters = {"requests_finished": 60.0, "prompt_tokens": 6000.0}
-    for spelt in ("computed", "hits"):
-        if computed is not None and spelt == "computed":
-            counters["prompt_tokens_computed"] = 6000.0 * computed
-        elif computed is not None:
-            del counters["prompt_tokens_computed"]
-            counters |= {"prefix_queried_tokens": 1000.0, "prefix_hit_tokens": 1000.0 * (1 - computed)}
-        work = work_of(Window(start=0, end=60, expected_seconds=60, covered_seconds=60, counters=counters), lengths)
-        assert work.by_prompts is not None
-        by = work.by_prompts
-        assert (by.low, by.best, by.high) == pytest.approx(expected)
-        assert (work.total.low, work.total.high) == (None, None), "outputs are not told"
+    if computed is not None and spelt == "computed":
+        counters["prompt_tokens_computed"] = 6000.0 * computed
+    elif computed is not None:
+        counters |= {"prefix_queried_tokens": 1000.0, "prefix_hit_tokens": 1000.0 * (1 - computed)}
+    work = work_of(window(counters=counters), lengths)
+    by = work.by_prompts
+    assert by is not None
+    assert (by.low, by.best, by.high) == pytest.approx(expected)
+    assert (work.total.low, work.total.high) == (None, None), "outputs are not told"
 
 
 def test_running_requests_are_work() -> None:
@@ -184,8 +184,8 @@ def test_running_requests_are_work() -> None:
         prompt_tokens=MeanTokens(low=100.0, high=100.0), generation_tokens=MeanTokens(low=50.0, high=50.0)
     )
     counters = {"requests_finished": 0.0, "prompt_tokens": 0.0, "generation_tokens": 6000.0}
-    work = work_of(Window(start=0, end=60, expected_seconds=60, covered_seconds=60, counters=counters), lengths)
-    assert (work.total.low, work.total.value, work.total.high) == (0.0, 1.0, 2.0)
+    total = work_of(window(counters=counters), lengths).total
+    assert (total.low, total.value, total.high) == (0.0, 1.0, 2.0)
 
 
 @pytest.mark.parametrize("seed", range(20))
