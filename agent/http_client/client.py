@@ -28,7 +28,7 @@ from agent.config.peer import Peer, TlsConfig
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.errors import PATHS, HttpError, place_of, status_error, transport_error
 
-PART_BYTES = 65_536
+PART_BYTES, NO_TLS = 65_536, TlsConfig()
 
 
 class _Exchange:
@@ -75,12 +75,15 @@ class _Adapter(HTTPAdapter):
             pool_options["ssl_context"].sslsocket_class = _TimedTlsSocket
         super().__init__(pool_connections=1, pool_maxsize=1)
         self.poolmanager.connection_pool_kw.update(pool_options)
+        self._pool: Any = None
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
-        pool: Any = super().get_connection_with_tls_context(*args, **options)
-        connection = _TimedTlsConnection if pool.scheme == "https" else _TimedConnection
-        pool.ConnectionCls = partial(connection, self._exchange)
-        return pool
+        """Return the open pool of the only host. Looking it up each time is a tenth of an exchange's CPU."""
+        if self._pool is None or self._pool.pool is None:
+            self._pool = super().get_connection_with_tls_context(*args, **options)
+            connection = _TimedTlsConnection if self._pool.scheme == "https" else _TimedConnection
+            self._pool.ConnectionCls = partial(connection, self._exchange)
+        return self._pool
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
         """Leave the connection alone: its TLS context has the certificates. requests would add those of certifi."""
@@ -117,7 +120,7 @@ class HttpClient:
 
     def load(self) -> dict[str, str]:
         """Read certificates that changed, and return the headers with the credentials of now."""
-        tls = self.peer.tls or TlsConfig()
+        tls = self.peer.tls or NO_TLS
         files = [Path(path) for path in (tls.ca_file, tls.cert_file, tls.key_file) if path is not None]
         certificates = [path.stat().st_mtime_ns if os.path.exists(path) else None for path in files]
         if certificates != self._certificates:
@@ -208,7 +211,7 @@ def tls_options(peer: Peer) -> dict[str, Any]:
     """
     if urlsplit(peer.url).scheme != "https":
         return {}
-    tls = peer.tls or TlsConfig()
+    tls = peer.tls or NO_TLS
     files = [path for path in (tls.ca_file, tls.cert_file, tls.key_file) if path is not None]
     for path in files:
         if os.path.exists(path) and not os.path.isfile(path):

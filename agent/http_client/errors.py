@@ -53,9 +53,7 @@ def transport_error(error: Exception, host: str, seconds: float, status: int | N
         if isinstance(cause, ssl.SSLError):
             text = f": TLS failed ({cause.reason}): does it want http://, or a certificate (tls.cert_file)?"
             if isinstance(cause, ssl.SSLCertVerificationError):
-                text = (
-                    f": its certificate is refused ({cause.verify_message}); name the CA that signed it in tls.ca_file"
-                )
+                text = f": its certificate is refused ({cause.verify_message}); name its CA in tls.ca_file"
             return HttpError(ScrapeFailure.TLS, host, text, status)
     if status is not None:
         text = " ended the connection in the middle of the answer, or its gzip does not unpack"
