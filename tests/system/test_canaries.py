@@ -4,16 +4,21 @@ served, printed or passed on, searched for each of them.
 A new key that holds a secret is found by `test_every_secret_key_has_a_canary`; it gets a line in `Nest`.
 """
 
+from __future__ import annotations
+
 import base64
 import contextlib
 import gzip
 import http.client
+import itertools
 import json
 import os
 import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +28,8 @@ import trustme
 import yaml
 from commands import run_command
 from daemon_runs import PLAN, process
-from echo_server import Echo, echoing
 from engine_server import engines
+from loopback import LoopbackServer, Quiet, give, served
 from tools import run_words
 from waiting import CEILING_SECONDS, free_port, wait_for
 
@@ -364,3 +369,73 @@ def test_command_leaves_query_out_of_output(
     said = capsys.readouterr()
     assert len(said.out + said.err) > 20
     assert nest.around((said.out + said.err).encode()) == []
+
+
+MODES = (
+    *("unauthorized", "error", "redirect", "garbage", "moved", "page", "bad json", "forbidden", "cut", "odd type"),
+    *("hangs", "bad request", "odd encoding", "cut late"),
+)
+
+
+class Echo(LoopbackServer):
+    """`seen` are the Authorization and other headers that came."""
+
+    def __init__(self) -> None:
+        super().__init__(_Handler)
+        self.modes = itertools.cycle(MODES)
+        self.seen: list[str] = []
+
+
+class _Handler(Quiet, BaseHTTPRequestHandler):
+    server: Echo
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        said = self._said()
+        self.server.seen.append(f"{self.path} {said}")
+        mode = next(self.server.modes)
+        if mode == "hangs":
+            time.sleep(1.5)
+        elif mode == "cut":
+            give(self, b"x 1\n", 200, "text/plain", length="10000")
+        elif mode == "redirect":
+            told = said.strip()[:400]
+            give(self, said.encode(), 302, "text/html", Location=f"http://user:{told}@elsewhere/?{told}")
+        elif mode == "moved":
+            give(self, b"", 302, "text/html", Location=f"https://{self._heard()}.elsewhere/")
+        elif mode == "odd type":
+            give(self, b"x 1\n", 200, self._heard())
+        elif mode == "odd encoding":
+            give(self, b"x 1\n", 200, "text/plain", Content_Encoding=self._heard())
+        elif mode == "cut late":
+            give(self, f"x 1\n# {self._heard()}".encode(), 200, "text/plain")
+        elif mode in ("garbage", "page", "bad json"):
+            kinds = {"garbage": "text/plain", "page": "text/html", "bad json": "application/json"}
+            give(self, said.encode(), 200, kinds[mode])
+        else:
+            status = {"unauthorized": 401, "error": 500, "forbidden": 403, "bad request": 400}[mode]
+            told = said.strip()
+            body = f'{{"status": "error", "errorType": "x", "error": "{told}", "message": "{told}"}}'
+            give(self, body.encode(), status, "application/json")
+
+    do_GET = do_POST = _answer  # noqa: N815 - the library's names
+
+    def _said(self) -> str:
+        words = [self.path, *(f"{name}: {value}" for name, value in self.headers.items())]
+        authorization = self.headers.get("Authorization", "")
+        if authorization.startswith("Basic "):
+            words.append(base64.b64decode(authorization[6:]).decode("utf-8", "replace"))
+        return f"you said {' '.join(words)}\n".replace('"', "'")
+
+    def _heard(self) -> str:
+        """The secret alone: a password, a token, or what the query holds."""
+        given = self.headers.get("Authorization", "").partition(" ")[2] or self.headers.get("X-Api-Key", "")
+        return given or self.path.rpartition("=")[2] or "nothing"
+
+
+@contextmanager
+def echoing() -> Iterator[Echo]:
+    """One until the end of the block."""
+    server = Echo()
+    with served(server):
+        yield server

@@ -9,8 +9,6 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from daemon_runs import configuration, write
-from engine_server import engines
 from evaluation_steps import EvaluationSteps
 from history_samples import booking
 from judging_samples import add_minute
@@ -18,10 +16,7 @@ from making import START, snapshot, window
 from stored_recordings import agent_samples
 from test_finding import result
 from test_fleet_cycles import Fleet, told_by_agents
-from waiting import free_port
 
-from agent.config.load import load
-from agent.daemon.factory import assemble
 from agent.history.service import HistoryService, HistorySink
 from agent.history.store import HistoryStore
 from agent.pipeline.runtime_state import RuntimeState
@@ -37,7 +32,7 @@ from rules.plan import load_bins
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import Finding, Status, Subject, close_rule_state, step_rule_state
+from rules.verdicts.verdict import Finding, Status, close_rule_state, step_rule_state
 
 HOUR = 3600.0
 BEGIN = 1_800_000_015.0
@@ -131,30 +126,6 @@ def about(found: Spans, *expected: tuple[float, float]) -> bool:
     return all(
         abs(a - b) <= 0.5 for one, other in zip(ours, expected, strict=True) for a, b in zip(one, other, strict=True)
     )
-
-
-def test_daemon_books_once_over_clock_jump(tmp_path: Path) -> None:
-    now = BEGIN
-
-    def clock() -> float:
-        return now
-
-    with engines(1) as served:
-        target = {"url": served[0].url, "tier": "cpu-small", "replica": "r0"}
-        dead = {**target, "url": f"http://127.0.0.1:{free_port()}/metrics", "replica": "dead"}
-        loaded = load(write(tmp_path, configuration([], targets=[target, dead], scrape_interval="15s")))
-        for cycles, moved in ((12, -HOUR / 4), (10, 0.0), (44, 0.0)):
-            assembly = assemble(loaded, None, clock=clock)
-            for _ in range(cycles):
-                now += 30.0
-                assembly.loop.run_cycle()
-            down = assembly.loop.state.rules["TargetDown", Subject(tier="cpu-small", replica="dead")]
-            assert down.result.t == now
-            assert assembly.loop.defects == 0
-            assembly.close(now)
-            now += moved
-    for of_it in kept_once(tmp_path / "sizewatch-data" / "history.db", "cpu-small", ("r0", "dead")).values():
-        assert about(of_it, (-8.5, 18.0))
 
 
 LIVES: dict[str, tuple[tuple[tuple[str, float], ...], tuple[tuple[float, float], ...]]] = {

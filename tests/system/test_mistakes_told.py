@@ -1,18 +1,15 @@
 """A grave mistake on every surface: doctor and check say it first, and a daemon that was given one watches the rest."""
 
-import logging
 from pathlib import Path
 
-import pytest
 import yaml
-from daemon_runs import configuration, running, write
+from commands import run_command
+from daemon_runs import configuration, process, write
 from engine_server import Engine, engines
 from paths import TESTS
-from waiting import wait_for
+from waiting import CEILING_SECONDS, wait_for
 
-from agent.cli import main
 from agent.config.load import load
-from agent.daemon.daemon import Daemon
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 TIER = (
@@ -31,35 +28,24 @@ def mistaken(folder: Path, several: list[Engine]) -> Path:
     return write(folder, data)
 
 
-def test_mistakes_come_first_and_daemon_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with engines(2) as several:
-        path = mistaken(tmp_path, several)
-        with running(path) as daemon:
-            assert wait_for(lambda: daemon.status() is not None)
-            status = daemon.status()
-            assert {tier.context.name for tier in status.tiers} == {"cpu-small", "cpu-smal"}
-            assert all(engine.asked for engine in several)
-        assert main.main(["doctor", "-c", str(path)]) == 1
-    lines = [line for line in capsys.readouterr().out.splitlines() if not line.lstrip().startswith("->")]
-    assert [line.startswith("fail") for line in lines[:3]] == [True, True, False]
-    assert [TIER in lines[0], SLO in lines[1]] == [True, True]
-    assert main.main(["check", "-c", str(path)]) == 3
-    first, second, *_ = capsys.readouterr().err.splitlines()
-    assert [TIER in first, f"{SLO}" in second] == [True, True]
-
-
-def test_run_logs_mistakes_as_errors_and_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    started: list[Daemon] = []
-    monkeypatch.setattr(Daemon, "run", lambda daemon: started.append(daemon))
-    monkeypatch.setattr("agent.cli.run.set_up", lambda _: None)
-    monkeypatch.setattr("agent.cli.run.resource.setrlimit", lambda *_: None)
+def test_mistakes_come_first_and_daemon_runs(tmp_path: Path) -> None:
     with engines(2) as several:
         path = mistaken(tmp_path, several)
         assert len(load(path).grave) == 2
-        assert main.main(["run", "-c", str(path)]) == 0
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
-        f"configuration mistake: {mistake}" for mistake in load(path).grave
-    ]
-    assert len(started) == 1
+        with process("run", "-c", str(path)) as daemon:
+            assert wait_for(lambda: all(engine.asked for engine in several))
+            daemon.terminate()
+            _, log = daemon.communicate(timeout=CEILING_SECONDS)
+        assert daemon.returncode == 0
+        assert [line.partition(" ERROR ")[2] for line in log.splitlines() if " ERROR " in line] == [
+            f"agent.cli.run: configuration mistake: {mistake}" for mistake in load(path).grave
+        ]
+        code, out, _ = run_command("doctor", "-c", str(path))
+    assert code == 1
+    lines = [line for line in out.splitlines() if not line.lstrip().startswith("->")]
+    assert [line.startswith("fail") for line in lines[:3]] == [True, True, False]
+    assert [TIER in lines[0], SLO in lines[1]] == [True, True]
+    code, _, errors = run_command("check", "-c", str(path))
+    assert code == 3
+    first, second, *_ = errors.splitlines()
+    assert [TIER in first, SLO in second] == [True, True]

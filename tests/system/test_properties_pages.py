@@ -13,6 +13,8 @@ from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.client import PageFetcher
 from agent.scrape.scrapers import PageReader
+from rules.engines.reader import compile_layout, is_mapped_name, snapshot
+from rules.engines.registry import ENGINES
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 
@@ -117,3 +119,12 @@ def test_numbers_in_use_are_finite_and_positive(which: int, numbers: list[tuple[
         return
     check_snapshot(after)
     check_window(windows.diff_snapshots(before, after))
+
+
+def test_nameless_series_is_no_zero() -> None:
+    """Absence is never zero: a store's series without a name once made every family that its engine lacked one."""
+    name = "vllm:num_requests_running"
+    for engine in ENGINES:
+        assert not is_mapped_name("", (engine,))
+        page = snapshot(compile_layout([(name, {}), ("", {})], engine), [1.0, 7.0], 0.0)
+        assert page == snapshot(compile_layout([(name, {})], engine), [1.0], 0.0)

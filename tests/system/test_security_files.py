@@ -1,17 +1,22 @@
-"""What is written on the disk: who may read it, what becomes of traps laid there, and what a crash would leave."""
+"""Files as a weapon: what is written, who may read it, traps laid there, and configurations that lie about or hold secrets."""
 
 import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from daemon_runs import configuration, process, running, write
 from engine_server import engines
 from history_samples import booking
+from page_checks import message_trouble
 from waiting import CEILING_SECONDS, wait_for
 
+from agent.cli.main import main
+from agent.config.load import find, load, parse_config, weaknesses
 from agent.errors import ConfigError
 from agent.files import LOCK_FILE, DataDir, open_new_file
 from agent.history.schema import HistoryError
@@ -119,3 +124,177 @@ def test_crash_leaves_no_core_file(tmp_path: Path) -> None:
             assert daemon.poll() is None
             os.kill(daemon.pid, 15)
             daemon.communicate(timeout=CEILING_SECONDS)
+
+
+TARGET = {"url": "http://10.0.0.7:8000/metrics", "tier": "t"}
+
+
+def warned(tmp_path: Path, **keys: Any) -> tuple[str, ...]:
+    data = {"targets": [], "gpus": {"source": "none"}, **keys}
+    return weaknesses(parse_config(data, folder=tmp_path, environment={}), None)
+
+
+@pytest.fixture(name="here")
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sizewatch.yaml").write_text("targets: []\n")
+    (tmp_path / "sizewatch.yaml").chmod(0o644)
+    return tmp_path
+
+
+def test_own_configuration_is_found_in_folder(here: Path) -> None:
+    assert find(None) == Path("sizewatch.yaml")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's files take root")
+def test_foreign_configuration_needs_its_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says which of our files is sent as a token, and where to."""
+    os.chown(here / "sizewatch.yaml", 65534, 65534)
+    with pytest.raises(ConfigError, match="another user's"):
+        find(None)
+    assert main(["check"]) == 2
+    assert "name it with -c" in capsys.readouterr().err
+    assert find("sizewatch.yaml") == Path("sizewatch.yaml")
+
+
+def test_nor_is_one_that_everybody_may_write(here: Path) -> None:
+    (here / "sizewatch.yaml").chmod(0o666)
+    with pytest.raises(ConfigError, match="everybody may write it"):
+        find(None)
+    assert load(find("sizewatch.yaml")).config.targets == ()
+
+
+CLEAR = "credentials go to another machine without TLS; use https://"
+LOGIN = {"basic_auth": {"username": "ada", "password_file": "p"}}
+
+
+def test_credentials_over_plain_http_are_named(tmp_path: Path) -> None:
+    token = {"bearer_token_file": "token"}
+    for way in (token, LOGIN):
+        assert f"targets[0].url: {CLEAR}" in warned(tmp_path, targets=[{**TARGET, **way}])
+        dcgm = {"source": "dcgm", "dcgm": {"url": "http://node:9400/metrics", **way}}
+        assert f"gpus.dcgm.url: {CLEAR}" in warned(tmp_path, gpus=dcgm)
+        posts = {"path": "posts", "alertmanagers": [{"url": "http://alerts:9093", **way}]}
+        assert f"alerting.alertmanagers[0].url: {CLEAR}" in warned(tmp_path, alerting=posts)
+    api = {"kubernetes": {"node": "n", "api": {"url": "http://10.0.0.1:8001", **token}}}
+    assert f"discovery.kubernetes.api.url: {CLEAR}" in warned(tmp_path, discovery=api)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://10.0.0.7/metrics", "http://127.0.0.1:8000/metrics", "http://[::1]/", "http://localhost/"]
+)
+def test_tls_and_loopback_are_no_weakness(tmp_path: Path, url: str) -> None:
+    found = warned(tmp_path, targets=[{**TARGET, "url": url, **LOGIN}])
+    assert [one for one in found if CLEAR in one] == []
+    assert [one for one in warned(tmp_path, targets=[TARGET]) if CLEAR in one] == []
+
+
+STANDALONE = """\
+role: standalone
+plan: plan.json
+scrape_interval: 15s
+data_dir: /tmp/x
+targets:
+  - {url: "http://127.0.0.1:8000/metrics", tier: cpu-small, replica: r, bearer_token_file: "/run/${NAME}", engine: vllm, gpus: [0]}
+  - url: https://[::1]:8001/metrics
+    tier: cpu-small
+    basic_auth: {username: u, password_file: /run/p}
+    tls: {ca_file: ca, cert_file: c, key_file: k, server_name: s, insecure_skip_verify: true}
+    max_page_bytes: 1048576
+    scrape_timeout: 5s
+    pid_file: /run/pid
+    engine_version: "1"
+gpus: {source: dcgm, dcgm: {url: "http://127.0.0.1:9400/metrics"}}
+web:
+  listen: ":19095"
+  probe_listen: ":9096"
+  bearer_token_file: t
+  config_file: u
+  hosts: [monitor.example]
+alerting:
+  path: posts
+  alertmanagers: [{url: "http://127.0.0.1:9093", timeout: 5s}]
+  resend: 2m
+  external_labels: {cluster: a}
+  external_url: https://sizewatch.example
+  runbook_url: https://runbooks.example/a
+  receiver: {bearer_token_file: t}
+forecast:
+  zone: Europe/Berlin
+  country: DE-BY
+  events:
+    - {name: a, start: 2026-11-27T08:00, duration: 6h, factor: 3, recurrence: FREQ=MONTHLY;BYMONTHDAY=1}
+    - {name: b, start: 2026-12-24, duration: 1d, factor: 0}
+  bin: 5m
+  quantile: 0.95
+  scale_down_hold: 30m
+report:
+  weekday: friday
+  at: "06:30"
+  zone: UTC
+  since: 14d
+  keep: 5
+  deliver: [{name: team, url_file: f, with: [report, plan]}, {name: other, url_env: REPORT_URL}]
+thresholds: {cpu-small: {TtftDivergence: {factor: 1.5}}}
+logging: {level: debug, format: json}
+"""
+
+FLEET = """\
+role: fleet
+store: {url: "http://127.0.0.1:9090", bearer_token_file: t}
+"""
+NODE = """\
+role: node
+discovery: {kubernetes: {node: n, api: {url: "http://127.0.0.1:8001", bearer_token_file: t}}}
+"""
+DOCUMENTS = tuple(map(yaml.safe_load, (STANDALONE, FLEET, NODE)))
+CANARY = "hunter2-c4n4ry-" + "x" * 10_000
+VALUES: tuple[Any, ...] = (
+    *(CANARY, [CANARY], {"a": CANARY}, {CANARY: CANARY}, [[CANARY]], f"${{{CANARY}", f"{CANARY}\n"),
+    *(
+        f"http://u:{CANARY}@h/",
+        f"http://{CANARY} /x",
+        f"http://h:{CANARY}/",
+        f"http://*.{CANARY}/",
+        f"ftp://{CANARY}/x",
+    ),
+)
+
+
+def leaves(part: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    entries = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    for key, value in entries:
+        yield (*path, key)
+        yield from leaves(value, (*path, key))
+
+
+def with_value(document: Any, path: tuple[Any, ...], value: object) -> Any:
+    if not path:
+        return value
+    changed = dict(document) if isinstance(document, dict) else list(document)
+    changed[path[0]] = with_value(changed[path[0]], path[1:], value)
+    return changed
+
+
+def explain_refusal(document: Any, file: Path) -> tuple[str, ...]:
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    try:
+        load(file, environment={})
+    except ConfigError as refused:
+        return refused.problems
+    return ()
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [pytest.param(one, path, id=str(path)) for one in DOCUMENTS for path in sorted(leaves(one), key=str)],
+)
+def test_pasted_secret_is_in_no_message(document: Any, path: tuple[Any, ...], tmp_path: Path) -> None:
+    holds_secret = "deliver" in path or str(path[-1]).endswith(("url", "_file", "_env"))
+    refusals = [explain_refusal(with_value(document, path, value), tmp_path / "c.yaml") for value in VALUES]
+    assert sum(map(bool, refusals)) >= 4
+    for problems in refusals:
+        assert message_trouble(problems) == ""
+        # A mapping's own keys are named as keys, which no secret is.
+        told = [problem for problem in problems if "is not a key" not in problem]
+        assert (CANARY[:9] if holds_secret else CANARY) not in "".join(told)
