@@ -24,7 +24,7 @@ from rules.evaluator.observation import StepResult
 from rules.plan.load_bins import build_tier_context
 from rules.telemetry import readings, windows
 from rules.telemetry.signals import Gap
-from rules.verdicts.verdict import Finding, Status, Subject, Unknown
+from rules.verdicts.verdict import Finding, Status, Subject
 
 PLANS = TESTS / "plans"
 TIER = "cpu-small"
@@ -170,56 +170,6 @@ def test_absent_store_is_unknown_then_caught_up() -> None:
     sums = [fleet.total, known.total]
     assert sums[0].counters == sums[1].counters
     assert sums[0].covered_seconds == pytest.approx(sums[1].covered_seconds)
-
-
-def test_missing_samples_are_a_gap() -> None:
-    samples = list(engine_samples("steady"))
-    begin, _ = times(samples)
-    fleet, _ = told_by_engines([one for one in samples if not begin + 60 < one[2] < begin + 110])
-    whole, _ = told_by_engines(samples)
-    for one in (fleet, whole):
-        one.go(4)
-    seen, all_seen = (fleet.total, whole.total)
-    assert seen.counters["requests_finished"] == all_seen.counters["requests_finished"]
-    missing = all_seen.gauges["kv_utilization_max"].seconds - seen.gauges["kv_utilization_max"].seconds
-    assert 40 < missing < 60
-    assert seen.gaps[windows.EVERYTHING] is Gap.SCRAPE_FAILED
-
-
-def test_untold_tier_is_unseen_not_down() -> None:
-    samples = list(agent_samples("steady"))
-    begin, _ = times(samples)
-    fleet, _ = told_by_agents([one for one in samples if one[2] < begin + 130])
-    fleet.go(4)
-    assert "no sample of the tier" in fleet.source.errors[TIER]
-    assert isinstance(fleet.result("TierDown"), Unknown)
-    assert not fleet.findings("TierDown")
-
-
-def two(samples: list[Sample], until: float) -> list[Sample]:
-    """A second replica, told of by an agent of its own up to `until`."""
-    more = []
-    for name, labels, t, value in samples:
-        if t < until and "replica" in labels:
-            more.append((name, {**labels, "replica": "cpu-small-1", "instance": "node-2:19095"}, t, value))
-    return [*samples, *more]
-
-
-def test_killed_agent_is_a_gap_then_gone() -> None:
-    samples = list(agent_samples("steady"))
-    begin, _ = times(samples)
-    fleet, _ = told_by_agents(two(samples, begin + 100))
-    fleet.go(3)
-    assert [t.replica for t in fleet.source.targets] == ["cpu-small-0", "cpu-small-1"]
-    down = fleet.loop.state.replicas[TIER, "cpu-small-1"]
-    assert down.track.misses >= 1
-    assert "no scrape of it" in down.error
-    assert fleet.result("TargetDown", "cpu-small-0").status is Status.OK
-    fleet.source.api.store = MemoryStore.of(samples)  # type: ignore[attr-defined]
-    fleet.now += 250
-    fleet.loop.run_cycle()
-    assert [t.replica for t in fleet.source.targets] == ["cpu-small-0"] or fleet.source.errors
-    assert (TIER, "cpu-small-1") not in fleet.loop.state.replicas
 
 
 def test_an_agent_that_two_see_counts_once() -> None:

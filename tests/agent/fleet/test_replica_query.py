@@ -1,19 +1,24 @@
-"""The query for every replica's series, with a single label of its agent; and the lots of names in further queries."""
+"""The queries of role fleet: every replica's series with one label of its agent, and lots of names that fit a limit."""
 
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 from store_servers import prometheus_with_blocks, victoria_metrics
 
 from agent.config.store import StoreConfig
 from agent.fleet.stored_pages import StoredPage
-from agent.fleet.sums import AgentSums, regex_any, split_members
+from agent.fleet.sums import MAX_QUERY_CHARACTERS, AgentSums, regex_any, split_members
 from agent.fleet.tier_readers import SummedReader
 from agent.prometheus.api import StoreApi
+
+sys.path.append(str(ROOT / "benchmarks"))
+from fleet import pod_name
 
 T = 1_790_000_000.0
 TIER = "chat"
@@ -83,3 +88,13 @@ def test_name_lots_fit_their_limit() -> None:
         assert [name for lot in lots for name in lot] == sorted(set(names))
         assert all(len(regex_any(lot)) <= most for lot in lots if len(lot) > 1)
         assert all(len(regex_any([*a, b[0]])) > most for a, b in pairwise(lots))
+
+
+@pytest.mark.parametrize(("replicas", "most"), [(250, 1), (1000, 4)])
+def test_sum_query_holds_250_pods(replicas: int, most: int) -> None:
+    groups = [[pod_name(0, number) for number in range(load, replicas, 6)] for load in range(6)]
+    queries = list(AgentSums(tier="h100-llama70b-fp8").queries(groups))
+    assert len(queries) <= most
+    assert max(map(len, queries)) <= MAX_QUERY_CHARACTERS
+    text = "".join(queries)
+    assert all(pod_name(0, number)[-7:] in text for number in range(replicas))

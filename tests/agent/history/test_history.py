@@ -14,8 +14,7 @@ from history_samples import START, booking, finished, recorded_minutes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.history import store as store_module
-from agent.history.schema import APPLICATION_ID, DAY, SUMS, VERSION, decode_span, encode_window, span_row
+from agent.history.schema import APPLICATION_ID, DAY, VERSION, decode_span, encode_window, span_row
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from rules.confidence import Certainty
@@ -37,6 +36,10 @@ def path(tmp_path):
 def store(path):
     with HistoryStore(path) as one:
         yield one
+
+
+def restart(t):
+    return TimelineEvent(t=t, kind="restart", tier="h100", replica="r0", text="started again")
 
 
 def pragma(path, name):
@@ -74,21 +77,12 @@ def turns(draw):
     bins = st.sampled_from([None, 0, 1, "beyond"])
     numbers = st.integers(1, 1000).map(float)
     covered = st.sampled_from([0.0, 15.0, 60.0])
-    one = st.tuples(
-        st.integers(0, 130), st.sampled_from(["r0", "r1"]), bins, st.sampled_from(["v1", "v2"]), numbers, covered
-    )
-    made = [
-        booking(
-            m,
-            r,
-            None if b == "beyond" else b,
-            beyond="too much" if b == "beyond" else "",
-            plan=p,
-            finished=n,
-            covered=c,
-        )
-        for m, r, b, p, n, c in draw(st.lists(one, min_size=1, max_size=12))
-    ]
+    replicas, plans = st.sampled_from(["r0", "r1"]), st.sampled_from(["v1", "v2"])
+    rows = st.tuples(st.integers(0, 130), replicas, bins, plans, numbers, covered)
+    made = []
+    for minute, replica, bin, plan, requests, seconds in draw(st.lists(rows, min_size=1, max_size=12)):
+        place = {"bin": None, "beyond": "too much"} if bin == "beyond" else {"bin": bin}
+        made.append(booking(minute, replica, plan=plan, finished=requests, covered=seconds, **place))
     cuts = sorted(draw(st.lists(st.integers(0, len(made)), max_size=3)))
     return [made[a:b] for a, b in zip([0, *cuts], [*cuts, len(made)], strict=True)]
 
@@ -110,11 +104,8 @@ def test_sums_equal_their_minutes(tmp_path_factory, booked):
     with HistoryStore(tmp_path_factory.mktemp("sums") / "history.db") as store:
         for turn in booked:
             store.book(turn)
-        for ask, seconds, replicas in (
-            (store.minutes, 60, True),
-            (store.replica_bins, 900, True),
-            (store.bins, 3600, False),
-        ):
+        reads = ((store.minutes, 60, True), (store.replica_bins, 900, True), (store.bins, 3600, False))
+        for ask, seconds, replicas in reads:
             rows = {
                 (s.window.start // seconds * seconds, plan, s.replica, s.bin, s.beyond): s.window
                 for plan in ("v1", "v2")
@@ -124,20 +115,12 @@ def test_sums_equal_their_minutes(tmp_path_factory, booked):
 
 
 def test_minute_keeps_its_load_and_bin(store):
-    inside, outside, unknown = (
-        booking(0, bin=3),
-        booking(1, bin=None, beyond="61 rps is above 60"),
-        booking(2, bin=None),
-    )
-    store.book([inside, outside, unknown])
-    assert store.minutes("h100", *EVER) == (inside.slice, outside.slice, unknown.slice)
-    hours = store.bins("h100", *EVER)
-    assert [(s.replica, s.bin, s.beyond) for s in hours] == [
-        (None, None, "61 rps is above 60"),
-        (None, None, ""),
-        (None, 3, ""),
-    ]
-    assert [(s.rps, s.in_system) for s in hours] == [(1.0, 8.0)] * 3
+    far = "61 rps is above 60"
+    booked = (booking(0, bin=3), booking(1, bin=None, beyond=far), booking(2, bin=None))
+    store.book(booked)
+    assert store.minutes("h100", *EVER) == tuple(one.slice for one in booked)
+    hours = [(s.replica, s.bin, s.beyond, s.rps, s.in_system) for s in store.bins("h100", *EVER)]
+    assert hours == [(None, None, far, 1.0, 8.0), (None, None, "", 1.0, 8.0), (None, 3, "", 1.0, 8.0)]
 
 
 def test_hourly_load_is_of_one_replica(store):
@@ -240,9 +223,13 @@ BLIND = UnknownSpan(
 )
 
 
-def test_spans_come_back_as_they_were(store):
-    store.book(spans=[OPEN, BLIND, OF_REPLICA])
-    assert store.spans(Finding, START) == (OF_REPLICA, OPEN)
+def test_lasting_spans_come_back(store):
+    elsewhere = replace(OPEN, subject=Subject(tier="mi300"))
+    ended = replace(OF_REPLICA, ended_at=START + 300.0)
+    store.book(spans=[OPEN, BLIND, ended, elsewhere])
+    assert store.spans(Finding, START + 300.0) == (ended, OPEN, elsewhere)
+    assert store.spans(Finding, START + 301.0) == (OPEN, elsewhere)
+    assert store.spans(Finding, START, tier="h100") == (ended, OPEN)
     assert store.spans(UnknownSpan, START) == (BLIND,)
 
 
@@ -261,17 +248,8 @@ def test_ended_episode_replaces_the_open_one(store):
     assert store.spans(UnknownSpan, START) == (replace(BLIND, ended_at=START + 90.0),)
 
 
-def test_only_lasting_episodes_are_given(store):
-    ended = replace(OPEN, ended_at=START + 300.0)
-    elsewhere = replace(OPEN, subject=Subject(tier="mi300"))
-    store.book(spans=[ended, elsewhere])
-    assert store.spans(Finding, START + 300.0) == (ended, elsewhere)
-    assert store.spans(Finding, START + 301.0) == (elsewhere,)
-    assert store.spans(Finding, START, tier="h100") == (ended,)
-
-
 def test_events_come_in_order_of_time(store):
-    late = TimelineEvent(t=START + 9.5, kind="restart", tier="h100", replica="r0", text="started again")
+    late = restart(START + 9.5)
     early = TimelineEvent(t=START, kind="plan", tier=None, replica=None, text="plan v2")
     store.book(events=[late, early])
     assert store.events(START) == (early, late)
@@ -290,9 +268,8 @@ def test_kept_value_is_replaced(store):
 
 
 def test_rows_go_after_their_retention(store):
-    old = TimelineEvent(t=START, kind="restart", tier="h100", replica="r0", text="")
     store.book([booking(0), booking(60)])
-    store.book(events=[old])
+    store.book(events=[restart(START)])
     store.book(spans=[replace(OPEN, ended_at=START + 61.0), OF_REPLICA])
     store.prune(START + 2 * DAY)
     assert len(store.minutes("h100", *EVER)) == 2
@@ -310,11 +287,7 @@ def test_rows_go_after_their_retention(store):
 
 def test_wrong_clock_costs_the_oldest_days_alone(store):
     store.book([booking(day * 24 * 60 + hour * 60) for day in range(10) for hour in (0, 12)])
-    store.book(
-        events=(
-            TimelineEvent(t=START + day * DAY, kind="restart", tier="h100", replica="r0", text="") for day in range(10)
-        )
-    )
+    store.book(events=[restart(START + day * DAY) for day in range(10)])
     years = START + 2000 * DAY
     keeping = HistoryService(lambda: store)
     keeping.upkeep({}, {}, years)
@@ -369,22 +342,6 @@ def test_rows_are_read_by_their_key(store):
     for statement in lines:
         steps = [step for *_, step in store._connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
         assert any(step.startswith("SEARCH") and "start>" in step for step in steps), steps
-
-
-def test_file_stops_growing_with_retention(path, monkeypatch):
-    short = tuple(replace(kind, keep_seconds=2 * DAY) for kind in SUMS)
-    monkeypatch.setattr(store_module, "SUMS", short)
-    monkeypatch.setattr(store_module, "KEEP_SECONDS", 2 * DAY)
-    sizes: list[int] = []
-    with HistoryStore(path) as store:
-        for day in range(7):
-            store.book([booking((day * 24 + hour) * 60, f"r{n}") for hour in range(24) for n in range(8)])
-            for hour in range(24):
-                store.prune(START + day * DAY + (hour + 1) * HOUR)
-            store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            sizes.append(path.stat().st_size)
-    assert sizes[1] > 1.2 * sizes[0]
-    assert max(sizes[4:]) <= 1.1 * max(sizes[2:4])
 
 
 def test_gone_replicas_leave_no_name(store, path):

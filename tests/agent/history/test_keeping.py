@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import making
 import pytest
@@ -17,10 +19,10 @@ from paths import TESTS
 from agent.config.files import load_plan
 from agent.history import service
 from agent.history.schema import HistoryError, HistoryOpenError, Span
-from agent.history.service import ALIVE_SECONDS, HistoryService, check_tier
+from agent.history.service import ALIVE_SECONDS, HistoryService, HistorySink, check_tier
 from agent.history.store import HistoryStore
 from exporters.documents.replay import check_json, headline
-from rules.evaluator.observation import ClosedMinute
+from rules.evaluator.observation import ClosedMinute, StepResult
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan import load_bins
 from rules.plan.schema import plan_version
@@ -171,12 +173,6 @@ def test_empty_turn_clears_no_error(keeping: HistoryService, path: Path) -> None
     assert keeping.error is None
 
 
-def test_file_that_is_no_history_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "history.db").write_text("not a database, however long it is read" * 10)
-    with pytest.raises(HistoryOpenError, match="is no history"):
-        HistoryService(lambda: HistoryStore(tmp_path / "history.db"))
-
-
 def test_oldest_minutes_are_lost_and_counted(
     keeping: HistoryService, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,3 +281,44 @@ def test_unreachable_file_is_said_by_upkeep(keeping: HistoryService, path: Path)
     assert keeping.error is not None
     lock.let_go()
     assert keep_step13(keeping, START) == {}
+
+
+SOURCE: Any = SimpleNamespace(targets=(SimpleNamespace(key=("t", "r"), pool="prefill"),))
+
+
+def test_minutes_are_written_after_the_cycle(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    sink = HistorySink(HistoryService(lambda: HistoryStore(path)), SOURCE, {"t": "v1"})
+    first, second, unkept = (replace(closed(n), pool="prefill", kept=n < 2) for n in range(3))
+    sink.accept(StepResult(now=START + 60, minutes=(first, replace(first, tier="unplanned"))))
+    sink.accept(StepResult(now=START + 120, minutes=(second, unkept)))
+    sink.end_cycle(START + 180)
+    sink.end_cycle(START + 240)
+    sink.close()
+    with HistoryStore.open_reader(path) as reader:
+        minutes = reader.minutes("t", 0.0, START + 600, "v1")
+        assert len(reader.minutes("unplanned", 0.0, START + 600, "")) == 1
+        assert reader.requests("t", START, START + 600) == (), "a prefill pool has no arrivals of its own"
+    assert [one.window.start for one in minutes] == [START, START + 60]
+
+
+def test_failed_write_and_recovery_are_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="agent.history.service")
+    store = HistoryStore(tmp_path / "history.db")
+    sink = HistorySink(HistoryService(lambda: store), SOURCE, {})
+    book = store.book
+
+    def full(*several: Any) -> None:
+        raise HistoryError(tmp_path, "no space left")
+
+    for cycle in range(5):
+        monkeypatch.setattr(store, "book", full if cycle in (1, 2) else book)
+        sink.accept(StepResult(now=START, minutes=(closed(cycle),)))
+        sink.end_cycle(START + 360)
+    sink.close()
+    said = [record.getMessage().partition(" error=")[0] for record in caplog.records]
+    assert said == ["history write failed, buffering in memory", "history write recovered"]
+    with HistoryStore.open_reader(tmp_path / "history.db") as reader:
+        assert len(reader.minutes("t", 0.0, START + 600)) == 5

@@ -83,17 +83,6 @@ def test_every_target_gives_a_timed_page(three: tuple[list[Engine], Scrapers]) -
         assert 0 < outcome.seconds <= after - before
 
 
-@contextmanager
-def scraping(count: int, hanging: Collection[int]) -> Iterator[tuple[list[Engine], Scrapers]]:
-    """Engines of which some hang, and what scrapes them."""
-    with engines(count) as served:
-        for place in hanging:
-            served[place].act = hangs
-        scrapers = Scrapers(targets(served, hanging))
-        yield served, scrapers
-        scrapers.close()
-
-
 def test_hanging_targets_are_awaited_together(three: tuple[list[Engine], Scrapers]) -> None:
     served, scrapers = three
     together = threading.Barrier(len(served))
@@ -105,8 +94,11 @@ def test_hanging_targets_are_awaited_together(three: tuple[list[Engine], Scraper
     for engine in served:
         engine.act = waits
     assert kinds(run_cycle(scrapers)) == ["page"] * 3
-    with scraping(3, {0, 1, 2}) as (_, hang):
-        assert kinds(run_cycle(hang)) == ["timeout"] * 3
+    for engine in served:
+        engine.act = hangs
+    hanging = Scrapers(targets(served, {0, 1, 2}))
+    assert kinds(run_cycle(hanging)) == ["timeout"] * 3
+    hanging.close()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +139,7 @@ def test_target_down_is_left_alone_and_returns(three: tuple[list[Engine], Scrape
     # After the first two failures no cycle is left out, then always one.
     assert [cycle for cycle, what in enumerate(seen, 1) if what == "http_status"] == [1, 2, 3, 5, 7, 9, 11, 13]
     assert set(seen) == {"http_status", "left alone"}
-    assert len(served[0].asked) == 8
+    assert [len(engine.asked) for engine in served] == [8, 14, 14]
     served[0].act = None
     after = [kinds(run_cycle(scrapers))[0] for _ in range(2)]
     assert "page" in after, "back within two cycles, wherever in its waiting it was"
@@ -168,15 +160,6 @@ def test_clock_set_back_delays_no_target() -> None:
         seen = [kinds(run_cycle(scrapers))[0] for _ in range(2)]
         scrapers.close()
     assert seen == ["left alone", "page"]
-
-
-def test_others_are_scraped_beside_one_skipped() -> None:
-    with scraping(3, {1}) as (served, scrapers):
-        for _ in range(3):
-            run_cycle(scrapers)
-        asked = [len(engine.asked) for engine in served]
-        assert kinds(run_cycle(scrapers)) == ["page", "left alone", "page"]
-        assert [len(engine.asked) for engine in served] == [asked[0] + 1, asked[1], asked[2] + 1]
 
 
 class Defective:
@@ -215,16 +198,6 @@ def test_defect_costs_its_target_alone(fetch: Callable[[], bytes], name: str, ca
     (record,) = caplog.records
     assert "tier=t replica=b" in record.getMessage()
     assert record.exc_info is not None
-
-
-def test_restarted_engine_is_read_on(three: tuple[list[Engine], Scrapers]) -> None:
-    served, scrapers = three
-    run_cycle(scrapers)
-    first = served[0].pages[0]
-    served[0].pages = (first.replace(b"process_start_time_seconds 1", b"process_start_time_seconds 2", 1),) * 3
-    outcome: ScrapeResult = run_cycle(scrapers)["t", "r0"]
-    assert outcome.snapshot.started_at is not None
-    assert outcome.snapshot.started_at > 2e9
 
 
 class Held:

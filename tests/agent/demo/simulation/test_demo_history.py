@@ -1,6 +1,7 @@
 """A fleet with a past: what was filled in is what a daemon would have booked, and it agrees with the truth beside it."""
 
 import json
+import random
 import re
 import threading
 import urllib.request
@@ -19,7 +20,8 @@ from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.daemon.daemon import Daemon
 from agent.demo.runner import watch
-from agent.demo.simulation.scenario import DAY
+from agent.demo.simulation.engine import Conditions, SimulatedEngine
+from agent.demo.simulation.scenario import DAY, QUARTER, TierRun, stories
 from agent.demo.simulation.weeks import CONFIG, HISTORY, PLAN, SimulatedHistory, continue_simulation, fill
 from agent.errors import ConfigError
 from agent.history.reader import NOTE, Reader
@@ -29,9 +31,14 @@ from rules.confidence import Certainty
 from rules.evaluator import long_rules
 from rules.evaluator.timeline import TimelineKind, parse_start_event
 from rules.plan import load_bins
+from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import plan_version
 from rules.telemetry import windows
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Reading
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
 from rules.verdicts.verdict import FIRING, Finding, Status, Verdict
 
 BEGIN = END - SECONDS
@@ -207,3 +214,42 @@ def test_daemon_continues_after_past(
     assert {one["tier"] for one in told["tiers"]} == {CHAT, RAG, CODE}
     written = load_config(folder / CONFIG, environment={})
     assert {target.replica for target in written.config.targets} >= {f"{CHAT}-0", f"{RAG}-2", f"{CODE}-1"}
+
+
+def test_seed_decides_the_pages() -> None:
+    def pages(seed: int) -> list[Snapshot]:
+        plan = load_plan(PLAN)
+        story = stories(BEGIN, END, seed)[0]
+        run = TierRun(story, plan.tiers[story.tier], BEGIN, seed)
+        for quarter in range(1, 20):
+            run.advance(BEGIN + quarter * QUARTER)
+        return list(run.pages().values())
+
+    assert pages(3) == pages(3)
+    assert pages(3) != pages(4)
+    assert stories(BEGIN, END, 3) == stories(BEGIN, END, 3)
+
+
+def test_reading_agrees_with_curve() -> None:
+    tier = load_plan(PLAN).tiers[CODE]
+    curve = Curve.from_plan(tier)
+    engine = SimulatedEngine(tier, curve, random.Random(1), BEGIN)
+    engine.advance(BEGIN + 60.0, 90, Conditions())
+    before = engine.snapshot()
+    engine.advance(BEGIN + 3660.0, 5400, Conditions())
+    window = windows.diff_snapshots(before, engine.snapshot())
+    context = load_bins.build_tier_context(CODE, tier)
+    bin, _ = curve.place(1.5, None)
+    for signal, metric in (("ttft_p99_seconds", "ttft_p99_seconds"), ("tpot_p99_seconds", "tpot_p99_seconds")):
+        assert bin is not None
+        expected = curve.expectation(bin, metric, 1.5)
+        found = _read(signal, window, context)
+        assert (found.low or 0.0) <= expected.value <= (found.high or 0.0)
+    assert _read("prefix_hit_ratio", window, context).value == pytest.approx(0.55, abs=0.01)
+    assert _read("completed_rps", window, context).value == pytest.approx(1.5, rel=0.05)
+
+
+def _read(signal: str, window: Window, context: load_bins.TierContext) -> Reading:
+    found = read(BY_NAME[signal], window, context.basis)
+    assert isinstance(found, Reading), found
+    return found
