@@ -3,6 +3,7 @@
 import csv
 import gzip
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -52,32 +53,25 @@ def unix(text: str, zone: str = "UTC") -> float:
 # ---- what can be read ----
 
 
-def test_requests_become_a_series(tmp_path: Path) -> None:
-    found = trace(
-        tmp_path,
-        "2026-03-01T00:00:00Z,5,700,90",
-        "2026-03-01T00:05:00Z,0,,0",
-        "2026-03-01T00:10:00Z,7.5,1050,120",
-        header="timestamp,requests,prompt_tokens,output_tokens",
-    )
-    assert (found.requests.start, found.requests.bin_seconds) == (unix("2026-03-01T00:00"), 300.0)
-    assert_array_equal(found.requests.values, row(5, 0, 7.5))
-    assert found.notes == ()
+TOKENS = "timestamp,requests,prompt_tokens,output_tokens"
+UNREAD, EMPTY = "the column 'note' is not read", "the column 'prompt_tokens' is empty"
 
 
-def test_gaps_and_empty_cells_are_missing(tmp_path: Path) -> None:
-    found = trace(tmp_path, "0,1", "60,", "120,3", "300,6", "360,7")
-    assert_array_equal(found.requests.values, row(1, NAN, 3, NAN, NAN, 6, 7))
-
-
-def test_columns_may_stand_in_any_order(tmp_path: Path) -> None:
-    found = trace(tmp_path, "x,1,0,1,", "y,2,60,2,", "z,3,120,3,", header="note, Requests,Timestamp,note,prompt_tokens")
-    assert_array_equal(found.requests.values, row(1, 2, 3))
-    assert found.notes == (
-        "the column 'note' is not read",
-        "the column 'note' is not read",
-        "the column 'prompt_tokens' is empty",
-    )
+@pytest.mark.parametrize(
+    ("header", "lines", "values", "notes"),
+    [
+        (TOKENS, ("0,5,700,90", "300,0,,0", "600,7.5,1050,120"), row(5, 0, 7.5), ()),
+        ("timestamp,requests", ("0,1", "60,", "120,3", "300,6", "360,7"), row(1, NAN, 3, NAN, NAN, 6, 7), ()),
+        ("note, Requests,Timestamp,prompt_tokens", ("x,1,0,", "y,2,60,", "z,3,120,"), row(1, 2, 3), (UNREAD, EMPTY)),
+    ],
+    ids=["tokens", "gaps and empty cells", "any order"],
+)
+def test_requests_become_a_series(
+    tmp_path: Path, header: str, lines: tuple[str, ...], values: Array, notes: tuple[str, ...]
+) -> None:
+    found = trace(tmp_path, *lines, header=header)
+    assert_array_equal(found.requests.values, values)
+    assert found.notes == notes
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -117,11 +111,6 @@ def test_every_form_of_a_time_is_read(tmp_path: Path, times: tuple[str, ...], zo
     assert [series.time(index) for index in range(len(series))] == moments
 
 
-def test_offsets_may_change_with_the_clock(tmp_path: Path) -> None:
-    lines = ("2026-03-29T01:30:00+01:00,1", "2026-03-29T03:00:00+02:00,2", "2026-03-29T03:30:00+02:00,3")
-    assert trace(tmp_path, *lines, zone=BERLIN).requests.bin_seconds == 1800.0
-
-
 # ---- clocks that are put forward and back ----
 
 
@@ -150,32 +139,36 @@ def test_local_year_is_even_over_clock_changes(tmp_path: Path, zone: str, minute
     assert found.requests.end == unix("2026-12-01")
 
 
-def test_skipped_local_hour_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, "2026-03-29 01:30,1", "2026-03-29 02:00,1", "2026-03-29 03:30,1")
-    said = wrong(path, BERLIN)
-    assert said.startswith(": timestamp: by the clock in Europe/Berlin: 2026-03-29 02:00:00 is a nonexistent time")
-    assert "write times in UTC" in said
-    assert len(read_trace(path).requests) == 5, "in UTC it is a time like others"
+OCTOBER = "2026-10-25"
 
 
-def test_ambiguous_hour_is_refused(tmp_path: Path) -> None:
-    rows = [f"2026-10-25 0{h}:{m:02d},1" for h in (1, 2, 3) for m in (0, 15, 30, 45)]
-    said = wrong(written(tmp_path, *rows), BERLIN)
-    assert said.startswith(": timestamp: by the clock in Europe/Berlin: 2026-10-25 02:00:00 is an ambiguous time")
-    assert "write times in UTC" in said
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (("2026-03-29 01:30", "2026-03-29 02:00", "2026-03-29 03:30"), "2026-03-29 02:00:00 is a nonexistent time"),
+        ([f"{OCTOBER} 0{h}:{m}" for h in (1, 2, 3) for m in (10, 25, 40)], f"{OCTOBER} 02:10:00 is an ambiguous time"),
+        ([f"{OCTOBER} 02:{m}" for _ in range(3) for m in ("00", "30")], "There are 2 dst"),
+    ],
+    ids=["skipped", "ambiguous", "three times"],
+)
+def test_impossible_local_hour_is_refused(tmp_path: Path, times: Sequence[str], said: str) -> None:
+    path = written(tmp_path, *(f"{t},1" for t in times))
+    told = wrong(path, BERLIN)
+    assert told.startswith(f": timestamp: by the clock in Europe/Berlin: {said}")
+    assert "write times in UTC" in told
 
 
-def test_repeated_hour_with_hole_is_understood(tmp_path: Path) -> None:
-    rows = [f"2026-10-25 02:{m:02d},1" for m in (0, 15, 30, 45)] + ["2026-10-25 02:30,9", "2026-10-25 03:00,1"]
-    found = trace(tmp_path, *rows, zone=BERLIN)
-    assert_array_equal(found.requests.values, row(1, 1, 1, 1, NAN, NAN, 9, NAN, 1))
-
-
-def test_tripled_hour_is_refused(tmp_path: Path) -> None:
-    rows = [f"2026-10-25 02:{m:02d},1" for _ in range(3) for m in (0, 30)]
-    assert wrong(written(tmp_path, *rows), BERLIN).startswith(
-        ": timestamp: by the clock in Europe/Berlin: There are 2 dst"
-    )
+@pytest.mark.parametrize(
+    ("times", "values"),
+    [
+        ("29T01:30:00+01:00 29T03:00:00+02:00 29T03:30:00+02:00", row(1, 1, 1)),
+        ("25T02:00 25T02:15 25T02:30 25T02:45 25T02:30 25T03:00", row(1, 1, 1, 1, NAN, NAN, 1, NAN, 1)),
+    ],
+    ids=["an offset that changes", "an hour twice, with a hole"],
+)
+def test_hour_of_clock_change_is_understood(tmp_path: Path, times: str, values: Array) -> None:
+    lines = [f"2026-{'03' if '+' in times else '10'}-{t.replace('T', ' ')},1" for t in times.split()]
+    assert_array_equal(trace(tmp_path, *lines, zone=BERLIN).requests.values, values)
 
 
 # ---- what cannot ----
@@ -202,47 +195,29 @@ def test_tripled_hour_is_refused(tmp_path: Path) -> None:
         (("0,1", "60,2"), ": has 2 rows; 3 are the fewest that tell how long a bin is"),
         (("0,1", "60,2", "121,3", "180,4", "240,4"), ":4: timestamp: '121' is no whole number of bins of 60 s after"),
         (("0,", "60,", "120,"), ": holds no number in the column requests"),
-        (
-            ("1767225600000,1", "1767225660000,2"),
-            ":2: timestamp: '1767225600000' is too large for seconds; are these milli",
-        ),
-        (
-            ("0,1", "2026-01-01T00:00:00Z,2"),
-            ":3: timestamp: '2026-01-01T00:00:00Z' is written otherwise than the first",
-        ),
-        (
-            ("2026-01-01T00:00:00Z,1", "2026-01-01T00:01:00,2"),
-            ":3: timestamp: '2026-01-01T00:01:00' is written otherwise",
-        ),
-        (
-            ("2026-01-01T00:00:00,1", "2026-01-01T00:01:00Z,2"),
-            ":3: timestamp: '2026-01-01T00:01:00Z' is written otherwise",
-        ),
-        (
-            ("2026-02-28T00:00:00Z,1", "2026-02-30T00:00:00Z,2"),
-            ":3: timestamp: '2026-02-30T00:00:00Z' is no time; write",
-        ),
+        (("1767225600000,1",), ":2: timestamp: '1767225600000' is too large for seconds; are these milli"),
+        (("0,1", "2026-01-01T00:00:00Z,2"), ":3: timestamp: '2026-01-01T00:00:00Z' is written otherwise than the"),
+        (("2026-01-01T00:00Z,1", "2026-01-01T00:01,2"), ":3: timestamp: '2026-01-01T00:01' is written otherwise"),
+        (("2026-01-01T00:00,1", "2026-01-01T00:01Z,2"), ":3: timestamp: '2026-01-01T00:01Z' is written otherwise"),
+        (("2026-02-28T00:00Z,1", "2026-02-30T00:00Z,2"), ":3: timestamp: '2026-02-30T00:00Z' is no time; write"),
         (("01/02/2026 00:00,1",), ":2: timestamp: '01/02/2026 00:00' is no time; write"),
         ((), ": has a header and no row"),
+        # Lines are counted with the blank ones.
+        (("0,1", "", "60,2", "   ", "", "60,3"), ":7: timestamp: '60' is not later than the row before"),
+        (("0,1", "", "60,2", "   ", "", "90,x"), ":7: requests: 'x' is no count"),
+        (("0,1", "1,1", "2,1", "25920000,1"), ": spans 25920001 bins of 1 s, most of them missing"),
+        (("time,requests", "0,1"), ":1: has no column timestamp"),
+        (("timestamp,request", "0,1"), ":1: has no column requests; the header must be timestamp,requests[,prompt_"),
+        (("arrival_s,prompt_tokens,output_tokens", "0,1"), ":1: has no column timestamp"),
+        (("timestamp;requests,x", "0,1"), ":1: has no column timestamp"),
+        (("0,5", "0,1"), ":1: has no column timestamp"),
+        (("timestamp,requests,requests", "0,1,1"), ":1: has more than one column requests"),
     ],
 )
 def test_errors_name_line_and_remedy(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
-    assert wrong(written(tmp_path, *lines)).startswith(said)
-
-
-@pytest.mark.parametrize(
-    ("header", "said"),
-    [
-        ("time,requests", ":1: has no column timestamp"),
-        ("timestamp,request", ":1: has no column requests; the header must be timestamp,requests[,prompt_tokens"),
-        ("arrival_s,prompt_tokens,output_tokens", ":1: has no column timestamp"),
-        ("timestamp;requests,x", ":1: has no column timestamp"),
-        ("0,5", ":1: has no column timestamp"),
-        ("timestamp,requests,requests", ":1: has more than one column requests"),
-    ],
-)
-def test_unknown_header_is_refused(tmp_path: Path, header: str, said: str) -> None:
-    assert wrong(written(tmp_path, "0,1", "60,2", "120,3", header=header)).startswith(said)
+    own_header = said.startswith(":1:")
+    path = written(tmp_path, *lines[own_header:], header=lines[0] if own_header else "timestamp,requests")
+    assert wrong(path).startswith(said)
 
 
 CUT_OFF = gzip.compress(b"timestamp,requests\n0,1\n60,1\n120,2\n" * 99)[:-30]
@@ -264,43 +239,21 @@ NO_CSV = ": is no CSV in UTF-8"
 )
 def test_broken_csv_is_refused_in_words(tmp_path: Path, name: str, body: bytes, said: str) -> None:
     path = tmp_path / name
+    assert wrong(path) == ": cannot be read: No such file or directory"
     path.write_bytes(body)
     assert wrong(path).startswith(said)
-
-
-def test_missing_file_or_folder_is_reported(tmp_path: Path) -> None:
-    assert wrong(tmp_path / "no.csv") == ": cannot be read: No such file or directory"
-    assert wrong(tmp_path) == ": cannot be read: Is a directory"
-
-
-def test_line_numbers_are_those_of_file(tmp_path: Path) -> None:
-    lines = ("0,1", "", "60,2", "   ", "", "60,3")
-    assert wrong(written(tmp_path, *lines)).startswith(":7: timestamp: '60' is not later than the row before")
-    assert wrong(written(tmp_path, *lines[:-1], "90,x")).startswith(":7: requests: 'x' is no count")
 
 
 # ---- bins that are asked for ----
 
 
-def test_finer_bins_are_added_up(tmp_path: Path) -> None:
-    path = written(tmp_path, *(f"{60 * i},{i}" for i in range(10)))
-    found = read_trace(path, bin_seconds=300.0)
+def test_bins_are_added_up_or_kept(tmp_path: Path) -> None:
+    found = read_trace(written(tmp_path, *(f"{60 * i},{i}" for i in range(10))), bin_seconds=300.0)
     assert (found.requests.bin_seconds, found.notes) == (300.0, ())
     assert_array_equal(found.requests.values, row(10, 35))
-
-
-def test_coarser_bins_are_kept(tmp_path: Path) -> None:
-    found = read_trace(written(tmp_path, "0,1", "600,2", "1200,3"), bin_seconds=300.0)
-    assert found.requests.bin_seconds == 600.0
-    assert found.notes == ("bins of 5m were asked for; the file's own are 10m and are kept",)
-
-
-def test_more_bins_than_fit_are_refused(tmp_path: Path) -> None:
-    seconds = ("0,1", "1,1", "2,1", "25920000,1")
-    assert wrong(written(tmp_path, *seconds)).startswith(": spans 25920001 bins of 1 s, most of them missing")
-
-
-def test_bins_that_are_no_multiple_are_refused(tmp_path: Path) -> None:
+    coarse = read_trace(written(tmp_path, "0,1", "600,2", "1200,3"), bin_seconds=300.0)
+    assert coarse.requests.bin_seconds == 600.0
+    assert coarse.notes == ("bins of 5m were asked for; the file's own are 10m and are kept",)
     path = written(tmp_path, "0,1", "120,2", "240,3")
     assert wrong(path, bin_seconds=300.0) == ": has bins of 2m, of which no whole number makes 5m; ask for a multiple"
 

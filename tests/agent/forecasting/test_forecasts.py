@@ -241,31 +241,20 @@ def test_outlived_forecast_is_not_shown(history: Path) -> None:
         )
 
 
-def test_forecast_for_now_is_kept(history: Path) -> None:
-    with forecasting() as forecasts:
-        forecasts.run([question(history)])
-        assert shown(forecasts).for_now is None
-        first = shown(forecasts).at_lead
-        for minute in (1, 2, 3):
-            keep(history, 1, SETTLED + 60.0 * minute)
-            forecasts.run([question(history, minutes_later=minute)])
-        assert shown(forecasts, 3).for_now == first
-
-
-def test_only_forecasts_since_lead_are_kept(history: Path) -> None:
+def test_forecasts_since_lead_are_kept(history: Path) -> None:
     """Of forecasts a minute apart with a lead of 140 s: the last one that is so old, and those made since."""
     with forecasting() as forecasts:
         for minute in range(6):
-            keep(history, 1, SETTLED + 60.0 * minute)
+            if minute:
+                keep(history, 1, SETTLED + 60.0 * minute)
             forecasts.run([question(history, minutes_later=minute)])
-        tier = forecasts._tiers[TIER]
-        for kept in zip(*tier.projections, strict=True):
+            if minute == 0:
+                assert shown(forecasts).for_now is None
+                first = shown(forecasts).at_lead
+            if minute == 3:
+                assert shown(forecasts, 3).for_now == first
+        for kept in zip(*forecasts._tiers[TIER].projections, strict=True):
             assert [one.made_at for one in kept] == [NOW + 60.0 * minute for minute in (2, 3, 4, 5)]
-
-
-def test_removed_tier_is_forgotten(history: Path) -> None:
-    with forecasting() as forecasts:
-        forecasts.run([question(history)])
         forecasts.run([])
         assert forecasts.projections() == {}
         assert shown(forecasts).gap == "no forecast is made yet"

@@ -75,15 +75,10 @@ def test_reacting_is_chosen_before_judged_week() -> None:
         assert told.recommended in (told.reacting, told.ours)
 
 
-def test_covered_minutes_are_counted() -> None:
-    judged, _ = split(days(1.0, 12, 3))
-    assert judged.coverage_ratio is not None
-    assert 0.97 < judged.coverage_ratio <= 1.0
-
-
 def test_minimum_warm_needs_enough_history() -> None:
     rates = days(1.0, 10, 4)
-    _, before = split(rates[: 3 * DAY + 600])
+    judged, before = split(rates[: 3 * DAY + 600])
+    assert 0.97 < judged.coverage_ratio <= 1.0
     assert np.isfinite(before.quantile).sum() < DAY
     assert before.minimum_warm(0.99, 2, NO_MARGIN) == 2
 
@@ -141,9 +136,6 @@ def test_forecast_reaches_the_report_unchanged(found: ForecastResponse) -> None:
     assert told.covered_ratio == pytest.approx(projection.covered / projection.forecasts)
     assert (told.method, told.naive) == (projection.method, projection.naive)
     assert told.error_ratio == projection.error_ratio
-
-
-def test_nothing_is_reported_without_forecast(found: ForecastResponse) -> None:
-    nothing = replace(found, forecast=None, prewarm=replace(found.prewarm, worth=None))
-    assert prewarming_from_response(nothing) is None
-    assert prewarming_from_response(replace(found, prewarm=replace(found.prewarm, worth=None))) is not None
+    worthless = replace(found.prewarm, worth=None)
+    assert prewarming_from_response(replace(found, prewarm=worthless)) is not None
+    assert prewarming_from_response(replace(found, forecast=None, prewarm=worthless)) is None

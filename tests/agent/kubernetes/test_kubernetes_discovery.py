@@ -120,18 +120,16 @@ def test_wrong_annotation_leads_nowhere(notes: dict[str, str], reason: str) -> N
     assert not {"<", "\n"} & set(said)
 
 
-@pytest.mark.parametrize(
-    "address", ["evil.example", "10.0.0.1:80", "10.0.0.1/../", "10.0.0.1@evil", "x" * 5000, "[::1]"]
-)
-def test_address_is_an_ip_or_none(address: str) -> None:
-    assert "no IP address" in only(found(pod("a", annotations=ON, address=address)))
+METADATA = "169.254.169.254 fd00:ec2::254 100.100.100.200 168.63.129.16 192.0.0.192 ::ffff:192.0.0.192"
+LOCAL = "::ffff:169.254.169.254 fe80::1 224.0.0.1 ff02::1 0.0.0.0 :: ::ffff:0.0.0.0"
+NO_ADDRESS = f"evil.example 10.0.0.1:80 10.0.0.1/../ 10.0.0.1@evil {'x' * 5000} [::1]"
 
 
-def test_host_network_pod_keeps_its_ports() -> None:
-    assert "is no port of its containers" in only(
-        found(pod("a", annotations={**ON, "sizewatch.io/port": "10250"}, hostNetwork=True))
-    )
-    assert found(pod("a", annotations={**ON, "sizewatch.io/port": "8000"}, hostNetwork=True)).targets
+@pytest.mark.parametrize("address", f"{METADATA} {LOCAL} {NO_ADDRESS}".split())
+def test_no_metadata_service_is_asked(address: str) -> None:
+    reason = only(found(pod("a", annotations=ON, address=address)))
+    is_address = address not in NO_ADDRESS.split()
+    assert ("its address is none that a pod has" if is_address else "no IP address") in reason
 
 
 def test_pod_texts_are_cut_and_clean() -> None:
@@ -146,6 +144,10 @@ def test_pod_texts_are_cut_and_clean() -> None:
 
 
 def test_pod_without_address_or_port_is_reported() -> None:
+    ports = {port: {**ON, "sizewatch.io/port": port} for port in ("8000", "10250")}
+    assert found(pod("a", annotations=ports["8000"], hostNetwork=True)).targets
+    wanted = "is no port of its containers"
+    assert wanted in only(found(pod("a", annotations=ports["10250"], hostNetwork=True)))
     (left,) = found(pod("a", address=None, phase="Pending")).left_out
     assert (left.reason, left.later) == ("has no address yet", True)
     said = only(found(pod("a", annotations=ON, ports=(("grpc", 50051),))))
@@ -182,17 +184,6 @@ def test_pod_tier_needs_an_allowed_namespace() -> None:
     assert said == f"its namespace is none of those that discovery.kubernetes.tiers allows for {TIER}"
     anywhere = TierCandidates(tiers=PLAN.tiers, entries=(*known.entries, PodTier(tier=TIER)))
     assert found(pod("a", annotations=named, namespace="dev"), known=anywhere).targets
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        *("169.254.169.254", "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "::ffff:192.0.0.192"),
-        *("::ffff:169.254.169.254", "fe80::1", "224.0.0.1", "ff02::1", "0.0.0.0", "::", "::ffff:0.0.0.0"),
-    ],
-)
-def test_no_metadata_service_is_asked(address: str) -> None:
-    assert only(found(pod("a", annotations=ON, address=address))) == "its address is none that a pod has"
 
 
 def test_new_pod_replaces_ending_namesake() -> None:
