@@ -63,10 +63,22 @@ def test_gpus_are_owned_by_uuid_or_index(named: tuple[str, ...], owned: tuple[st
     assert owners([target("r", *named)], TWO) == {("t", "r"): owned}
 
 
-def test_gpu_never_read_is_named() -> None:
-    (found,) = assign_gpus([target("r", "0", "7", "GPU-x")], TWO).values()
-    assert found.gpus == ("GPU-a",)
-    assert found.missing == "GPU 7, GPU-x is configured for it and has never been read here"
+HALVES = by_uuid(readout("MIG-1c1e9a04", None, pids=(os.getpid(),)), readout("MIG-2c1e9a04", None, pids=()))
+UNREAD = "is configured for it and has never been read here"
+
+
+@pytest.mark.parametrize(
+    ("named", "readouts", "gpus", "missing"),
+    [
+        (("0", "7", "GPU-x"), TWO, ("GPU-a",), f"GPU 7, GPU-x {UNREAD}"),
+        (("0",), HALVES, (), f"GPU 0 {UNREAD} (where MIG is on, name its instances by UUID: `nvidia-smi -L`)"),
+    ],
+)
+def test_gpu_never_read_is_named(
+    named: tuple[str, ...], readouts: Mapping[str, GpuReadout], gpus: tuple[str, ...], missing: str
+) -> None:
+    (found,) = assign_gpus([target("r", *named)], readouts).values()
+    assert (found.gpus, found.missing) == (gpus, missing)
 
 
 def test_auto_needs_a_single_target() -> None:
@@ -85,19 +97,6 @@ def test_pid_file_finds_gpus_of_descendants(tmp_path: Path) -> None:
     targets = [target(name, "auto", pid_file=file) for name, file in files.items()]
     found = assign_gpus(targets, readouts, lambda pid: lineage(pid, tree))
     assert found == {("t", "r"): GpuAssignment(gpus=("GPU-a", "GPU-b")), ("t", "s"): GpuAssignment(gpus=("GPU-b",))}
-
-
-FIRST, SECOND = "MIG-1c1e9a04-1a57-5b0e-8f6c-5f1d2b6a9c11", "MIG-2c1e9a04-1a57-5b0e-8f6c-5f1d2b6a9c22"
-HALVES = by_uuid(readout(FIRST, None, pids=(os.getpid(),)), readout(SECOND, None, pids=()))
-
-
-def test_index_names_no_instance() -> None:
-    (found,) = assign_gpus([target("r", "0")], HALVES).values()
-    assert found.gpus == ()
-    assert found.missing == (
-        "GPU 0 is configured for it and has never been read here"
-        " (where MIG is on, name its instances by UUID: `nvidia-smi -L`)"
-    )
 
 
 @pytest.mark.parametrize(

@@ -33,22 +33,20 @@ def pass_time(machine, seconds, *percent, **keys):
 
 
 def test_activity_is_the_mean_since_last_turn(machine):
-    machine.standin.add_gpu()
+    machine.standin.add_gpu(gpm=0)
+    machine.only()
+    # A new driver supports it.
+    machine.standin.set({"0.gpm": 1})
     assert begins(machine.only())
     assert activity(pass_time(machine, 15.0, 90, 80, 40, 20)) == pytest.approx((0.9, 0.8, 0.4, 0.2))
-    assert activity(pass_time(machine, 15.0, 10, 0, 0, 5)) == pytest.approx((0.1, 0.0, 0.0, 0.05))
-    gpu = pass_time(machine, 60.0, 100, 50, 25, 12.5)
-    assert activity(gpu) == pytest.approx((1.0, 0.5, 0.25, 0.125))
+    gpu = pass_time(machine, 60.0, 100, 50, 0, 12.5)
+    assert activity(gpu) == pytest.approx((1.0, 0.5, 0.0, 0.125))
     assert gpu.sampled.isdisjoint(NAMES)
-
-
-def test_turn_too_soon_keeps_the_older_sample(watched):
-    pass_time(watched, 15.0, 50, 50, 50, 50)
-    watched.standin.calls()
-    assert activity(pass_time(watched, 0.05, 100, 100, 100, 100)) == pytest.approx((0.5,) * 4)
-    assert "nvmlGpmSampleGet" not in watched.standin.calls()
+    machine.standin.calls()
+    assert activity(pass_time(machine, 0.05, 100, 100, 100, 100)) == pytest.approx((1.0, 0.5, 0.0, 0.125))
+    assert "nvmlGpmSampleGet" not in machine.standin.calls(), "too soon: the older sample is kept"
     # 0.05 s at 100 % and 9.95 s at 0 %
-    assert activity(pass_time(watched, 9.95, 0, 0, 0, 0)) == pytest.approx((0.005,) * 4)
+    assert activity(pass_time(machine, 9.95, 0, 0, 0, 0)) == pytest.approx((0.005,) * 4)
 
 
 @pytest.mark.parametrize(
@@ -72,14 +70,6 @@ def test_gpu_without_gpm_has_gaps(machine, keys, reason):
     assert calls.index("nvmlDeviceGetMemoryInfo_v2") < calls.index("nvmlGpmQueryDeviceSupport")
 
 
-def test_support_of_a_new_driver_is_seen(machine):
-    machine.standin.add_gpu(gpm=0)
-    machine.only()
-    machine.standin.set({"0.gpm": 1})
-    assert begins(machine.only())
-    assert activity(pass_time(machine, 15.0, 1, 2, 3, 4)) == pytest.approx((0.01, 0.02, 0.03, 0.04))
-
-
 @pytest.mark.parametrize(
     ("code", "words"), [(NOT_SUPPORTED, "not supported"), (2, "Invalid Argument"), (21, "error of the stand-in")]
 )
@@ -97,14 +87,11 @@ def test_metric_of_lost_gpu_costs_the_turn(machine):
     assert "GPU is lost" in machine.problems[0]
 
 
-def test_value_without_a_number_is_a_gap(watched):
-    """Two samples between which the GPU's own clock stood still divide nothing by nothing."""
+def test_slightly_above_100_percent_is_rounding(watched):
+    # Two samples between which the GPU's own clock stood still divide nothing by nothing.
     gpu = watched.only()
     assert activity(gpu) == (None, None, None, None)
     assert gpu.gaps["dram_active"] in {f"{sign}nan % active was given by{OF}" for sign in ("", "-")}
-
-
-def test_slightly_above_100_percent_is_rounding(watched):
     gpu = pass_time(watched, 10.0, 100.5, 102, 40, -1)
     assert activity(gpu) == pytest.approx((1.0, None, 0.4, None))
     assert gpu.gaps["gpu_sm_active"] == "102 % active was given by" + OF

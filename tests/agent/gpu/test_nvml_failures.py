@@ -7,7 +7,7 @@ import threading
 
 import pynvml
 import pytest
-from nvml_fixture import nvml_library, nvml_state, read_machine, read_one_gpu  # noqa: F401 (fixtures)
+from nvml_fixture import H100, nvml_library, nvml_state, read_machine, read_one_gpu  # noqa: F401 (fixtures)
 from paths import ROOT
 from waiting import CEILING_SECONDS, wait_for
 
@@ -55,16 +55,6 @@ def test_vanished_gpu_is_named_and_sums_continue(watched):
     assert watched.only().counters["gpu_energy_joules"] == pytest.approx(before + 1_500.0)
 
 
-def test_unopened_gpu_does_not_hide_others(machine):
-    machine.standin.add_gpu()
-    second = machine.standin.add_gpu()
-    machine.standin.set({"0.error.nvmlDeviceGetUUID": UNKNOWN})
-    assert [gpu.gpu for gpu in machine.turn()] == [second]
-    assert machine.problems == ("GPU 0: Unknown Error (nvmlDeviceGetUUID); tried again next cycle",)
-    machine.standin.set({"0.error.nvmlDeviceGetUUID": None})
-    assert [gpu.index for gpu in machine.turn()] == [0, 1]
-
-
 def test_lost_driver_keeps_what_was_read(machine):
     first, second = machine.standin.add_gpu(), machine.standin.add_gpu()
     machine.turn()
@@ -106,28 +96,43 @@ def test_opening_without_a_driver_backs_off(machine, code):
 
 
 def test_driver_without_a_gpu_is_said(machine):
-    assert machine.turn() == ()
-    assert machine.problems == ("NVML: the driver runs but shows no GPU; no GPU is read, next try after 10 s",)
-    assert machine.turn() == ()
-    assert machine.problems == ("NVML: the driver runs but shows no GPU; no GPU is read, next try after 20 s",)
+    for seconds in (10, 20):
+        assert machine.turn() == ()
+        told = f"NVML: the driver runs but shows no GPU; no GPU is read, next try after {seconds} s"
+        assert machine.problems == (told,)
     assert machine.standin.opened() == 0
-    machine.standin.add_gpu()
-    assert machine.turn() == ()
-    machine.only()
-
-
-def test_failed_opening_leaves_the_library_closed(machine):
-    machine.standin.add_gpu()
-    machine.standin.set({"error.nvmlDeviceGetCount_v2": UNKNOWN})
-    assert machine.turn() == ()
-    assert machine.standin.opened() == 0
-    assert "nvmlDeviceGetCount" in machine.problems[0]
-
-
-def test_driver_without_a_version_is_read(machine):
     machine.standin.add_gpu(celsius=None)
     machine.standin.set({"driver": None})
+    assert machine.turn() == ()
     assert "driver of unknown version" in machine.only().gaps["gpu_temperature_celsius"]
+
+
+@pytest.mark.parametrize(
+    ("state", "others", "problem"),
+    [
+        ({"error.nvmlDeviceGetCount_v2": UNKNOWN}, 0, "NVML: Unknown Error (nvmlDeviceGetCount)"),
+        ({"0.error.nvmlDeviceGetUUID": UNKNOWN}, 1, "GPU 0: Unknown Error (nvmlDeviceGetUUID); tried again next cycle"),
+        ({"0.name": "NVIDIA ?100"}, 1, "GPU 0: UnicodeDecodeError"),
+        (
+            {"0.sample_type": 77},
+            1,
+            f"{FIRST_GPU}: values of the unknown type 77 (nvmlDeviceGetSamples); tried again next",
+        ),
+    ],
+    ids=["count", "uuid", "undecodable name", "type of samples"],
+)
+def test_unopened_gpu_does_not_hide_others(machine, state, others, problem):
+    machine.standin.add_gpu()
+    second = machine.standin.add_gpu()
+    machine.standin.set(state)
+    file = machine.standin.state_file
+    file.write_bytes(file.read_bytes().replace(b"?", b"\xff"))
+    assert [gpu.gpu for gpu in machine.turn()] == [second] * others
+    assert [text for text in machine.problems if not text.startswith(problem)] == []
+    assert machine.standin.opened() == others
+    machine.standin.set({name: H100.get(name.removeprefix("0.")) for name in state})
+    machine.turn(60.0)
+    assert [gpu.index for gpu in machine.turn(60.0)] == [0, 1]
 
 
 def test_hanging_call_costs_turns_and_no_threads(nvml):
@@ -191,14 +196,6 @@ def test_closing_does_not_wait_for_hanging_calls(nvml):
     nvml.set({"hang.nvmlDeviceGetCount_v2": None})
 
 
-def test_samples_of_unknown_type_are_reported(machine):
-    machine.standin.add_gpu(sample_type=77)
-    assert machine.turn() == ()
-    assert machine.problems == (
-        f"{FIRST_GPU}: values of the unknown type 77 (nvmlDeviceGetSamples); tried again next cycle",
-    )
-
-
 def test_function_without_a_binding_is_a_gap():
     with pytest.raises(NvmlError) as refused:
         ask("nvmlDeviceGetNothingOfTheKind")
@@ -206,14 +203,6 @@ def test_function_without_a_binding_is_a_gap():
 
 
 # ---- the binding ----
-
-
-def test_undecodable_text_is_refused(machine):
-    machine.standin.add_gpu()
-    state = machine.standin.state_file
-    state.write_bytes(state.read_bytes().replace(b"NVIDIA H100", b"NVIDIA \xff100"))
-    assert machine.turn() == ()
-    assert machine.problems[0].startswith("GPU 0: UnicodeDecodeError")
 
 
 READ_ONCE = "from agent.gpu.nvml_reader import NvmlReader; r = NvmlReader(); print(*r.read(0.0), sep='\\n'); r.close()"

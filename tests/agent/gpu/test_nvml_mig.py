@@ -35,48 +35,32 @@ def read(machine, seconds=15.0):
     return readouts
 
 
+OF_THE_GPU = (
+    *("gpu_energy_joules", "gpu_energy_covered_seconds", "gpu_temperature_celsius", "gpu_power_limit_watts"),
+    *("gpu_throttled_power_seconds", "gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds"),
+    *("gpu_throttled_covered_seconds", "gpu_ecc_correctable_errors", "gpu_ecc_uncorrectable_errors"),
+)
+
+
 def test_instances_replace_the_whole_gpu(halves):
+    # Of the twelve places two are taken; the other handles are invalid arguments.
+    halves.standin.set({"0.mig.places": 12, "0.power_mw": 600_000, "0.energy_mj": 9_000_000})
+    read(halves)
+    halves.standin.set(activity_of(1, 115, 1350, 1200, 600, 300) | activity_of(5, 115, 150, 0, 0, 75))
     first, second = read(halves)
     assert [gpu.gpu for gpu in (first, second)] == [halves.first, halves.second]
     assert (first.product, first.index, first.pids) == ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", None, (5151,))
     assert (second.index, second.pids) == (None, (6161, 6262))
-    assert first.gauges == {
-        "gpu_memory_used_bytes": 40_000_000_000.0,
-        "gpu_memory_total_bytes": 42_000_000_000.0,
-        "gpu_memory_reserved_bytes": 200_000_000.0,
-    }
+    memory = ("gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_memory_reserved_bytes")
+    assert [first.gauges[name] for name in memory] == [40_000_000_000.0, 42_000_000_000.0, 200_000_000.0]
     assert second.gauges["gpu_memory_used_bytes"] == 12_000_000_000.0
-
-
-def test_every_instance_has_its_own_activity(halves):
-    read(halves)
-    halves.standin.set(activity_of(1, 115, 1350, 1200, 600, 300) | activity_of(5, 115, 150, 0, 0, 75))
-    first, second = read(halves)
     assert [first.gauges[name] for name in RATIOS] == pytest.approx([0.9, 0.8, 0.4, 0.2])
     assert [second.gauges[name] for name in RATIOS] == pytest.approx([0.1, 0.0, 0.0, 0.05])
-
-
-def test_whole_gpu_values_are_gaps(halves):
-    halves.standin.set({"0.power_mw": 600_000, "0.energy_mj": 9_000_000})
-    read(halves)
-    first, _ = read(halves)
     assert first.counters == {"gpu_fault_events": 0}
-    whole = {name for name, reason in first.gaps.items() if reason == OF_THE_WHOLE}
-    assert whole == {
-        "gpu_energy_joules",
-        "gpu_energy_covered_seconds",
-        "gpu_temperature_celsius",
-        "gpu_power_limit_watts",
-        "gpu_throttled_power_seconds",
-        "gpu_throttled_thermal_seconds",
-        "gpu_throttled_hardware_seconds",
-        "gpu_throttled_covered_seconds",
-        "gpu_ecc_correctable_errors",
-        "gpu_ecc_uncorrectable_errors",
-    }
-    assert set(first.gaps) - whole - set(ACTIVITY) == {"gpu_busy_seconds", "gpu_busy_covered_seconds"}
-    assert first.gaps["gpu_busy_seconds"] == "not measured where MIG is on; gpu_gr_engine_active is"
     assert {*first.gaps, *first.gauges} <= set(GPU_NAMES)
+    assert {name for name, reason in first.gaps.items() if reason == OF_THE_WHOLE} == {*OF_THE_GPU}
+    assert {*first.gaps} - {*OF_THE_GPU, *ACTIVITY} == {"gpu_busy_seconds", "gpu_busy_covered_seconds"}
+    assert first.gaps["gpu_busy_seconds"] == "not measured where MIG is on; gpu_gr_engine_active is"
 
 
 def test_two_instances_cost_known_calls(halves):
@@ -84,14 +68,9 @@ def test_two_instances_cost_known_calls(halves):
     read(halves)
     halves.standin.calls()
     read(halves)
-    one = [
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-        "nvmlDeviceGetMemoryInfo_v2",
-        "nvmlGpmMetricsGet",
-        "nvmlGpmMigSampleGet",
-    ]
-    assert sorted(halves.standin.calls()) == sorted([*one, *one, "nvmlEventSetWait_v2"])
+    calls = ["nvmlDeviceGetComputeRunningProcesses_v3"] * 2
+    calls += ["nvmlDeviceGetMemoryInfo_v2", "nvmlGpmMetricsGet", "nvmlGpmMigSampleGet"]
+    assert sorted(halves.standin.calls()) == sorted([*calls * 2, "nvmlEventSetWait_v2"])
 
 
 # ---- faults ----
@@ -182,14 +161,9 @@ def test_mig_without_an_instance_is_said(machine):
     machine.standin.add_gpu(mig=1)
     assert machine.turn() == ()
     assert machine.problems == (f"{WHOLE}: MIG is on and there is no instance, so there is nothing to read",)
-    machine.standin.add_instance(0, 3)
+    machine.standin.add_instance(0, 3, name=None)
     machine.standin.set(activity_of(1, 100, 0, 0, 0, 0))
-    assert len(read(machine, 60.0)) == 1
-
-
-def test_invalid_argument_is_an_empty_place(halves):
-    halves.standin.set({"0.mig.places": 12})
-    assert len(read(halves)) == 2
+    assert [gpu.product for gpu in read(machine, 60.0)] == ["NVIDIA H100 80GB HBM3 MIG"]
 
 
 def test_lost_gpu_takes_its_instances_along(halves):
@@ -212,10 +186,3 @@ def test_driver_lost_in_an_instance_reopens(halves):
     assert (halves.standin.opened(), halves.standin.lent()) == (0, 0)
     halves.standin.set({"0.mig.2.error.nvmlDeviceGetMemoryInfo_v2": None})
     assert len(read(halves)) == 2
-
-
-def test_unnamed_instance_is_still_one(machine):
-    machine.standin.add_gpu()
-    machine.standin.add_instance(0, 0, name=None)
-    machine.standin.set(activity_of(1, 100, 0, 0, 0, 0))
-    assert read(machine)[0].product == "NVIDIA H100 80GB HBM3 MIG"

@@ -78,20 +78,12 @@ def test_samples_are_read_as_doubles(machine):
     assert machine.only().counters["gpu_busy_seconds"] == pytest.approx(0.625)
 
 
-OF_A_TURN = [
-    "nvmlDeviceGetComputeRunningProcesses_v3",
-    "nvmlDeviceGetComputeRunningProcesses_v3",
-    "nvmlDeviceGetCurrentClocksEventReasons",
-    "nvmlDeviceGetEnforcedPowerLimit",
-    "nvmlDeviceGetFieldValues",
-    "nvmlDeviceGetMemoryInfo_v2",
-    "nvmlDeviceGetSamples",
-    "nvmlDeviceGetSamples",
-    "nvmlDeviceGetTemperatureV",
-    "nvmlDeviceGetTotalEnergyConsumption",
-    "nvmlGpmMetricsGet",
-    "nvmlGpmSampleGet",
-]
+OF_A_TURN = (
+    *("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v3"),
+    *("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetFieldValues"),
+    *("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetSamples", "nvmlDeviceGetSamples", "nvmlDeviceGetTemperatureV"),
+    *("nvmlDeviceGetTotalEnergyConsumption", "nvmlGpmMetricsGet", "nvmlGpmSampleGet"),
+)
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
@@ -109,36 +101,22 @@ def test_turn_asks_only_what_changes(machine, gpus):
 # ---- what is not there ----
 
 
+UNSUPPORTED = (
+    *("gpu_busy_seconds", "gpu_busy_covered_seconds", "gpu_energy_joules", "gpu_energy_covered_seconds"),
+    *("gpu_power_watts", "gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_memory_reserved_bytes"),
+    *("gpu_temperature_celsius", "gpu_power_limit_watts", "gpu_throttled_power_seconds"),
+    *("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds", "gpu_throttled_covered_seconds"),
+    *("gpu_ecc_correctable_errors", "gpu_ecc_uncorrectable_errors", "gpu_fault_events", "gpu_fault_events_by_code"),
+)
+
+
 def test_unsupported_values_are_gaps(machine):
     uuid = machine.standin.add_gpu(**{**dict.fromkeys(H100), "name": "Tesla T4"})
     machine.standin.set({"driver": "460.106", "error.nvmlEventSetCreate": NOT_SUPPORTED})
     gpu = machine.only()
     assert (gpu.gpu, gpu.counters, gpu.gauges, gpu.sampled) == (uuid, {}, {}, frozenset())
-    gpm = "GPM (Hopper and newer) not supported by Tesla T4 (driver 460.106)"
-    activity = tuple(GPM_METRICS)
-    assert gpu.gaps == dict.fromkeys(activity, gpm) | dict.fromkeys(
-        (
-            "gpu_busy_seconds",
-            "gpu_busy_covered_seconds",
-            "gpu_energy_joules",
-            "gpu_energy_covered_seconds",
-            "gpu_power_watts",
-            "gpu_memory_used_bytes",
-            "gpu_memory_total_bytes",
-            "gpu_memory_reserved_bytes",
-            "gpu_temperature_celsius",
-            "gpu_power_limit_watts",
-            "gpu_throttled_power_seconds",
-            "gpu_throttled_thermal_seconds",
-            "gpu_throttled_hardware_seconds",
-            "gpu_throttled_covered_seconds",
-            "gpu_ecc_correctable_errors",
-            "gpu_ecc_uncorrectable_errors",
-            "gpu_fault_events",
-            "gpu_fault_events_by_code",
-        ),
-        "not supported by Tesla T4 (driver 460.106)",
-    )
+    gaps = dict.fromkeys(GPM_METRICS, "GPM (Hopper and newer) not supported by Tesla T4 (driver 460.106)")
+    assert gpu.gaps == gaps | dict.fromkeys(UNSUPPORTED, "not supported by Tesla T4 (driver 460.106)")
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND])
@@ -170,27 +148,17 @@ def test_polls_do_not_cover_an_absence(machine):
     assert (counters["gpu_busy_covered_seconds"], counters["gpu_energy_covered_seconds"]) == (15.0, 15.0)
 
 
-def test_memory_falls_back_on_version_1(machine):
+def test_older_calls_stand_in_for_newer(machine):
     machine.standin.add_gpu()
-    machine.standin.set({"error.nvmlDeviceGetMemoryInfo_v2": FUNCTION_NOT_FOUND})
+    for call in ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV"):
+        machine.standin.set({f"error.{call}": FUNCTION_NOT_FOUND})
+    machine.standin.set({"error.nvmlDeviceGetComputeRunningProcesses_v3": NO_PERMISSION})
     gpu = second_turn(machine)
     assert gpu.gauges["gpu_memory_used_bytes"] == 80_000_000_000.0
     assert gpu.gauges["gpu_memory_total_bytes"] == 85_520_809_984.0
-    assert "gpu_memory_reserved_bytes" not in gpu.gauges
-    assert gpu.gaps == {"gpu_memory_reserved_bytes": "not supported by NVIDIA H100 80GB HBM3 (driver 580.95.05)"}
-
-
-def test_temperature_falls_back_on_the_older_call(machine):
-    machine.standin.add_gpu()
-    machine.standin.set({"error.nvmlDeviceGetTemperatureV": FUNCTION_NOT_FOUND})
-    assert machine.only().gauges["gpu_temperature_celsius"] == 61.0
-
-
-def test_hidden_processes_are_a_gap(machine):
-    machine.standin.add_gpu()
-    machine.standin.set({"error.nvmlDeviceGetComputeRunningProcesses_v3": NO_PERMISSION})
-    gpu = second_turn(machine)
-    assert (gpu.pids, set(gpu.gaps)) == ((), {"pids"})
+    assert gpu.gauges["gpu_temperature_celsius"] == 61.0
+    assert (gpu.pids, set(gpu.gaps)) == ((), {"pids", "gpu_memory_reserved_bytes"})
+    assert gpu.gaps["gpu_memory_reserved_bytes"] == "not supported by NVIDIA H100 80GB HBM3 (driver 580.95.05)"
 
 
 def test_dry_sample_buffer_is_polled(machine):

@@ -12,7 +12,7 @@ from paths import ROOT
 from waiting import CEILING_SECONDS
 
 sys.path.append(str(ROOT / "benchmarks"))
-from nvml_cycle import Recorder, cycles, memory_versions
+from nvml_cycle import Recorder, cycles
 
 LATER = (
     {"0.samples": "1000000:50,2000000:80", "0.energy_mj": 11_000_000, "0.gpm.clock": 115, "0.gpm.5": 3_600},
@@ -83,17 +83,6 @@ def test_instances_and_refusals_are_recorded(machine, tmp_path):
     assert "Tesla T4" in older.gaps["gpu_throttled_hardware_seconds"]
     for mine, again in zip(said[-1], played[-1], strict=True):
         assert asdict(again) | {"t": 0} == numbers(mine) | {"t": 0}
-
-
-def test_memory_versions_stand_side_by_side(machine):
-    uuid = machine.standin.add_gpu()
-    machine.turn()
-    recorder = Recorder(machine.clock)
-    recorder.cycle()
-    # total 85,520,809,984, free 5,520,809,984, reserved 502,000,000: version 1 counts the reserved part as used
-    assert list(memory_versions(recorder.state)) == [
-        (uuid, 85_520_809_984, 80_000_000_000, 79_498_000_000, 502_000_000, 80_000_000_000)
-    ]
 
 
 def measure(*options, **environment):

@@ -42,31 +42,21 @@ def restart(t):
     return TimelineEvent(t=t, kind="restart", tier="h100", replica="r0", text="started again")
 
 
-def pragma(path, name):
-    with sqlite3.connect(path) as connection:
-        found = connection.execute(f"PRAGMA {name}").fetchone()[0]
-    connection.close()
-    return found
-
-
 # ---- the file ----
 
 
-def test_only_the_owner_may_read_the_file(path):
+def test_file_is_private_marked_and_synchronous(path):
     before = os.umask(0)
     try:
         with HistoryStore(path) as store:
             store.book([booking(0)])
             modes = {file.name: oct(file.stat().st_mode & 0o777) for file in path.parent.iterdir()}
+            names = ("application_id", "user_version", "journal_mode", "auto_vacuum", "synchronous")
+            marks = [store._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
     finally:
         os.umask(before)
     assert modes == {"history.db": "0o600", "history.db-wal": "0o600", "history.db-shm": "0o600"}
-
-
-def test_file_is_marked_and_synchronous(store, path):
-    marks = [pragma(path, name) for name in ("application_id", "user_version", "journal_mode", "auto_vacuum")]
-    assert marks == [APPLICATION_ID, VERSION, "wal", 1]
-    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert marks == [APPLICATION_ID, VERSION, "wal", 1, 2]
 
 
 # ---- booking ----
@@ -123,29 +113,20 @@ def test_minute_keeps_its_load_and_bin(store):
     assert hours == [(None, None, far, 1.0, 8.0), (None, None, "", 1.0, 8.0), (None, 3, "", 1.0, 8.0)]
 
 
-def test_hourly_load_is_of_one_replica(store):
-    store.book([booking(minute, replica) for minute in range(60) for replica in ("r0", "r1")])
-    (hour,) = store.bins("h100", *EVER)
-    assert (hour.rps, hour.in_system, hour.window.covered_seconds) == (1.0, 8.0, 7200.0)
-
-
-def test_late_rest_adds_to_its_minute(store):
-    store.book([booking(0, finished=60.0)])
-    store.book([booking(0, finished=20.0)])
+def test_late_parts_join_their_rows(store):
+    store.book(
+        [booking(0, finished=60.0), booking(0, tier="two", bin=1), booking(0, tier="far", bin=None, beyond="first")]
+    )
+    store.book(
+        [booking(0, finished=20.0), booking(0, tier="two", bin=2), booking(1, tier="far", bin=None, beyond="last")]
+    )
     (minute,) = store.minutes("h100", *EVER)
     assert minute.window.counters["requests_finished"] == 80.0
-
-
-def test_parts_of_a_minute_keep_their_bin(store):
-    store.book([booking(0, bin=1)])
-    store.book([booking(0, bin=2)])
-    assert [s.bin for s in store.minutes("h100", *EVER)] == [1, 2]
-
-
-def test_newest_reason_beyond_stays(store):
-    store.book([booking(0, bin=None, beyond="first"), booking(1, bin=None, beyond="second")])
-    store.book([booking(2, bin=None, beyond="third")])
-    assert [s.beyond for s in store.bins("h100", *EVER)] == ["third"]
+    assert [s.bin for s in store.minutes("two", *EVER)] == [1, 2]
+    assert [s.beyond for s in store.bins("far", *EVER)] == ["last"]
+    store.book([booking(minute, replica, tier="full") for minute in range(60) for replica in ("r0", "r1")])
+    (hour,) = store.bins("full", *EVER)
+    assert (hour.rps, hour.in_system, hour.window.covered_seconds) == (1.0, 8.0, 7200.0), "the load is of a replica"
 
 
 def test_tiers_and_plans_are_kept_apart(store):
@@ -153,6 +134,8 @@ def test_tiers_and_plans_are_kept_apart(store):
     assert len(store.bins("h100", *EVER)) == 2
     assert [s.window.start for s in store.bins("h100", *EVER, plan="v2")] == [START]
     assert store.plan_versions("h100", *EVER) == ("v2", "v1")
+    for first, last, versions in ((0, 1, ("v2",)), (1, 2, ("v1",)), (2, 3, ())):
+        assert store.plan_versions("h100", START + first * HOUR, START + last * HOUR) == versions
     assert store.plan_versions("mi300", *EVER) == ("",)
     assert store.bins("mi300", *EVER, plan="") == store.bins("mi300", *EVER)
     assert store.bins("h200", *EVER) == ()
@@ -299,22 +282,6 @@ def test_wrong_clock_costs_the_oldest_days_alone(store):
     for _ in range(30):
         keeping.upkeep({}, {}, years)
     assert (store.bins("h100", *EVER), store.minutes("h100", *EVER), store.events(0.0)) == ((), (), ())
-
-
-def test_plan_versions_are_of_the_asked_hours(store):
-    store.book([booking(0, plan="v1"), booking(60, plan="v2"), booking(70, plan="v1")])
-    asked = [EVER, (START, START + HOUR), (START + HOUR, START + 2 * HOUR), (START + 2 * HOUR, START + 3 * HOUR)]
-    assert [store.plan_versions("h100", *span) for span in asked] == [("v1", "v2"), ("v1",), ("v1", "v2"), ()]
-
-
-def test_requests_equal_the_demand(store):
-    store.book([booking(minute, finished=minute + 1.0) for minute in range(40)])
-    store.book([booking(50, covered=0.0)])
-    whole, alone = store.demand("h100", *EVER), store.requests("h100", *EVER)
-    assert [(d.start, d.requests) for d in alone] == [(d.start, d.requests) for d in whole]
-    assert len(alone) == 41
-    assert alone[-1].requests is None
-    assert {d.prompt_tokens for d in alone} == {None}
 
 
 def test_rows_stand_apart_by_release(store):

@@ -1,5 +1,6 @@
 """The history under bad luck: kill -9, readers beside the writer, a full disk, locks, damage, other people's files."""
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -56,6 +57,19 @@ def turns_in(reader):
         assert [one.replica for one in several] == list(REPLICAS), f"half of turn {turn}"
         assert finished(tuple(several)) == len(REPLICAS) * (turn + 1)
     return turns.keys(), finished(minutes)
+
+
+def trouble_of(call, *arguments, kind=HistoryError):
+    with pytest.raises(kind) as raised:
+        call(*arguments)
+    return str(raised.value)
+
+
+def problem_of(call, path):
+    """The problem of a place, which its text names first."""
+    place, _, text = trouble_of(call, path, kind=HistoryOpenError).partition(": ")
+    assert place == str(path)
+    return text
 
 
 # ---- other processes ----
@@ -122,12 +136,6 @@ def test_threads_share_a_store(store):
 # ---- troubles: nothing half done, and the same call works later ----
 
 
-def trouble_of(call, *arguments):
-    with pytest.raises(HistoryError) as raised:
-        call(*arguments)
-    return str(raised.value)
-
-
 def fill(store):
     """No page more: as if the disk were full."""
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
@@ -151,13 +159,6 @@ def test_full_disk_books_later(store):
         assert finished(ask("h100", *EVER)) == 121 * 60.0
 
 
-def test_unwritable_file_is_read_only(store):
-    store._connection.execute("PRAGMA query_only = ON")
-    assert "(SQLITE_READONLY)" in trouble_of(store.book, [booking(0)])
-    assert "(SQLITE_READONLY)" in trouble_of(store.keep, "name", "1")
-    assert store.bins("h100", *EVER) == ()
-
-
 def test_damaged_pages_are_a_trouble(path):
     with HistoryStore(path) as store:
         store.book([booking(minute, f"r{n}") for minute in range(30) for n in range(20)])
@@ -173,15 +174,19 @@ def test_damaged_pages_are_a_trouble(path):
 @pytest.mark.parametrize("body", [b"", b"no zlib", encode_window(booking(0).slice.window)[:-9]])
 def test_damaged_row_is_not_overwritten(store, body):
     store.book([booking(0)])
-    store._connection.execute("UPDATE hours SET body = ?", (body,))
+    store.keep("a", "1")
+    run = store._connection.execute
+    run("UPDATE hours SET body = ?", (body,))
+    run("INSERT INTO spans VALUES ('episode', 'R', 't', '', 1.0, NULL, '{\"rule\": 1}')")
+    run("UPDATE kept SET value = CAST(x'78cc0f' AS TEXT)")
     for call, arguments in ((store.bins, ("h100", *EVER)), (store.book, ([booking(1)],))):
         assert "is damaged: hours holds Error -" in trouble_of(call, *arguments)
     assert finished(store.minutes("h100", *EVER)) == 60.0
-
-
-def test_unreadable_episode_is_damage(store):
-    store._connection.execute("INSERT INTO spans VALUES ('episode', 'R', 't', '', 1.0, NULL, '{\"rule\": 1}')")
     assert "is damaged: spans holds" in trouble_of(store.spans, Finding, 0.0)
+    assert "Could not decode to UTF-8" in trouble_of(store.read_value, "a")
+    run("PRAGMA query_only = ON")
+    assert "(SQLITE_READONLY)" in trouble_of(store.book, [booking(60)])
+    assert "(SQLITE_READONLY)" in trouble_of(store.keep, "name", "1")
 
 
 def test_history_closed_by_reload_is_no_defect(path):
@@ -202,38 +207,35 @@ def test_error_in_our_sql_is_a_defect(store, path):
 # ---- files that are not ours ----
 
 
-def problem_of(call, *arguments):
-    with pytest.raises(HistoryOpenError) as raised:
-        call(*arguments)
-    return str(raised.value)
-
-
 def test_foreign_files_are_refused_and_kept(path) -> None:
-    other = sqlite3.connect(path)
-    other.execute("CREATE TABLE bookmarks (url TEXT)")
-    other.commit()
-    other.close()
-    before = path.read_bytes()
-    assert problem_of(HistoryStore, path) == f"{path}: is a SQLite file of another program; give another path"
-    assert path.read_bytes() == before
-    path.write_text("tiers:\n  h100: {}\n" * 100)
-    before = path.read_bytes()
-    assert (
-        problem_of(HistoryStore, path)
-        == f"{path}: is no history (file is not a database); move it away, or give another path"
-    )
-    assert path.read_bytes() == before
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE bookmarks (url TEXT)")
+        other.commit()
+    for text, problem in (
+        (None, "is a SQLite file of another program; give another path"),
+        ("tiers:\n  h100: {}\n" * 100, "is no history (file is not a database); move it away, or give another path"),
+    ):
+        if text is not None:
+            path.write_text(text)
+        before = path.read_bytes()
+        assert problem_of(HistoryStore, path) == problem
+        assert path.read_bytes() == before
 
 
 def test_impossible_places_are_named(tmp_path):
     nowhere = tmp_path / "nowhere" / "history.db"
-    assert problem_of(HistoryStore, nowhere).startswith(f"{nowhere}: cannot be made (No such file or directory)")
-    assert problem_of(HistoryStore.open_reader, nowhere).startswith(
-        f"{nowhere}: does not exist; `sizewatch run` makes it"
-    )
+    assert problem_of(HistoryStore, nowhere).startswith("cannot be made (No such file or directory)")
     (tmp_path / "file").touch()
-    below = tmp_path / "file" / "history.db"
-    assert problem_of(HistoryStore.open_reader, below).startswith(f"{below}: does not exist")
+    for place in (nowhere, tmp_path / "file" / "history.db"):
+        assert problem_of(HistoryStore.open_reader, place).startswith("does not exist; `sizewatch run` makes it")
+    # Marks of a URI are parts of a path, and an empty file becomes a history.
+    path = tmp_path / "a?mode=memory#1%20.db"
+    path.touch()
+    assert problem_of(HistoryStore.open_reader, path) == "is empty; `sizewatch run` fills it"
+    with HistoryStore(path) as store:
+        store.book([booking(0)])
+        assert len(store.bins("h100", *EVER)) == 1
+    assert path.stat().st_size > 4096
 
 
 def test_locked_folder_is_said():
@@ -248,28 +250,4 @@ def test_locked_folder_is_said():
             told = problem_of(HistoryStore.open_reader, locked / "history.db")
         finally:
             os.setresuid(user, user, user)
-    assert told.startswith(f"{locked / 'history.db'}: may not be read by this user")
-
-
-def test_empty_file_becomes_a_history(path):
-    path.touch()
-    assert problem_of(HistoryStore.open_reader, path) == f"{path}: is empty; `sizewatch run` fills it"
-    with HistoryStore(path) as store:
-        store.book([booking(0)])
-        assert len(store.bins("h100", *EVER)) == 1
-
-
-def test_path_with_uri_marks_is_a_path(tmp_path):
-    path = tmp_path / "a?mode=memory#1%20.db"
-    with HistoryStore(path) as store:
-        store.book([booking(0)])
-    assert path.stat().st_size > 4096
-
-
-def test_text_that_is_no_utf8_is_damage(path, store):
-    store.keep("a", "1")
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE kept SET value = CAST(x'78cc0f' AS TEXT)")
-    connection.commit()
-    connection.close()
-    assert "Could not decode to UTF-8" in trouble_of(store.read_value, "a")
+    assert told.startswith("may not be read by this user")
