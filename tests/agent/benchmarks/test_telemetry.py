@@ -306,16 +306,6 @@ def test_names_with_underscores_are_one_engine(server: str) -> None:
 
 
 @SERVER
-@pytest.mark.parametrize("selector", ['instance="10.0.1.2:8000"', 'pod="vllm-2"'])
-def test_a_selector_names_one_replica(server: str, selector: str) -> None:
-    pages = pages_of("routing", "cpu-small-2.jsonl.gz")
-    measured = counted(span("routing", 5, 25, "cpu-small-2.jsonl.gz"), pages)
-    lookups = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
-    found = read_run(measured, store_source(server, selector=selector))
-    assert found.values["prefix_hit_ratio"] == pytest.approx(ratio(pages[5][1], pages[25][1], *lookups))
-
-
-@SERVER
 def test_refused_selector_is_told(server: str) -> None:
     with pytest.raises(StoreError, match=r"refused the query"):
         read_run(span("prefix", 10, 40), store_source(server, selector='job=~"("'))

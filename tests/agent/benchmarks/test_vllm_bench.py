@@ -188,28 +188,6 @@ def test_missing_failed_count_is_worked_out(tmp_path: Path) -> None:
     )
 
 
-def test_closed_sweep_reads_as_its_table() -> None:
-    rows = {}
-    for path in sorted((BENCH / "vllm-cpu").glob("bench_c*.json")):
-        (one,) = read_results(path)
-        assert one.loop == "closed"
-        point = one.point
-        times = (point.ttft_p50_seconds, point.ttft_p99_seconds)
-        rows[point.concurrency] = (
-            point.requests,
-            round(point.completed_rps, 2),
-            *(round((t or 0) * 1000) for t in times),
-        )
-    assert rows == {
-        1: (16, 1.37, 68, 93),
-        2: (24, 1.97, 131, 429),
-        4: (40, 3.42, 238, 356),
-        8: (64, 5.84, 277, 562),
-        16: (112, 6.35, 400, 967),
-        32: (192, 7.41, 483, 2108),
-    }
-
-
 def test_open_sweeps_are_never_censored() -> None:
     for folder in ("vllm-cpu-open", "vllm-cpu-cached"):
         for path in sorted((BENCH / folder).glob("bench_r*.json")):

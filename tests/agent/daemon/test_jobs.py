@@ -3,8 +3,10 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from apscheduler.executors import base as executors
@@ -28,6 +30,7 @@ class Runs:
         self.seconds = 0.0
         self._running = threading.Lock()
         self.twice_at_once = False
+        self.ends = ExitStack()
 
     def run(self) -> None:
         if not self._running.acquire(blocking=False):
@@ -37,24 +40,27 @@ class Runs:
         time.sleep(self.seconds)
         self._running.release()
 
-    def jobs(self, name: str, speed: float = 1.0) -> DaemonJobs:
+    def start(self, name: str = CYCLE, interval: float = INTERVAL, speed: float = 1.0) -> DaemonJobs:
+        """Return the jobs of a daemon, of which the one of this name is noted, until the end of the test."""
         functions: dict[str, Callable[[], None]] = dict.fromkeys(
             (CYCLE, UPKEEP, FORECAST, REPORT, BACK_FILL), lambda: None
         )
-        return DaemonJobs(functions | {name: self.run}, self.skipped.append, speed=speed)
+        jobs = DaemonJobs(functions | {name: self.run}, self.skipped.append, speed=speed)
+        self.ends.callback(jobs.shutdown)
+        jobs.schedule(interval)
+        return jobs
 
 
 @pytest.fixture(name="runs")
-def new_runs() -> Runs:
-    return Runs()
+def new_runs() -> Iterator[Runs]:
+    runs = Runs()
+    with runs.ends:
+        yield runs
 
 
 @pytest.fixture(name="jobs")
-def started(runs: Runs) -> Iterator[DaemonJobs]:
-    jobs = runs.jobs(CYCLE)
-    jobs.schedule(INTERVAL)
-    yield jobs
-    jobs.shutdown()
+def started(runs: Runs) -> DaemonJobs:
+    return runs.start()
 
 
 def due(jobs: DaemonJobs, name: str = CYCLE) -> float:
@@ -68,21 +74,16 @@ def on_one_grid(first: float, other: float, interval: float = INTERVAL) -> bool:
     return abs(steps - round(steps)) < 1e-3
 
 
-class Clock:
-    """The system clock of APScheduler and of the daemon, set by so many seconds."""
+def set_clock(patch: pytest.MonkeyPatch, now: Callable[[], datetime], *modules: ModuleType) -> None:
+    """Let `datetime.now` of these modules return this time."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._patch, self._time = monkeypatch, time.time
+    class Shifted(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+            return now()
 
-    def set(self, jump: float) -> None:
-        class Moved(datetime):
-            @classmethod
-            def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
-                return datetime.now(UTC) + timedelta(seconds=jump)
-
-        for module in (schedulers, executors, jobs_module):
-            self._patch.setattr(module, "datetime", Moved)
-        self._patch.setattr(time, "time", lambda: self._time() + jump)
+    for module in modules:
+        patch.setattr(module, "datetime", Shifted)
 
 
 def test_daemon_has_five_jobs(tmp_path: Path) -> None:
@@ -107,20 +108,10 @@ def test_long_cycles_are_skipped_and_counted(runs: Runs, jobs: DaemonJobs, caplo
 
 def test_late_cycle_is_skipped_with_reason(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a busy machine: the scheduler's thread gives out the run, and its own thread begins it two seconds later."""
-    jobs = runs.jobs(CYCLE)
-
-    class Later(datetime):
-        @classmethod
-        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
-            return datetime.now(UTC) + timedelta(seconds=2.0)
-
-    monkeypatch.setattr(executors, "datetime", Later)
-    jobs.schedule(INTERVAL)
-    try:
-        assert wait_for(lambda: runs.skipped.count("the machine was too busy to begin it") >= 2)
-        assert not runs.begun
-    finally:
-        jobs.shutdown()
+    set_clock(monkeypatch, lambda: datetime.now(UTC) + timedelta(seconds=2.0), executors)
+    runs.start()
+    assert wait_for(lambda: runs.skipped.count("the machine was too busy to begin it") >= 2)
+    assert not runs.begun
 
 
 def test_another_interval_begins_a_grid_at_once(runs: Runs, jobs: DaemonJobs) -> None:
@@ -137,7 +128,9 @@ def test_cycles_continue_after_clock_was_set(
     runs: Runs, jobs: DaemonJobs, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:
     assert wait_for(lambda: runs.begun)
-    Clock(monkeypatch).set(jump)
+    real = time.time
+    set_clock(monkeypatch, lambda: datetime.now(UTC) + timedelta(seconds=jump), schedulers, executors, jobs_module)
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
     if jump < 0:
         time.sleep(3 * INTERVAL)
         still = len(runs.begun)
@@ -162,8 +155,7 @@ def test_missed_times_are_left_out() -> None:
 
 def test_shutdown_waits_for_running_cycle(runs: Runs) -> None:
     runs.seconds = 0.3
-    jobs = runs.jobs(CYCLE)
-    jobs.schedule(10.0)
+    jobs = runs.start(interval=10.0)
     assert wait_for(lambda: bool(runs.begun))
     jobs.shutdown()
     assert time.monotonic() - runs.begun[0] >= 0.3
@@ -175,30 +167,16 @@ def test_forecast_is_due_after_whole_minute(
 ) -> None:
     start = datetime(2026, 11, 2, 12, 0, tzinfo=UTC) + timedelta(seconds=second)
 
-    class Standing(datetime):
-        @classmethod
-        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
-            return start
-
-    for module in (schedulers, jobs_module):
-        monkeypatch.setattr(module, "datetime", Standing)
-    jobs = runs.jobs(FORECAST)
-    jobs.schedule(15.0)
-    try:
-        # Two scrapes after the full minute.
-        at = datetime.fromtimestamp(due(jobs, FORECAST), UTC)
-        following = jobs.scheduler.get_job(FORECAST).trigger.get_next_fire_time(at, at)
-        assert ((at - start).total_seconds(), (following - at).total_seconds()) == (wait, 60.0)
-    finally:
-        jobs.shutdown()
+    set_clock(monkeypatch, lambda: start, schedulers, jobs_module)
+    jobs = runs.start(FORECAST, 15.0)
+    # Two scrapes after the full minute.
+    at = datetime.fromtimestamp(due(jobs, FORECAST), UTC)
+    following = jobs.scheduler.get_job(FORECAST).trigger.get_next_fire_time(at, at)
+    assert ((at - start).total_seconds(), (following - at).total_seconds()) == (wait, 60.0)
 
 
 def test_forecasts_follow_speed_without_overlap(runs: Runs) -> None:
     runs.seconds = 0.15
-    jobs = runs.jobs(FORECAST, speed=1000.0)
-    jobs.schedule(1000.0 * INTERVAL)
-    try:
-        assert wait_for(lambda: len(runs.begun) >= 3)
-        assert not runs.twice_at_once
-    finally:
-        jobs.shutdown()
+    runs.start(FORECAST, 1000.0 * INTERVAL, speed=1000.0)
+    assert wait_for(lambda: len(runs.begun) >= 3)
+    assert not runs.twice_at_once

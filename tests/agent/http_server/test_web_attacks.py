@@ -6,7 +6,6 @@ import logging
 import random
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -306,18 +305,6 @@ def test_password_is_of_one_user(tmp_path: Path) -> None:
         server.reload()
         assert ask(server, "/runbooks/", Authorization=basic("ada", "a"))[0] == 401
         assert ask(server, "/runbooks/", Authorization=basic("ada", "new"))[0] == 200
-
-
-def test_htpasswd_line_is_let_in(tmp_path: Path) -> None:
-    try:
-        made = subprocess.run(
-            ["htpasswd", "-niBC", "5", "ada"], input="engine", capture_output=True, text=True, check=True
-        )
-    except FileNotFoundError:
-        pytest.skip("htpasswd is not installed")
-    name, _, hashed = made.stdout.strip().partition(":")
-    with serving(config_file=write_web_file(tmp_path, {name: hashed})) as server:
-        assert ask(server, "/runbooks/", Authorization=basic("ada", "engine"))[0] == 200
 
 
 def test_unusable_token_file_hides_its_secret(tmp_path: Path) -> None:
