@@ -9,6 +9,9 @@ from itertools import islice
 MOST_PROBLEMS = 1_000
 """Maximum number of reported problems per document."""
 
+MOST_COMPARED = 100
+"""Maximum number of known names that an unknown name is compared with, and that its message names."""
+
 FURTHER = "further problems are not told"
 
 
@@ -25,3 +28,10 @@ def find_close_name(word: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, list(known), n=1, cutoff=0.7)), "")
+
+
+def unknown_name_text(name: str, known: tuple[str, ...], what: str) -> str:
+    """Return the problem text for an unknown `name`, with the closest or all known names."""
+    known = known[:MOST_COMPARED]
+    close = find_close_name(name, known)
+    return f"is not {what}; " + (f"did you mean {close}?" if close else f"known: {', '.join(known)}")

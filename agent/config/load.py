@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from agent.config.config import Config, Role
 from agent.config.files import load_plan, name_file, read_document
 from agent.config.peer import PeerKeys
-from agent.config.sections import list_values, repeats, unknown_name_text
+from agent.config.sections import list_values, repeats
 from agent.config.targets import default_replica
 from agent.config.values import DURATION
 from agent.config.web import Web, find_web_file
@@ -31,7 +31,7 @@ from rules.plan.checks import check_plan
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.plan.schema import Plan, plan_version
 from rules.plan.validation import path_text
-from rules.problems import cap_problems
+from rules.problems import cap_problems, unknown_name_text
 
 SEARCHED = ("sizewatch.yaml", "/etc/sizewatch/sizewatch.yaml")
 """Default paths of the configuration, in search order."""

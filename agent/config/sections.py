@@ -14,10 +14,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from agent.errors import ConfigError
 from rules.plan.validation import Contradictions, problems_of, refuse
-from rules.problems import find_close_name
-
-MOST_COMPARED = 100
-"""Maximum number of known names that an unknown name is compared with, and that its message names."""
 
 
 class ConfigSection(BaseModel):
@@ -64,13 +60,6 @@ def list_values(part: object, place: str = "") -> Iterator[tuple[str, object]]:
         entries = ((f"{place}[{number}]", value) for number, value in enumerate(part))
     for inner, value in entries:
         yield from list_values(value, inner)
-
-
-def unknown_name_text(name: str, known: tuple[str, ...], what: str) -> str:
-    """Return the problem text for an unknown `name`, with the closest or all known names."""
-    known = known[:MOST_COMPARED]
-    close = find_close_name(name, known)
-    return f"is not {what}; " + (f"did you mean {close}?" if close else f"known: {', '.join(known)}")
 
 
 def repeats(names: Iterable[Hashable]) -> Iterator[tuple[int, int]]:

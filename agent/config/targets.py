@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from agent.config.peer import PeerKeys, Url
-from agent.config.sections import ConfigSection, repeats, unknown_name_text
+from agent.config.sections import ConfigSection, repeats
 from agent.config.values import Entries, ExpandedFile, Name, Seconds, Timeout, duration_range, expand, names_or_numbers
 from rules.engines.registry import ENGINES
 from rules.gpu_sources.registry import BY_NAME
 from rules.plan.validation import Contradictions, validation_error
+from rules.problems import unknown_name_text
 
 MAX_PAGE_BYTES = 2 * 1024 * 1024
 """Twelve times the largest page of an engine that we know. Thirty such pages at once fit into a node agent's memory."""

@@ -14,12 +14,12 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.config.sections import unknown_name_text
 from agent.config.targets import Kubernetes, PodTier
 from agent.kubernetes.pods import LWS, Pod, Port
 from exporters.render.safe_text import quote_external_text
 from rules.engines.registry import ENGINES
 from rules.plan.schema import TierPlan
+from rules.problems import unknown_name_text
 
 _TIER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 

@@ -13,7 +13,7 @@ from agent.config import files, sections
 from agent.config.load import build_tier_contexts, load
 from agent.errors import ConfigError
 from rules.plan.load_bins import build_tier_context
-from rules.problems import FURTHER, MOST_PROBLEMS, cap_problems
+from rules.problems import FURTHER, MOST_COMPARED, MOST_PROBLEMS, cap_problems
 
 MANY = 3_000
 TARGET = {"url": "http://127.0.0.1:1/metrics", "tier": "t"}
@@ -78,7 +78,7 @@ def test_suggestions_are_limited_to_those_told(
     assert len(problems) == MOST_PROBLEMS + 1
     assert problems[-1] == FURTHER
     assert len(suggestions) <= 2 * MOST_PROBLEMS
-    assert max(suggestions, default=0) <= sections.MOST_COMPARED
+    assert max(suggestions, default=0) <= MOST_COMPARED
     assert max(map(len, problems)) < 2_000
 
 

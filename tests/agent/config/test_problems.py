@@ -4,7 +4,7 @@ import days_samples
 import judging_samples
 import pytest
 
-from agent.config.config import wrong_thresholds
+from rules.catalogue.overrides import wrong_thresholds
 from rules.evaluator import long_rules, tier_minutes
 from rules.plan.load_bins import TierContext
 from rules.verdicts.rule import Rule
