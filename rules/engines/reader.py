@@ -266,7 +266,7 @@ def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapsho
     born = [values[slot] for slot in layout.born if math.isfinite(values[slot])]
     ready = min(born) if born else None
     started = values[layout.start] if layout.start is not None else math.nan
-    gauge_facts = {fact: values[slot] for fact, slot in layout.fact_slots.items() if math.isfinite(values[slot])}
+    gauge_facts = {fact: values[slot] for fact, slot in layout.fact_slots.items() if 0 <= values[slot] < math.inf}
     return Snapshot(
         t=t,
         engine=layout.engine.name,

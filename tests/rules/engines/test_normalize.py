@@ -333,6 +333,7 @@ def answers(**conditions: Any) -> EngineTable:
         (toy(RATE), [at("toy_hit_rate", -2.0)], {"problems": ("prefix_hit_gauge: a gauge of -2.0",)}),
         # A gauge may hold a fact, or a unit.
         (CAPACITY, [at("toy_capacity", 65536, rank="0")], {"facts": {"kv_tokens": "65536"}}),
+        (CAPACITY, [at("toy_capacity", -1)], {"facts": {}}),
         (
             IN_BLOCKS,
             [at("toy_blocks_total", 5), at("toy_tokens_per_block", 32)],
