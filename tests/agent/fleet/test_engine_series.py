@@ -148,4 +148,3 @@ def test_store_accepts_selectors_of_all_exporters(exporter: object, tmp_path: Pa
 def test_gpus_of_agent_tiers_are_refused() -> None:
     source = TierSource.model_construct(gpus=GpuSource(selector='job="dcgm"'))
     assert [path for path, _ in source._contradictions()] == [("gpus",)]
-    assert GpuSource.model_validate({"selector": 'job="dcgm"'}).replica_label == "exported_pod"

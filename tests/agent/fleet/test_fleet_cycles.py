@@ -51,22 +51,6 @@ def times(samples: list[Sample]) -> tuple[float, float]:
     return min(s[2] for s in samples), max(s[2] for s in samples)
 
 
-class Minutes:
-    """A sink that keeps closed minutes."""
-
-    def __init__(self, closed: list[Any]) -> None:
-        self._closed = closed
-
-    def accept(self, result: StepResult) -> None:
-        self._closed += result.minutes
-
-    def end_cycle(self, now: float) -> None:
-        return
-
-    def close(self) -> None:
-        return
-
-
 class Fleet:
     """One tier's turns, a minute apart, on a clock of its own."""
 
@@ -76,8 +60,17 @@ class Fleet:
         self.source = StoreSource(
             readers={("test", asking.tier): asking}, api=api, agent_tiers=frozenset(), delay_seconds=0.0
         )
-        self.parts = store_loop(self.source, {asking.tier: VIEW}, lambda: self.now, Minutes(self.closed))
+        self.parts = store_loop(self.source, {asking.tier: VIEW}, lambda: self.now, self)
         self.loop, self.runtime = self.parts.loop, self.parts.runtime
+
+    def accept(self, result: StepResult) -> None:
+        self.closed += result.minutes
+
+    def end_cycle(self, now: float) -> None:
+        """Minutes are kept as they close."""
+
+    def close(self) -> None:
+        """Holds nothing."""
 
     def go(self, turns: int = 1, seconds: float = 60.0) -> None:
         for _ in range(turns):
@@ -250,18 +243,10 @@ def _parts(read: dict[str, Any]) -> dict[tuple[str, str], Any]:
 
 def regridded(samples: list[Sample], replica: str) -> list[Sample]:
     """The same with another release's bucket edges on one replica: every second edge is not there."""
-    edges = sorted(
-        {labels["le"] for name, labels, _, _ in samples if name == "sizewatch_ttft_seconds_bucket"},
-        key=lambda le: float(le.replace("+Inf", "inf")),
-    )
-    dropped = set(edges[1:-1:2])
-    return [
-        one
-        for one in samples
-        if not (
-            one[0] == "sizewatch_ttft_seconds_bucket" and one[1].get("replica") == replica and one[1]["le"] in dropped
-        )
-    ]
+    ttft = "sizewatch_ttft_seconds_bucket"
+    edges = sorted({labels["le"] for name, labels, _, _ in samples if name == ttft}, key=float)
+    gone = {(ttft, replica, edge) for edge in edges[1:-1:2]}
+    return [one for one in samples if (one[0], one[1].get("replica"), one[1].get("le")) not in gone]
 
 
 def test_differing_buckets_are_never_summed(tmp_path: Path) -> None:
@@ -295,17 +280,14 @@ def test_growing_tier_switches_to_sums(tmp_path: Path) -> None:
     assert fleet.result("TierDown").status is Status.OK
 
 
-class FewInstants(StoreApi):
-    """An API whose sums fail."""
+def test_refused_sums_are_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(api: StoreApi, *query: object) -> None:
+        raise StoreError(StoreErrorKind.TOO_MUCH, api.place, "too many samples")
 
-    def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]:
-        raise StoreError(StoreErrorKind.TOO_MUCH, self.place, "too many samples")
-
-
-def test_refused_sums_are_a_gap(tmp_path: Path) -> None:
+    monkeypatch.setattr(StoreApi, "query_range", refuse)
     with victoria_metrics(tmp_path) as store:
         store.write(copies(4, ("steady",), BEGIN))
-        api = FewInstants(StoreConfig(url=store.url, timeout_seconds=60.0))
+        api = StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0))
         fleet = Fleet(api, adaptive(api, 0), BEGIN - 30)
         fleet.go(3)
         assert "too many samples" in fleet.source.errors[TIER]
@@ -313,27 +295,24 @@ def test_refused_sums_are_a_gap(tmp_path: Path) -> None:
         turn = []
         for observation in fleet.source.observe(fleet.now + 60.0):
             fleet.source.take_windows(fleet.loop.evaluator.step(fleet.loop.state, observation))
-            turn.append(observation)
+            turn.append((bool(observation.scrapes), TIER in observation.unavailable))
     # Pages came: the rules of their replicas are evaluated before the tier is unknown.
-    assert [bool(one.scrapes) for one in turn] == [True, False]
-    assert [TIER in one.unavailable for one in turn] == [False, True]
-
-
-def exported(fleet: Fleet, tells: str) -> set[tuple[str, str]]:
-    """Replica and rule of every verdict on the page of an agent that tells this part."""
-    fleet.source.agent_tiers = frozenset({TIER} if tells == "whole tiers" else ())
-    page, _ = exposition.render(fleet.parts.status(fleet.now, "fleet"), "")
-    found = re.findall(r'sizewatch_verdict\{replica="([^"]*)",rule="([^"]*)"', page.decode())
-    series = {name for name in page.decode().split() if name.startswith("sizewatch_requests_running{")}
-    assert bool(series) is (tells == "all")
-    return set(found)
+    assert turn == [(True, False), (False, True)]
 
 
 def test_replica_verdicts_are_exported_once() -> None:
     fleet, _ = told_by_agents(list(agent_samples("steady")))
     fleet.go(3)
-    whole = exported(fleet, "whole tiers")
-    everything = exported(fleet, "all")
+
+    def exported(tiers: frozenset[str]) -> set[tuple[str, str]]:
+        """Replica and rule of every verdict on the page of an agent that exports these tiers of other agents."""
+        fleet.source.agent_tiers = tiers
+        page, _ = exposition.render(fleet.parts.status(fleet.now, "fleet"), "")
+        series = {name for name in page.decode().split() if name.startswith("sizewatch_requests_running{")}
+        assert bool(series) is not bool(tiers)
+        return set(re.findall(r'sizewatch_verdict\{replica="([^"]*)",rule="([^"]*)"', page.decode()))
+
+    whole, everything = exported(frozenset({TIER})), exported(frozenset())
     assert ("", "TierDown") in whole
     assert {replica for replica, _ in whole} == {""}
     assert ("cpu-small-0", "TargetDown") in everything
@@ -342,23 +321,20 @@ def test_replica_verdicts_are_exported_once() -> None:
 
 def test_gpus_across_nodes_are_joined() -> None:
     samples = list(agent_samples("steady"))
-    gpus = []
-    for gpu, instance, late in (("GPU-a", "node-1:19095", 0.0), ("GPU-b", "node-2:19095", 1.3)):
-        labels = {"tier": TIER, "pool": "mixed", "replica": "cpu-small-0", "gpu": gpu, "instance": instance}
-        labels |= {"job": "sizewatch"}
-        scrapes = sorted({t for name, _, t, _ in samples if name == "sizewatch_target_up"})
-        gpus += [
-            ("sizewatch_gpu_gr_engine_active_ratio", labels, t - late, 0.25 if gpu == "GPU-a" else 0.75)
-            for t in scrapes
-        ]
+    labels = {"tier": TIER, "pool": "mixed", "replica": "cpu-small-0", "job": "sizewatch"}
+    scrapes = sorted({t for name, _, t, _ in samples if name == "sizewatch_target_up"})
+    gpus: list[Sample] = []
+    for gpu, instance, late, ratio in (("GPU-a", "node-1:19095", 0.0, 0.25), ("GPU-b", "node-2:19095", 1.3, 0.75)):
+        own = {**labels, "gpu": gpu, "instance": instance}
+        gpus += [("sizewatch_gpu_gr_engine_active_ratio", own, t - late, ratio) for t in scrapes]
     fleet, _ = told_by_agents([*samples, *gpus])
-    fleet.go(4)
+    alone, _ = told_by_agents(samples)
+    for one in (fleet, alone):
+        one.go(4)
     whole = fleet.total
     assert whole.gauges["gpu_gr_engine_active"].maximum == 0.75
     assert readings.read_all(whole, VIEW.basis)["gpu_utilization"].value == pytest.approx(0.5, abs=0.02)  # type: ignore[union-attr]
     assert [one.gpu for one in fleet.runtime.replicas[TIER, "cpu-small-0"].gpus.readouts] == ["GPU-a", "GPU-b"]
-    alone, _ = told_by_agents(samples)
-    alone.go(4)
     assert whole.counters == alone.total.counters
 
 

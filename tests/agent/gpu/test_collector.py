@@ -101,14 +101,7 @@ def test_pid_file_finds_gpus_of_descendants(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [
-        (None, "no such file"),
-        ("", "no process id"),
-        ("vllm", "no process id"),
-        ("-5", "no process id"),
-        ("0", "no process id"),
-        ("\u0661", "no process id"),
-    ],
+    [(None, "no such file"), *((text, "no process id") for text in ("", "vllm", "-5", "0", "\u0661"))],
 )
 def test_pid_file_without_a_process_is_named(tmp_path: Path, text: str | None, why: str) -> None:
     file = tmp_path / "engine.pid"
@@ -119,6 +112,9 @@ def test_pid_file_without_a_process_is_named(tmp_path: Path, text: str | None, w
     (found,) = assign_gpus([target("r", "auto", pid_file=file)], TWO).values()
     assert found.gpus == ()
     assert "its GPUs are not known: pid_file" in found.missing
+    file.write_text("10")
+    (found,) = assign_gpus([target("r", "auto", pid_file=file)], TWO, lambda pid: frozenset({pid})).values()
+    assert found.missing == "its GPUs are not known: process 10 uses none that is read"
 
 
 def test_pipe_is_no_pid_file(tmp_path: Path) -> None:
@@ -127,12 +123,6 @@ def test_pipe_is_no_pid_file(tmp_path: Path) -> None:
         pipe.write(b"10\n" * 10)
         with pytest.raises(PidFileError, match="no such file"):
             read_pid(str(tmp_path / "pid"))
-
-
-def test_process_without_a_gpu_is_told(tmp_path: Path) -> None:
-    (tmp_path / "pid").write_text("10")
-    (found,) = assign_gpus([target("r", "auto", pid_file=tmp_path / "pid")], TWO, lambda pid: frozenset({pid})).values()
-    assert found.missing == "its GPUs are not known: process 10 uses none that is read"
 
 
 def test_lineage_ends_where_proc_does(tmp_path: Path) -> None:
@@ -250,14 +240,17 @@ def test_amd_gpus_give_energy_throttling_and_faults() -> None:
 
 def test_unread_gpu_is_told_after_two_minutes() -> None:
     exporter = Exporter()
-    gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
+    gpus, none = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER)), GpuCollector(None)
     exporter.show(50, 1)
     gpus.read_gpus(T)
     owned = GpuAssignment(gpus=("GPU-a",))
     assert gpus.trouble(("t", "r"), owned, T + UNREAD_SECONDS) == ""
-    assert gpus.read_gpus(T + UNREAD_SECONDS + 15).windows == {}
+    for collector in (gpus, none):
+        assert collector.read_gpus(T + UNREAD_SECONDS + 15).windows == {}
     assert gpus.trouble(("t", "r"), owned, T + UNREAD_SECONDS + 15) == "GPU GPU-a has not been read for 135 s"
     assert gpus.trouble(("t", "other"), GpuAssignment(gpus=()), T + 1000) == ""
+    missing = GpuAssignment(gpus=(), missing="GPU 7 is missing")
+    assert [none.trouble(("t", "r"), missing, T + n * 1000) for n in range(3)] == ["", "", ""]
 
 
 def test_missing_gpus_are_told_after_a_while() -> None:
@@ -272,13 +265,6 @@ def test_missing_gpus_are_told_after_a_while() -> None:
     assert trouble(missing, T + UNREAD_SECONDS + 1) == "GPU 7 is missing"
     assert trouble(none, T + 200) == ""
     assert trouble(missing, T + 201) == "", "an engine that restarts has a while again"
-
-
-def test_no_source_reads_and_misses_nothing() -> None:
-    gpus = GpuCollector(None)
-    assert gpus.read_gpus(T).windows == {}
-    missing = GpuAssignment(gpus=(), missing="GPU 7 is missing")
-    assert [gpus.trouble(("t", "r"), missing, T + n * 1000) for n in range(3)] == ["", "", ""]
 
 
 class Broken:

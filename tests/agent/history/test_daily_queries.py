@@ -3,7 +3,7 @@
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,15 +102,13 @@ def test_unreadable_history_makes_daily_rules_unknown(path: Path) -> None:
     assert all(keeping.error in a.text for a in results if isinstance(a, Unknown))
 
 
-def at_work(began: float) -> Callable[[], float]:
-    """A clock that was NOW when the test began."""
-    return lambda: NOW + time.monotonic() - began
-
-
 @contextmanager
 def watching(folder: Path, **keys: Any) -> Iterator[tuple[Daemon, Path]]:
     """A daemon whose clock stands at NOW, and its configuration."""
-    clock = at_work(time.monotonic())
+    began = time.monotonic()
+
+    def clock() -> float:
+        return NOW + time.monotonic() - began
 
     def then(loaded: LoadedConfig, before: Assembly | None) -> Assembly:
         return assemble(loaded, before, clock=clock)
@@ -121,32 +119,26 @@ def watching(folder: Path, **keys: Any) -> Iterator[tuple[Daemon, Path]]:
             yield daemon, path
 
 
-def told(daemon: Daemon) -> dict[str, Any]:
-    """What the daemon's page for programs says of the trap."""
-    (tier,) = json.loads(ask(daemon, "api/status"))["tiers"]
-    (found,) = [one for one in tier["verdicts"] if one["rule"] == "UtilizationTrap"]
-    return dict(found)
-
-
 def test_daemon_tells_the_trap_on_every_page(tmp_path: Path, path: Path) -> None:
+    def kept() -> list[Finding]:
+        with HistoryStore.open_reader(path) as reader:
+            return [one for one in reader.spans(Finding, 0.0) if one.rule == "UtilizationTrap"]
+
     booked(path, 0.2)
     with watching(tmp_path) as (daemon, _):
-        assert told(daemon)["status"] == "warning"
+        for cycles in (0, 3):
+            further(daemon, cycles)
+            (tier,) = json.loads(ask(daemon, "api/status"))["tiers"]
+            (told,) = [one for one in tier["verdicts"] if one["rule"] == "UtilizationTrap"]
+            assert told["status"] == "warning", "it stands between two hours"
         lines = ask(daemon, "metrics").decode().splitlines()
         (exported,) = [one for one in lines if one.startswith("sizewatch_verdict{") and "UtilizationTrap" in one]
         assert exported.endswith(" 1.0")
         assert BY_NAME["UtilizationTrap"].title.encode() in ask(daemon)
         assert "UtilizationTrap" in {finding.rule for finding in daemon.loop.state.open_findings()}
-        further(daemon, 3)
-        assert told(daemon)["status"] == "warning", "it stands between two hours"
-        assert wait_for(lambda: kept(path))
-    (finding,) = kept(path)
+        assert wait_for(kept)
+    (finding,) = kept()
     assert (finding.subject, finding.ended_at) == (TRAP[1], None)
-
-
-def kept(path: Path) -> list[Any]:
-    with HistoryStore.open_reader(path) as reader:
-        return [one for one in reader.spans(Finding, 0.0) if one.rule == "UtilizationTrap"]
 
 
 def test_reload_keeps_what_the_history_said(tmp_path: Path, path: Path) -> None:

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hostile_store import give, serving, vector
@@ -55,7 +56,8 @@ def test_instant_query_gives_labelled_values(api: StoreApi) -> None:
         InstantSample({"__name__": "requests_total", "replica": "b"}, 10.0),
     ]
     assert api.query("sum(requests_total)", T + 30) == (InstantSample({}, 16.0),)
-    assert api.counts.queries == 2
+    assert api.query("odd", T) == (InstantSample({"__name__": "odd", "text": one_line(ODD)}, math.inf),)
+    assert api.counts.queries == 3
     assert api.counts.bytes > 100
     assert api.counts.seconds > 0
 
@@ -65,11 +67,6 @@ def test_absent_series_gives_empty_answer(api: StoreApi) -> None:
     assert api.query_samples("nobody", T - 10, T) == ()
     assert api.query_range("nobody", T, T + 60, 15) == ()
     assert api.query("requests_total - requests_total / (requests_total * 0)", T) == ()
-
-
-def test_texts_and_infinities_arrive(api: StoreApi) -> None:
-    assert api.query("odd", T) == (InstantSample({"__name__": "odd", "text": one_line(ODD)}, math.inf),)
-    assert api.query("vector(1 + 1)", T) == (InstantSample({}, 2.0),)
 
 
 def test_raw_samples_keep_their_times(api: StoreApi) -> None:
@@ -158,6 +155,38 @@ def test_stopped_store_is_paused_until_next_cycle(tmp_path: Path) -> None:
 SLOW = b'{"status":"error","errorType":"timeout","error":"query timed out"}'
 
 
+def test_store_is_paused_until_it_answers() -> None:
+    clock = StandingClock(1000.0)
+    with serving() as server:
+        api = StoreApi(StoreConfig(url=server.url), clock)
+
+        def ask(answer: tuple[Any, ...] | None) -> str:
+            """The trouble of a query."""
+            server.act = lambda handler: give(handler, *(answer or (vector(),)))
+            try:
+                assert api.query("x", T) == ()
+            except StoreError as error:
+                return error.text
+            return ""
+
+        # A single slow query pauses nothing, two in a row do.
+        for _ in range(3):
+            assert ask((SLOW, 503)) != ""
+            assert ask(None) == ""
+        asked = len(server.asked)
+        for _ in range(4):
+            assert "query timed out" in ask((SLOW, 503))
+        assert len(server.asked) == asked + 2
+        clock.now += 60
+        assert ask(None) == ""
+        for _ in range(3):
+            ask((b"", 502, "text/plain"))
+            assert ask(None) == "answered 502 (not asked again for 27 s)"
+            clock.now += 30
+            assert ask(None) == ""
+        api.close()
+
+
 def test_absent_store_is_asked_every_second_cycle() -> None:
     clock = StandingClock(1000.0)
     api = StoreApi(StoreConfig(url="http://127.0.0.1:1"), clock)
@@ -168,42 +197,3 @@ def test_absent_store_is_asked_every_second_cycle() -> None:
         asked.append(api.counts.queries)
         clock.now += 60
     assert asked == [1, 2, *(n for n in range(3, 12) for _ in range(2))]
-
-
-def test_answer_clears_the_pause() -> None:
-    clock = StandingClock(1000.0)
-    with serving() as server:
-        api = StoreApi(StoreConfig(url=server.url), clock)
-        for _ in range(3):
-            server.act = lambda handler: give(handler, SLOW, 503)
-            with pytest.raises(StoreError):
-                api.query("x", T)
-            server.act = lambda handler: give(handler, vector())
-            assert api.query("x", T) == ()
-        waits = []
-        for _ in range(3):
-            server.act = lambda handler: give(handler, b"", 502, "text/plain")
-            with pytest.raises(StoreError):
-                api.query("x", T)
-            with pytest.raises(StoreError) as raised:
-                api.query("x", T)
-            waits.append(raised.value.text)
-            clock.now += 30
-            server.act = lambda handler: give(handler, vector())
-            assert api.query("x", T) == ()
-        assert waits == ["answered 502 (not asked again for 27 s)"] * 3
-        api.close()
-
-
-def test_two_slow_queries_pause_the_store() -> None:
-    with serving() as server:
-        api = StoreApi(StoreConfig(url=server.url), StandingClock(1000.0))
-        server.act = lambda handler: give(handler, SLOW, 503)
-        kinds = []
-        for _ in range(4):
-            with pytest.raises(StoreError) as raised:
-                api.query_samples("x", T, T + 1)
-            kinds.append(raised.value.kind)
-        assert kinds == [StoreErrorKind.SLOW] * 4
-        assert len(server.asked) == 2
-        api.close()
