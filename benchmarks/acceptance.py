@@ -32,14 +32,12 @@ from zoneinfo import ZoneInfo
 
 import common
 import yaml
-from alert_path_servers import ROUTE_TIMES, RULE_TIMES, query, receivers_at, scraping, sped_up
-from alertmanager_server import alertmanager, pager
+from alert_path_servers import ROUTE_TIMES, RULE_TIMES, alertmanager, pager, query, receivers_at, scraping, sped_up
 from daemon_runs import ask, at_port, stepping, write
 from forecast_samples import keep_amounts
 from notifications import OPEN, QUIET, SCENES, Story
 from nvml_fixture import StandIn, compile_standin
-from panels import list_panels
-from promql import read_metrics
+from promql import list_panels, read_metrics
 from promql_parser import parse
 from waiting import StandingClock, free_port, wait_for
 

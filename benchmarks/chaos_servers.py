@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import common
 import recorded
-from store_servers import Victoria
+from prometheus_server import Victoria
 
 from agent.demo.engines import Player, track
 from agent.sources.recording import load

@@ -29,7 +29,7 @@ from typing import Any
 import common
 import yaml
 from common import PLAN
-from store_servers import Victoria, victoria_metrics
+from prometheus_server import Victoria, victoria_metrics
 from stored_recordings import Sample, agent_samples, engine_samples
 from waiting import StandingClock
 

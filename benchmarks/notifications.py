@@ -23,8 +23,7 @@ from typing import Any
 import common
 import recorded
 import yaml
-from alert_path_servers import receivers_at, scraping
-from alertmanager_server import alertmanager
+from alert_path_servers import alertmanager, receivers_at, scraping
 from loopback import running
 
 from agent.demo.engines import track

@@ -15,7 +15,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from past_fleet import PastFleet
+    from simulation_truth import PastFleet
 
 # Tests take samples from each other by name, whatever folder they are in; base names are unique.
 sys.path += sorted({str(path.parent) for path in Path(__file__).parent.rglob("test_*.py")})
@@ -44,7 +44,7 @@ def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def past_fleet(tmp_path_factory: pytest.TempPathFactory) -> PastFleet:
     """Filled once, as it takes long; what tests do to their copies is theirs."""
     from building import build_once
-    from past_fleet import PastFleet
+    from simulation_truth import PastFleet
 
     return build_once(tmp_path_factory, "past-fleet", PastFleet)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from alertmanager_server import alertmanager
+from alert_path_servers import alertmanager
 from daemon_runs import process
 from deployed import Json, chart
 from loopback import program, running

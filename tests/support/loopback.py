@@ -1,6 +1,9 @@
 """HTTP servers on loopback for tests, and programs that run until the end of a block."""
 
+import contextlib
 import signal
+import socket
+import socketserver
 import subprocess
 import threading
 import urllib.request
@@ -132,3 +135,30 @@ def running(one: AnyProgram) -> Iterator[AnyProgram]:
 def program(words: Sequence[str | Path], url: str, ready: str = "") -> AbstractContextManager[Program]:
     """Run these words until the end of the block."""
     return running(Program(words, url, ready))
+
+
+@contextmanager
+def answering(said: list[bytes], path: str = "") -> Iterator[str]:
+    """Serve `said[0]`, over TCP or over the socket file `path`. Yield the address."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                self.request.settimeout(CEILING_SECONDS)
+                self.request.recv(65_536)
+                self.request.sendall(said[0])
+                self.request.shutdown(socket.SHUT_WR)
+                # Unread bytes would reset the connection and lose the answer.
+                while self.request.recv(65_536):
+                    pass
+
+    with (
+        socketserver.ThreadingUnixStreamServer(path, Handler) if path else _Server(("127.0.0.1", 0), Handler) as server
+    ):
+        server.daemon_threads, server.block_on_close = True, False
+        with served(server):
+            yield path or f"http://127.0.0.1:{server.server_address[1]}"
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True

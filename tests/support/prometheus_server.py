@@ -1,56 +1,19 @@
-"""A real Prometheus on loopback, filled with recordings and with GPU samples at the times they were scraped."""
+"""Real stores on loopback that hold given samples: a Prometheus filled with blocks, a VictoriaMetrics filled by import."""
 
 import json
+import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import tools
 from loopback import Program, running
-from prometheus_client.parser import text_string_to_metric_families
 from tools import run_words
-from waiting import free_port
+from waiting import CEILING_SECONDS, free_port
 
-from agent.sources.recording import load, scrapes
-
-Line = tuple[str, tuple[tuple[str, str], ...], float, float]
-"""Name, labels, value and unix seconds of one sample."""
-
-
-def recorded_lines(
-    folder: Path, labels: dict[str, dict[str, str]], rename: dict[str, str] | None = None
-) -> Iterator[Line]:
-    """The samples of a recording, with the labels that a server adds to each replica's; `rename` exchanges parts of names."""
-    recording, problems = load(folder)
-    assert problems == ()
-    for scrape in scrapes(recording, []):
-        added = labels.get(recording.targets[scrape.target].replica)
-        if scrape.body is None or added is None:
-            continue
-        body = "\n".join(line for line in scrape.body.decode().splitlines() if _is_asked(line))
-        for family in text_string_to_metric_families(f"{body}\n"):
-            for sample in family.samples:
-                name = sample.name
-                for part, other in (rename or {}).items():
-                    name = name.replace(part, other)
-                yield name, tuple(sorted({**sample.labels, **added}.items())), float(sample.value), scrape.t
-
-
-def _is_asked(line: str) -> bool:
-    """Whether a server is asked for it: of buckets, which are most of a page, those of the TTFT alone are."""
-    return "_bucket{" not in line or "time_to_first_token" in line
-
-
-def _text(lines: Iterable[Line]) -> str:
-    rows = sorted(lines, key=lambda line: (line[0], line[1], line[3]))
-    quoted = (f"{n}{{{','.join(f'{k}={_quoted(v)}' for k, v in ls)}}} {v:.17g} {t:.3f}" for n, ls, v, t in rows)
-    return "\n".join((*quoted, "# EOF", ""))
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
+Sample = tuple[str, Mapping[str, str], float, float]
+"""Name, other labels, unix seconds and value; a value may be NaN."""
 
 
 def prometheus_program(folder: Path, configuration: Mapping[str, Any] | None, *flags: str) -> Program:
@@ -70,12 +33,64 @@ def prometheus_program(folder: Path, configuration: Mapping[str, Any] | None, *f
 
 
 @contextmanager
-def prometheus(folder: Path, lines: Iterable[Line], rule_files: Iterable[Path] = ()) -> Iterator[str]:
-    """The address of a server that holds these samples and evaluates these rules; it stops at the end of the block."""
+def prometheus_with_blocks(folder: Path, samples: Iterable[Sample], rule_files: Iterable[Path] = ()) -> Iterator[str]:
+    """The address of a server that holds these samples, at least one, and evaluates these rules."""
     configuration = {"rule_files": [str(path.absolute()) for path in rule_files]}
     server = prometheus_program(folder, configuration, "--storage.tsdb.retention.time=100y")
-    (folder / "samples.om").write_text(_text(lines))
+    rows = sorted((name, _braces(labels), t, value) for name, labels, t, value in samples)
+    lines = [f"{name}{labels} {value:.17g} {t:.3f}" for name, labels, t, value in rows]
+    (folder / "samples.om").write_text("\n".join((*lines, "# EOF", "")))
     blocks = ("tsdb", "create-blocks-from", "--max-block-duration=24h", "openmetrics")
     run_words([tools.tool("promtool"), *blocks, folder / "samples.om", folder / "tsdb"], check=True)
     with running(server):
         yield server.url
+
+
+class Victoria(Program):
+    """A VictoriaMetrics whose data outlive its stops."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        port = free_port()
+        command = (
+            tools.tool("victoria-metrics"),
+            f"-httpListenAddr=127.0.0.1:{port}",
+            f"-storageDataPath={folder / 'vm'}",
+            "-retentionPeriod=100y",
+            "-memory.allowedBytes=128MB",
+            # By default the newest 30 s are hidden.
+            "-search.latencyOffset=0s",
+            "-loggerLevel=ERROR",
+            *flags,
+        )
+        super().__init__(command, f"http://127.0.0.1:{port}", "/health")
+
+    def write(self, samples: Iterable[Sample]) -> None:
+        """Import samples; they can be asked for as soon as this returns."""
+        lines = (f"{name}{_braces(labels)} {value:.17g} {round(t * 1000)}\n" for name, labels, t, value in samples)
+        self._post("/api/v1/import/prometheus", "".join(lines).encode())
+        self._post("/internal/force_flush", b"")
+
+    def _post(self, path: str, body: bytes) -> None:
+        request = urllib.request.Request(self.url + path, data=body, method="POST")
+        with urllib.request.urlopen(request, timeout=CEILING_SECONDS) as result:
+            assert result.status in (200, 204), result.status
+
+
+def victoria_metrics(folder: Path, *flags: str) -> AbstractContextManager[Victoria]:
+    """A VictoriaMetrics without samples."""
+    return running(Victoria(folder, *flags))
+
+
+def _braces(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in sorted(labels.items())) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def steady(
+    name: str, labels: Mapping[str, str], start: float, count: int, step: float, rise: float
+) -> Iterator[Sample]:
+    """A counter that rises by `rise` every `step` seconds."""
+    return ((name, labels, start + place * step, place * rise) for place in range(count))

@@ -1,4 +1,4 @@
-"""Nodes, metric names and labels of PromQL expressions."""
+"""Rows and panels of a dashboard's JSON; nodes, metric names and labels of its PromQL."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -45,3 +45,8 @@ def _added_labels(node: Any) -> tuple[str, ...]:
     if isinstance(node, Call) and node.func.name in ("label_replace", "label_join"):
         return (getattr(node.args[1], "val", ""),)
     return ()
+
+
+def list_panels(model: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return every row and panel of a dashboard, those of folded rows too."""
+    return [one for row in model["panels"] for one in (row, *row.get("panels", ()))]

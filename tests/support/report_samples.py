@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from judging_samples import gauge, seen
-from length_samples import TOKEN_EDGES
+from judging_samples import TOKEN_EDGES, gauge, seen
 
 from agent.history.store import HistoryStore
 from exporters.report.build import report

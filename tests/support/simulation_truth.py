@@ -1,14 +1,16 @@
 """The truth of the simulated weeks: counted by the simulated engines, never from windows, so that verdicts are held against it."""
 
+import copy
 import json
+import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from agent.demo.simulation import weeks
-from agent.demo.simulation.scenario import DAY, TierRun, TierScenario, find_outage
+from agent.demo.simulation.scenario import DAY, HOUR, TierRun, TierScenario, find_outage
 from agent.demo.simulation.weeks import SimulatedHistory, fill
 
 TRUTH = "truth.json"
@@ -112,3 +114,22 @@ def _tier(story: TierScenario, tally: TierTotals) -> dict[str, Any]:
         "restarts": [asdict(one) | {"cold_start_seconds": one.ready - one.started} for one in story.restarts],
         "days": [{"day": day, **asdict(sums)} for day, sums in sorted(tally.days.items())],
     }
+
+
+END = 1_795_248_000.0
+"""Saturday, 21 November 2026, 08:00 UTC."""
+
+SECONDS = 14 * DAY
+
+
+class PastFleet:
+    """Two weeks, of which the last hour is there in minutes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._past = fill_with_truth(folder, seconds=SECONDS, end=END + 61.0, seed=3, fine_seconds=HOUR)
+
+    def into(self, folder: Path) -> SimulatedHistory:
+        """Puts a copy of its files into a folder that is not there yet, and gives a copy of the fleet."""
+        shutil.copytree(self._folder, folder)
+        return replace(self._past, runs=copy.deepcopy(self._past.runs))

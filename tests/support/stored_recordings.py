@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.prometheus.answers import MatrixSeries
+from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
+from agent.prometheus.api import QueryCounters
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
 from agent.sources.recording import Recording, Scrape, load, scrapes
 from exporters.metrics import exposition
@@ -160,3 +161,46 @@ class MemoryStore:
 
 def _fits(value: str, how: str, wanted: str) -> bool:
     return value == wanted if how == "=" else re.fullmatch(wanted, value) is not None
+
+
+HOUR = 1_700_035_200.0
+"""A full hour that is long past, eight in the morning in UTC."""
+
+
+@dataclass
+class PastStore:
+    """The samples of a MemoryStore. From the query `fails_at` on it is away; a query over more than `longest` seconds is too much
+    for it."""
+
+    store: MemoryStore
+    fails_at: int | None = None
+    longest: float = float("inf")
+    kind: StoreErrorKind = StoreErrorKind.AWAY
+    asked: list[tuple[float, float]] = field(default_factory=list)
+    place: str = "http://memory"
+    counts: QueryCounters = field(default_factory=QueryCounters)
+
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
+        self.asked.append((start, end))
+        if end - start > self.longest:
+            raise StoreError(StoreErrorKind.TOO_MUCH, self.place, "too much at once")
+        if self.fails_at is not None and len(self.asked) > self.fails_at:
+            raise StoreError(self.kind, self.place, "connection refused")
+        return self.store.query_samples(selector, start, end)
+
+    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
+        """The one thing that is asked so is how many replicas there are."""
+        assert expr.startswith("count")
+        return (InstantSample({}, 1.0),)
+
+    def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]:
+        raise AssertionError("sums are not asked of a few replicas")
+
+
+def moved(name: str, begin: float, job: str = "vllm") -> Iterator[Sample]:
+    """What a store has of the engines of a recording, as if it had begun then."""
+    several = list(engine_samples(name, job))
+    first = min(t for _, _, t, _ in several)
+    for sample, labels, t, value in several:
+        time_of_day = sample.endswith("_created") or sample == "process_start_time_seconds"
+        yield sample, labels, t - first + begin, value - first + begin if time_of_day else value

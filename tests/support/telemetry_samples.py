@@ -19,6 +19,7 @@ from agent.benchmarks.run_model import BenchmarkRun
 from agent.benchmarks.telemetry import RunTelemetry, TelemetrySource, open_source, read_run
 from agent.benchmarks.vllm_bench import VllmRun
 from agent.config.load import LoadedConfig, parse_config
+from agent.sources.recording import load, scrapes
 from rules.plan.schema import Point
 
 BENCH = TESTS / "bench"
@@ -94,6 +95,16 @@ def page_samples(
             if family.name not in without:
                 for sample in family.samples:
                     yield sample.name, {**sample.labels, **labels}, t, float(sample.value)
+
+
+def recorded_samples(name: str, labels: Mapping[str, Mapping[str, str]], prefix: str = "vllm:") -> Iterator[Sample]:
+    """The samples of a recording with the labels that a server adds to each replica's, under another prefix."""
+    recording, problems = load(recorded.folder(name))
+    assert problems == ()
+    for scrape in scrapes(recording, []):
+        added = labels.get(recording.targets[scrape.target].replica)
+        if scrape.body is not None and added is not None:
+            yield from page_samples([(scrape.t, scrape.body.decode().replace("vllm:", prefix))], added)
 
 
 def sweep_samples(folder: Path) -> Iterator[Sample]:

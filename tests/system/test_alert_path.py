@@ -13,8 +13,11 @@ import yaml
 from alert_path_servers import (
     ROUTE_TIMES,
     RULE_TIMES,
+    Pager,
+    alertmanager,
     firing,
     judged_until,
+    pager,
     query,
     receivers_at,
     reload,
@@ -22,7 +25,6 @@ from alert_path_servers import (
     scraping,
     sped_up,
 )
-from alertmanager_server import Pager, alertmanager, pager
 from daemon_runs import StandingClock, Stepped, at_port, configuration, stepping, write
 from paths import ROOT
 from waiting import free_port, wait_for

@@ -18,10 +18,10 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
-from byte_server import answering
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loopback import answering
 from page_checks import NOW, check_numbers, check_snapshot, check_window, engine_pages, message_trouble
 from paths import TESTS
 from result_files import read_results

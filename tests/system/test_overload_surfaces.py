@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 from building import build_once
-from byte_server import answering
 from commands import at, run_command
+from loopback import answering
 from paths import TESTS
 from recorded import folder
 

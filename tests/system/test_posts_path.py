@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import recorded
-from alert_path_servers import ROUTE_TIMES, receivers_at, sped_up
-from alertmanager_server import Pager, alertmanager, pager
+from alert_path_servers import ROUTE_TIMES, Pager, alertmanager, pager, receivers_at, sped_up
 from paths import ROOT
 from waiting import wait_for
 

@@ -3,9 +3,9 @@
 import math
 
 import pytest
-from byte_server import answering
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loopback import answering
 from page_checks import NOW, check_snapshot, check_window, engine_pages
 from waiting import CEILING_SECONDS
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from paths import SHARED
-from replays import findings
+from recorded import findings
 
 from agent.config.files import load_plan
 from agent.replay.replay import replay

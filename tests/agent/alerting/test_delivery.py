@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alertmanager_server import hooked_alertmanager
+from alert_path_servers import hooked_alertmanager
 from loopback import LoopbackServer, Quiet, served
 from peers import peer_fields
 from waiting import CEILING_SECONDS, free_port, wait_for

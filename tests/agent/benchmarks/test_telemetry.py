@@ -14,9 +14,20 @@ import recorded
 from hostile_store import Server, give, matrix, serving
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from prometheus_server import Line, prometheus, recorded_lines
+from prometheus_server import Sample, prometheus_with_blocks
 from result_files import read_results
-from telemetry_samples import BENCH, found_in, page_samples, pages_of, ratio, run, store_source, stored, sweep_samples
+from telemetry_samples import (
+    BENCH,
+    found_in,
+    page_samples,
+    pages_of,
+    ratio,
+    recorded_samples,
+    run,
+    store_source,
+    stored,
+    sweep_samples,
+)
 from telemetry_samples import value as page_value
 
 from agent.benchmarks.run_model import BenchmarkRun
@@ -234,7 +245,7 @@ def span(name: str, first: int, last: int, file: str = "metrics.jsonl.gz", reque
     return run(requests=requests, started_at=times[first], ended_at=times[last])
 
 
-def gpus(measured: BenchmarkRun, exporter: str, pod: str, *levels: float) -> Iterator[Line]:
+def gpus(measured: BenchmarkRun, exporter: str, pod: str, *levels: float) -> Iterator[Sample]:
     """A dcgm-exporter's samples around a run: a GPU for each level, all idle outside of it."""
     assert measured.started_at is not None
     assert measured.ended_at is not None
@@ -248,22 +259,22 @@ def gpus(measured: BenchmarkRun, exporter: str, pod: str, *levels: float) -> Ite
                 "modelName": "NVIDIA H100 80GB HBM3",
                 "instance": exporter,
             }
-            kube = {"exported_pod": pod, "pod": "dcgm-x"}
-            yield "DCGM_FI_PROF_GR_ENGINE_ACTIVE", tuple(sorted({**labels, **kube, "job": "dcgm"}.items())), value, t
-            yield "DCGM_FI_DEV_GPU_UTIL", tuple(sorted({**labels, **kube, "job": "dcgm"}.items())), 100.0, t
+            labels |= {"exported_pod": pod, "pod": "dcgm-x", "job": "dcgm"}
+            yield "DCGM_FI_PROF_GR_ENGINE_ACTIVE", labels, t, value
+            yield "DCGM_FI_DEV_GPU_UTIL", labels, t, 100.0
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     routed = span("routing", 5, 25, "cpu-small-1.jsonl.gz")
-    lines = [
-        *recorded_lines(recorded.folder("prefix"), PREFIX),
-        *recorded_lines(recorded.folder("specdecode"), SPECULATING, rename={"vllm:": "vllm_"}),
-        *recorded_lines(recorded.folder("routing"), ROUTED),
+    samples = [
+        *recorded_samples("prefix", PREFIX),
+        *recorded_samples("specdecode", SPECULATING, "vllm_"),
+        *recorded_samples("routing", ROUTED),
         *gpus(routed, "10.0.1.1:9400", "vllm-1", 0.5, 0.7),
         *gpus(routed, "10.0.1.2:9400", "vllm-2", 0.9),
     ]
-    with prometheus(tmp_path_factory.mktemp("prometheus"), lines) as url:
+    with prometheus_with_blocks(tmp_path_factory.mktemp("prometheus"), samples) as url:
         yield url
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from daemon_runs import configuration, stepping, write
 from engine_server import Engine, engines, pages
-from gpu_samples import readout
+from gpu_pages import readout
 from paths import TESTS
 from waiting import StandingClock
 

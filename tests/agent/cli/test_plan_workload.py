@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import recorded
-from recorded_production import read_recorded
+from recorded import read_recorded
 from report_samples import HOUR
 from test_whatif_command import configured, recent
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from daemon_runs import PLAN, ask, further, health, looks_around, made, metric, running, write
 from engine_server import Engine, answers_500, born, engines
-from gpu_samples import readout
+from gpu_pages import readout
 from kube_standin import Kube, Object, pod, serving
 from kubelet_server import ANSWER, kubelet
 from waiting import CEILING_SECONDS, wait_for

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alertmanager_server import hooked_alertmanager
+from alert_path_servers import hooked_alertmanager
 from daemon_runs import configuration, write
 from engine_server import engines, give
 from waiting import free_port

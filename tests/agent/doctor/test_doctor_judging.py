@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_samples import readout
+from gpu_pages import readout
 from paths import TESTS
 
 from agent.config.files import load_plan

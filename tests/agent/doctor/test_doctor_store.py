@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hostile_store import Handler, give, serving, vector
-from store_servers import victoria_metrics
+from prometheus_server import victoria_metrics
 
 from agent.config.load import LoadedConfig, parse_config
 from agent.doctor.check_result import CheckLevel, CheckResult

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from gpu_samples import readout
+from gpu_pages import readout
 from paths import TESTS
 
 from agent.doctor import engine_hosts

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from byte_server import answering
 from gpu_pages import DCGM_PAGE
+from loopback import answering
 from paths import SHARED, TESTS
 
 from agent.cli import main

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from store_servers import victoria_metrics
+from prometheus_server import victoria_metrics
 from stored_recordings import MemoryStore, Sample, engine_samples
 from test_fleet_cycles import TIER, VIEW, Away, Fleet, times
 

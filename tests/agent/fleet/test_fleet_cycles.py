@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from loops import store_loop
 from paths import TESTS
-from store_servers import victoria_metrics
+from prometheus_server import victoria_metrics
 from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
 
 from agent.config.files import load_plan

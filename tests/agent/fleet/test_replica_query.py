@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT
-from store_servers import prometheus_with_blocks, victoria_metrics
+from prometheus_server import prometheus_with_blocks, victoria_metrics
 
 from agent.config.store import StoreConfig
 from agent.fleet.stored_pages import StoredPage

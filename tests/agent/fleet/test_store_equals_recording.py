@@ -19,7 +19,7 @@ import click
 import pytest
 from fleet_past import book_past
 from paths import TESTS
-from store_servers import prometheus_with_blocks, victoria_metrics
+from prometheus_server import prometheus_with_blocks, victoria_metrics
 from stored_recordings import RECORDINGS, Sample, agent_samples, engine_samples
 
 from agent.cli.replay import open_store, parameters

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from gpu_pages import MADE
-from gpu_samples import T, by_uuid, readout
+from gpu_pages import MADE, T, by_uuid, readout
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
 
 from agent.config.peer import Peer

@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 import pytest
-from byte_server import answering
-from gpu_samples import by_uuid, readout
+from gpu_pages import by_uuid, readout
 from kubelet_server import ANSWER, kubelet
+from loopback import answering
 from paths import TESTS
 
 from agent.gpu.collector import samples

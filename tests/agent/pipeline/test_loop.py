@@ -10,7 +10,7 @@ from typing import Any
 import making
 import pytest
 from engine_server import Engine, Handler, answers_500, engines, give, hangs
-from gpu_samples import T, readout
+from gpu_pages import T, readout
 from loops import LoopParts, scrape_loop
 from waiting import CEILING_SECONDS, StandingClock, wait_for
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hostile_store import give, serving, vector
-from store_servers import Sample, prometheus_with_blocks, steady, victoria_metrics
+from prometheus_server import Sample, prometheus_with_blocks, steady, victoria_metrics
 from waiting import StandingClock
 
 from agent.config.store import StoreConfig

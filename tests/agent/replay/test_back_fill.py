@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from fleet_past import book_past
 from hostile_store import hangs, serving
-from past_stores import HOUR, moved
 from paths import TESTS
-from store_servers import Sample, prometheus_with_blocks, victoria_metrics
+from prometheus_server import Sample, prometheus_with_blocks, victoria_metrics
+from stored_recordings import HOUR, moved
 from waiting import wait_for
 
 from agent.config.config import Config

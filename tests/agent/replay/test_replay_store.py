@@ -9,10 +9,9 @@ from typing import cast
 import click
 import hostile_store
 import pytest
-from past_stores import HOUR, PastStore, moved
 from paths import TESTS
-from store_servers import victoria_metrics
-from stored_recordings import RECORDINGS, MemoryStore, engine_samples
+from prometheus_server import victoria_metrics
+from stored_recordings import HOUR, RECORDINGS, MemoryStore, PastStore, engine_samples, moved
 
 from agent.cli import main
 from agent.cli.replay import moment, parameters

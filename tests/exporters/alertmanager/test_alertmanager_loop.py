@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alertmanager_server import Alertmanager, Pager, hooked_alertmanager, pager
+from alert_path_servers import Alertmanager, Pager, hooked_alertmanager, pager
 from daemon_runs import StandingClock, ask, configuration, further, metric, running, write
 from engine_server import Engine, answers_500, engines
 from test_alert_path import STEP, watched

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from alertmanager_server import Alertmanager, alertmanager
+from alert_path_servers import Alertmanager, alertmanager
 from paths import ROOT
 from tools import tool
 from waiting import CEILING_SECONDS, wait_for

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from alert_path_servers import scraping
 from daemon_runs import running
-from past_fleet import PastFleet
+from simulation_truth import PastFleet
 from test_dashboard_data import EMPTY, FORECASTS, has_answer
 from test_dashboard_queries import QUERIES, base, named
 from waiting import CEILING_SECONDS, free_port, wait_for

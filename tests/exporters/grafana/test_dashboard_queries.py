@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from panels import list_panels
-from promql import read_labels, read_metrics, walk_query
+from promql import list_panels, read_labels, read_metrics, walk_query
 from promql_parser import AggModifierType, AggregateExpr, Call, MatrixSelector, VectorSelector, parse
 from promtool import complaints
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from panels import list_panels
 from paths import ROOT
+from promql import list_panels
 from pydantic import ValidationError
 
 from exporters.docs.reference_pages import ARTEFACTS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from panels import list_panels
 from paths import ROOT
+from promql import list_panels
 
 from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
 from exporters.report.guide_tables import QUESTIONS

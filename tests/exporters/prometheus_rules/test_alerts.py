@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from paths import ROOT
-from prometheus_server import prometheus
+from prometheus_server import prometheus_with_blocks
 from promql_parser import parse
 from promtool import Case, complaints, differences, firing, narrowed
 from waiting import CEILING_SECONDS
@@ -267,9 +267,9 @@ def test_alert_asks_at_most_two_queries() -> None:
 
 @pytest.mark.server
 def test_prometheus_evaluates_the_file(tmp_path: Path) -> None:
-    sample = ("sizewatch_cycles_total", (), 1.0, 1_700_000_000.0)
+    sample = ("sizewatch_cycles_total", {}, 1_700_000_000.0, 1.0)
     with (
-        prometheus(tmp_path, [sample], (ALERTS,)) as url,
+        prometheus_with_blocks(tmp_path, [sample], (ALERTS,)) as url,
         urllib.request.urlopen(f"{url}/api/v1/rules", timeout=CEILING_SECONDS) as result,
     ):
         groups = json.load(result)["data"]["groups"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from length_samples import TOKEN_EDGES
+from judging_samples import TOKEN_EDGES
 from report_samples import hours, plan, reported
 
 from exporters.report.build import next_plan_text

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from judging_samples import context, each, gauge, minute, seen, verdict
-from replays import findings, replayed
+from recorded import findings, replayed
 
 from rules.causes import explain
 from rules.confidence import Certainty

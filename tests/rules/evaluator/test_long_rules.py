@@ -3,7 +3,7 @@ from dataclasses import replace
 from days_samples import answered, binned, context, hour, hours, unknown, verdict
 from evaluation_steps import EvaluationSteps
 from judging_samples import START, seen
-from replays import replayed
+from recorded import replayed
 
 from rules.catalogue.registry import RULES
 from rules.evaluator import long_rules, tier_minutes

@@ -7,8 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from gpu_pages import DCGM_PAGE, page_text, read_page
-from gpu_samples import T, readout
+from gpu_pages import DCGM_PAGE, T, page_text, read_page, readout
 
 from agent.gpu.collector import GpuCollector
 from rules.gpu_sources.amd import AMD

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from judging_samples import START, context, each, gauge, minute, minutes
-from replays import replayed
+from recorded import replayed
 from rule_cases import (
     EARLY,
     FAIRLY,

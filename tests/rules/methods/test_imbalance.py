@@ -13,7 +13,7 @@ import pytest
 import recorded
 import yaml
 from judging_samples import answered, context, gauge, minute, seen
-from replays import findings, replayed
+from recorded import findings, replayed
 
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load

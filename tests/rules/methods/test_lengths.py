@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import context, each, minute, seen, verdict
-from length_samples import TOKEN_EDGES, sized, usual
+from judging_samples import TOKEN_EDGES, context, each, minute, seen, sized, usual, verdict
 from rule_cases import EARLY, FAIRLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Case, check_case
 
 from rules.catalogue.registry import BY_NAME

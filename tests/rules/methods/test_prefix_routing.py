@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from judging_samples import context, minute, seen
-from replays import replayed
+from recorded import replayed
 from rule_cases import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Case, judge, outcome, words
 
 from rules.plan.load_bins import TierContext

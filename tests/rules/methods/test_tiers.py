@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from judging_samples import START, each, minute, minutes, seen, tier
 from prose import explain
-from replays import replayed
+from recorded import replayed
 from rule_cases import FINE, GUESSED, WARNED, Wanted, check_result, outcome
 
 from rules.confidence import Certainty

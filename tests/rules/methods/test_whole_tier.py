@@ -11,7 +11,7 @@ import yaml
 from evaluation_steps import EvaluationSteps
 from judging_samples import START, context
 from making import bare_page
-from replays import replayed
+from recorded import replayed
 from rule_cases import FAIRLY, FINE, HIDDEN, PAGED, UNPLANNED, WARNED, Wanted, check_result
 from test_step import TIER, at, rule_state, watched
 

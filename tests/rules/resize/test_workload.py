@@ -7,7 +7,7 @@ from statistics import fmean, quantiles
 
 import pytest
 import recorded
-from recorded_production import read_recorded
+from recorded import read_recorded
 from report_samples import hours, seen_of, tier_view
 
 from rules.plan.guardrails import Guardrail

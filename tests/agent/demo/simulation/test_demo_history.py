@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from past_fleet import END, SECONDS, PastFleet
-from simulation_truth import TRUTH
+from simulation_truth import END, SECONDS, TRUTH, PastFleet
 from waiting import wait_for
 
 from agent.cli.main import main
