@@ -110,6 +110,15 @@ def stepping(path: Path, clock: StandingClock, **surroundings: Any) -> Iterator[
         yield Stepped(daemon, clock)
 
 
+def reload_daemon(daemon: Daemon, data: dict[str, Any] | None = None) -> None:
+    """Let a daemon read its configuration again, which is this one if it is given, and wait until it is in use."""
+    before = daemon.counts.config_reloads
+    if data is not None:
+        write(daemon.loaded.path.parent, data)
+    daemon.ask_reload()
+    assert wait_for(lambda: daemon.counts.config_reloads > before), daemon.counts.config_trouble
+
+
 def further(daemon: Daemon, cycles: int = 1) -> None:
     """Waits for so many cycles that begin after now."""
     until = daemon.counts.cycles + cycles + 1

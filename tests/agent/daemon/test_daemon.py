@@ -23,6 +23,7 @@ from daemon_runs import (
     health,
     made,
     metric,
+    reload_daemon,
     running,
     stepping,
     write,
@@ -101,9 +102,7 @@ def test_reload_keeps_replicas_and_findings(tmp_path: Path) -> None:
         assert wait_for(lambda: daemon.loop.state.open_findings())
         since = daemon.loop.state.rules[DOWN].finding
         seen = daemon.assembly.runtime.replicas["cpu-small", "r1"].sums.window().start
-        write(tmp_path, configuration(served))
-        daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.config_reloads == 1)
+        reload_daemon(daemon, configuration(served))
         further(daemon, 2)
         assert up(daemon) == [False, True, True]
         again = daemon.loop.state.rules[DOWN].finding
@@ -119,9 +118,7 @@ def test_removed_target_ends_with_reload(tmp_path: Path) -> None:
         served[0].act = answers_500
         assert wait_for(lambda: daemon.loop.state.open_findings())
         data = configuration(served)
-        write(tmp_path, {**data, "targets": data["targets"][1:]})
-        daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.config_reloads == 1)
+        reload_daemon(daemon, {**data, "targets": data["targets"][1:]})
         further(daemon)
         assert up(daemon) == [True]
         assert [e.rule for e in told(daemon).tiers[0].findings if e.ended_at is not None] == ["TargetDown"]
@@ -142,9 +139,7 @@ def test_bad_configuration_is_reported_until_mended(tmp_path: Path) -> None:
         (tmp_path / "sizewatch.yaml").unlink()
         daemon.ask_reload()
         assert wait_for(lambda: "no such file" in str(daemon.counts.config_trouble))
-        write(tmp_path, data)
-        daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.config_reloads == 1)
+        reload_daemon(daemon, data)
         assert metric(daemon, "sizewatch_config_last_reload_successful") == 1
         assert daemon.counts.cycle_errors == 0
 
@@ -154,12 +149,9 @@ def test_unchanged_web_options_are_no_warning(tmp_path: Path, caplog: pytest.Log
         path = write(tmp_path, configuration(served))
         used = path.read_text()
         with running(path) as daemon:
-            for number, text in enumerate(
-                (f"{used}\nweb: {{hosts: [a]}}\n", f"{used}\nweb: {{hosts: [a]}}\n", used), 1
-            ):
+            for text in (f"{used}\nweb: {{hosts: [a]}}\n", f"{used}\nweb: {{hosts: [a]}}\n", used):
                 path.write_text(text)
-                daemon.ask_reload()
-                assert wait_for(lambda number=number: daemon.counts.config_reloads == number)
+                reload_daemon(daemon)
     assert caplog.text.count("web options changed") == 1
 
 
@@ -208,9 +200,7 @@ def test_cycles_continue_while_reload_prepares(tmp_path: Path) -> None:
 
 def test_history_moves_with_reload(tmp_path: Path) -> None:
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
-        write(tmp_path, configuration(served, data_dir=str(tmp_path / "other")))
-        daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.config_reloads == 1)
+        reload_daemon(daemon, configuration(served, data_dir=str(tmp_path / "other")))
         further(daemon)
         assert (tmp_path / "other" / "history.db").is_file()
         write(tmp_path, configuration(served, data_dir=str(tmp_path / "sizewatch.yaml" / "no")))
@@ -427,16 +417,12 @@ def test_reload_continues_or_ends_forecasting(tmp_path: Path) -> None:
         daemon.assembly.forecast(time.time())
         asked = pid(daemon)
         data = yaml.safe_load((tmp_path / "sizewatch.yaml").read_text())
-        write(tmp_path, {**data, "forecast": {"bin": "15m"}})
-        daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.config_reloads == 1)
+        reload_daemon(daemon, {**data, "forecast": {"bin": "15m"}})
         assert TIER in daemon.loop.state.projections
         daemon.assembly.forecast(time.time())
         assert pid(daemon) == asked
         assert forecast_of(daemon)["forecast"]["bin_seconds"] == 900.0
-        write(tmp_path, {**data, "forecast": {"enabled": False}})
-        daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.config_reloads == 2)
+        reload_daemon(daemon, {**data, "forecast": {"enabled": False}})
         assert not Path(f"/proc/{asked}").exists()
         assert forecast_of(daemon)["gap"] == "forecasting is off (forecast.enabled: false)"
         assert daemon.loop.state.projections == {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import PLAN, ask, further, health, looks_around, made, metric, running, write
+from daemon_runs import PLAN, ask, further, health, looks_around, made, metric, reload_daemon, running, write
 from engine_server import Engine, answers_500, born, engines
 from gpu_pages import readout
 from kube_standin import Kube, Object, pod, serving
@@ -306,18 +306,15 @@ def test_reload_replaces_or_ends_discovery(tmp_path: Path, kube: Kube) -> None:
         with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
             assert wait_for(lambda: up(daemon) == {"llm/a", "other/b"})
             before = daemon.assembly.pods
-            write(tmp_path, cluster(tmp_path, kube, kubernetes={"namespaces": ["other"]}))
-            daemon.ask_reload()
-            assert wait_for(lambda: daemon.assembly.pods is not before)
+            reload_daemon(daemon, cluster(tmp_path, kube, kubernetes={"namespaces": ["other"]}))
+            assert daemon.assembly.pods is not before
             assert wait_for(lambda: up(daemon) == {"other/b"})
             again = daemon.assembly.pods
-            daemon.ask_reload()
-            assert wait_for(lambda: daemon.counts.config_reloads >= 2)
+            reload_daemon(daemon)
             assert daemon.assembly.pods is again, "the same goes on"
             keys = cluster(tmp_path, kube)
             del keys["discovery"]
-            write(tmp_path, keys)
-            daemon.ask_reload()
+            reload_daemon(daemon, keys)
             assert wait_for(lambda: replicas(daemon) == {})
             assert health(daemon)["discovery"] is None
 

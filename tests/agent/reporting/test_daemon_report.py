@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from daemon_runs import ask, health, metric, running
+from daemon_runs import ask, health, metric, reload_daemon, running
 from paths import ROOT
 from report_runs import CANARY, DUE, NAME, configured, remembered, state_of, with_history, written
 from report_samples import WEEK
@@ -88,14 +88,12 @@ def test_reload_moves_reports_without_losing_one(tmp_path: Path) -> None:
         with running(tmp_path / "sizewatch.yaml", cycles=1, clock=lambda: now[0], speed=200.0) as daemon:
             assert wait_for(lambda: health(daemon)["reporting"]["deliveries"][0]["failed"] == 1)
             configured(tmp_path, {"chat": f"json://{hook.place}/"}, report={"keep": 3})
-            daemon.ask_reload()
-            assert wait_for(lambda: daemon.counts.config_reloads == 1)
+            reload_daemon(daemon)
             now[0] += 120
             assert wait_for(lambda: hook.taken)
             assert wait_for(lambda: health(daemon)["reporting"]["deliveries"][0]["pending"] == 0)
             configured(tmp_path, report={"enabled": False})
-            daemon.ask_reload()
-            assert wait_for(lambda: daemon.counts.config_reloads == 2)
+            reload_daemon(daemon)
             assert health(daemon)["reporting"] is None
             with pytest.raises(OSError, match="404"):
                 ask(daemon, "reports/")
