@@ -416,7 +416,6 @@ def main() -> int:
     failures: list[str] = []
     began = time.monotonic()
     if options.kills and not options.only:
-        # Before the others: its children are made by fork, of a process without threads.
         failures += kill_lives(folder / "kills", options.seconds / 2, options.kills, random.Random(seed))
     left = options.seconds - (time.monotonic() - began)
     failures += _inject(folder, left, options.only, random.Random(seed))

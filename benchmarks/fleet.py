@@ -103,13 +103,12 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One series: its name and other labels, its value at the beginning and what a minute adds; `level` of a gauge."""
+    """One series: its name and other labels, its value at the beginning and what a minute adds, None of a gauge."""
 
     name: str
     labels: Labels
     first: float
-    a_minute: float
-    level: bool
+    a_minute: float | None = None
 
 
 def series_of_an_agent(plan: Plan, gpus: int) -> list[Series]:
@@ -119,9 +118,9 @@ def series_of_an_agent(plan: Plan, gpus: int) -> list[Series]:
         labels = (("gpu", f"GPU-{number:08x}-{CARD}"), ("pool", "mixed"))
         for name, rate in GPU_COUNTERS.items():
             name = f"sizewatch_gpu_{name}_total"
-            series.append(Series(name=name, labels=labels, first=0.0, a_minute=rate, level=False))
+            series.append(Series(name=name, labels=labels, first=0.0, a_minute=rate))
         for name, value in GPU_GAUGES.items():
-            series.append(Series(name=f"sizewatch_gpu_{name}", labels=labels, first=value, a_minute=0.0, level=True))
+            series.append(Series(name=f"sizewatch_gpu_{name}", labels=labels, first=value))
     return series
 
 
@@ -136,11 +135,10 @@ def _series(samples: Iterable[Sample]) -> list[Series]:
         (start, first), (end, last) = values[0], values[-1]
         if end < newest:
             continue
+        rate = None
         if name.endswith(OF_COUNTERS) and end > start:
             rate = (last - first) / (end - start) * 60.0
-            series.append(Series(name=name, labels=labels, first=first, a_minute=rate, level=False))
-        else:
-            series.append(Series(name=name, labels=labels, first=last, a_minute=0.0, level=True))
+        series.append(Series(name=name, labels=labels, first=last if rate is None else first, a_minute=rate))
     return series
 
 
@@ -191,7 +189,7 @@ class Writer:
     def _value(self, series: Series, load: float, done: float, minutes: float, t: float) -> float:
         if series.name == SEEN:
             return t - 0.25
-        if series.level:
+        if series.a_minute is None:
             value = series.first * (load if series.name.endswith(OF_LOAD) else 1.0)
         else:
             value = series.first + series.a_minute * (minutes if "_gpu_" in series.name else done)

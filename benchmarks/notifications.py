@@ -3,7 +3,7 @@
     python benchmarks/notifications.py [SCENE ...] [--path rules|posts] [--minutes 34] [--out build/notifications]
 
 Every scene is a tier of one real daemon with the shipped rules, or with posts, and the sample routes. A webhook stands for
-all receivers. A recorded engine goes on from part to part as one process; after `Dead` it is a new one.
+all receivers. A recorded engine goes on from part to part as one process.
 """
 
 from __future__ import annotations
@@ -45,18 +45,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dead:
-    """Time in seconds in which the engine refuses connections."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Tier with a story. `event` is the second in which the trouble begins; the last part is repeated for ever."""
+    """Tier with a story. `event` is the second in which the trouble begins; the last part is repeated for ever.
+
+    A part that is a number has so many seconds in which the engine refuses connections; after it there is a new one.
+    """
 
     plan: tuple[str, str]
-    parts: tuple[Part | Dead, ...]
+    parts: tuple[Part | float, ...]
     event: float
     expected: Mapping[str, int]
 
@@ -69,10 +65,10 @@ HEALTHY = Part(recording="steady_quiet")
 
 SCENES: Mapping[str, Scene] = {
     "cascade": Scene(plan=QUIET, parts=(Part(recording="kv_cascade"), HEALTHY), event=60, expected=PAGE),
-    "killed": Scene(plan=QUIET, parts=(HEALTHY, HEALTHY, Dead(seconds=300), HEALTHY), event=480, expected=PAGE),
+    "killed": Scene(plan=QUIET, parts=(HEALTHY, HEALTHY, 300.0, HEALTHY), event=480, expected=PAGE),
     "killed-early": Scene(
         plan=CLOSED,
-        parts=(Part(recording="steady_quiet", end=97), Dead(seconds=150), HEALTHY),
+        parts=(Part(recording="steady_quiet", end=97), 150.0, HEALTHY),
         event=97,
         expected=PAGE,
     ),
@@ -94,7 +90,7 @@ _BORN = re.compile(rb"^(?:process_start_time_seconds|\S+_created(?:\{[^}]*\})?)$
 
 
 class Story:
-    """Pages of an engine by seconds since the begin. Counters go on between parts, and begin at zero after `Dead`.
+    """Pages of an engine by seconds since the begin. Counters go on between parts, and begin at zero for a new engine.
 
     Times of start are moved: to now for a new engine, else to that of the part before.
     """
@@ -109,12 +105,12 @@ class Story:
         """Return the page at that time; None while the engine is dead."""
         while self._until <= elapsed:
             part = self._parts.pop(0) if len(self._parts) > 1 else self._parts[0]
-            if isinstance(part, Dead):
+            if isinstance(part, Part):
+                self._append(part)
+            else:
                 self._times.append(self._until)
                 self._pages.append(None)
-                self._until += part.seconds
-            else:
-                self._append(part)
+                self._until += part
         return self._pages[bisect_right(self._times, elapsed) - 1]
 
     def _append(self, part: Part) -> None:
