@@ -192,10 +192,7 @@ REUSED, MISSED = "trtllm_kv_cache_reused_blocks_total", "trtllm_kv_cache_missed_
             SGLANG + f"# TYPE sglang:lora_pool_slots_used gauge\nsglang:lora_pool_slots_used{LABELS} 3.0\n",
             {"adapters_running": None},
         ),
-        (
-            SGLANG_HICACHE,
-            {"kv_offload_load_seconds": 0.4, "kv_offload_load_transfers": 8, "kv_transfer_failures": 256},
-        ),
+        (SGLANG_HICACHE, {"kv_offload_load_seconds": 0.4, "kv_offload_load_transfers": 8, "kv_transfer_failures": 256}),
         (SGLANG_HICACHE, {"kv_transfer_seconds": 8}),
         (LMCACHE, {"kv_transfer_seconds": 20}),
         (SGLANG + HICACHE, {"external_prefix_hit_tokens": 0}),
@@ -208,16 +205,10 @@ REUSED, MISSED = "trtllm_kv_cache_reused_blocks_total", "trtllm_kv_cache_missed_
             {"requests_finished": 1916, "requests_aborted": 0},
         ),
         (V0 + V0_HTTP, {"http_requests_ok": 12, "http_requests_refused": 3, "http_requests_failed": 0}),
-        (
-            BLOCKS + BLOCK_SIZE,
-            {"prefix_queried_tokens": 16 * 2828, "prefix_hit_tokens": 16 * 700, "problems": ()},
-        ),
+        (BLOCKS + BLOCK_SIZE, {"prefix_queried_tokens": 16 * 2828, "prefix_hit_tokens": 16 * 700, "problems": ()}),
         (BLOCKS, {"prefix_queried_tokens": 2828, "prefix_hit_tokens": 700}),
         (with_value(V1_ASLEEP, AWAKE, "0.0"), {"engine_awake": 0}),
-        (
-            LMCACHE,
-            {"kv_offload_load_seconds": 0.5, "kv_offload_load_transfers": 20, "kv_offload_used_bytes": 4e9},
-        ),
+        (LMCACHE, {"kv_offload_load_seconds": 0.5, "kv_offload_load_transfers": 20, "kv_offload_used_bytes": 4e9}),
         (KVBM, {"kv_transfer_failures": 2}),
         (with_value(LLAMACPP, "llamacpp:requests_processing", "4"), {"requests_running": 4}),
         (with_value(LLAMACPP, "llamacpp:requests_deferred", "8"), {"requests_waiting": 8}),
@@ -234,10 +225,7 @@ REUSED, MISSED = "trtllm_kv_cache_reused_blocks_total", "trtllm_kv_cache_missed_
             )
             for nan in ("nan", "-nan", "NaN")
         ),
-        (
-            without_types(),
-            {"requests_finished": 197, "requests_failed": 10, "requests_running": 5, **NO_ARRIVALS},
-        ),
+        (without_types(), {"requests_finished": 197, "requests_failed": 10, "requests_running": 5, **NO_ARRIVALS}),
         (
             BEFORE_REQUESTS.sub("", FRONTEND),
             {"counters": {"requests_finished": 0.0, "requests_failed": 0.0}, "num_gpu_blocks": "5943"},

@@ -53,55 +53,43 @@ SATURATED = curve_with(
 )
 
 
-def test_closed_loop_slo_ends_at_31() -> None:
-    # TTFT P99 is 0.9666 s at 16 and 2.108 s at 32: ln(2 / 0.9666) / ln(2.108 / 0.9666) = 0.72712 / 0.77973 = 0.93253.
-    # C_max 16 + 0.93253 x 16 = 30.921; rps 6.346 + 0.93253 x (7.413 - 6.346) = 7.3410. TPOT ends at 0.07935, below 0.15.
-    point = CLOSED.usable(SLO)
-    assert point.c_max == pytest.approx(30.921, abs=0.001)
-    assert point.usable_rps == pytest.approx(7.3410, abs=0.0001)
-    assert (point.limited_by, point.knee_reached) == ("ttft_p99_seconds", True)
+MET = curve_with(
+    {"concurrency": 48, "completed_rps": 12, "ttft_p99_seconds": 2.0},
+    {"concurrency": 64, "completed_rps": 14, "ttft_p99_seconds": 5.0},
+)
+THREE = {"completed_rps": 3, "ttft_p99_seconds": 1}
+WITH_ITL, WITH_TPOT = (
+    Slo(ttft_p99_seconds=2.0, **more) for more in ({"itl_p99_seconds": 0.1}, {"tpot_p99_seconds": 0.1})
+)
 
 
-def test_tighter_tpot_ends_sweep_earlier() -> None:
-    # TPOT P99 passes 0.03 s between 8 (enveloped: 0.026) and 16 (0.04228): ln(0.03 / 0.026) / ln(0.04228 / 0.026)
-    # = 0.14310 / 0.48621 = 0.29432.
-    point = CLOSED.usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.03))
-    assert point.limited_by == "tpot_p99_seconds"
-    assert point.c_max == pytest.approx(8 + 0.29432 * 8, abs=0.001)
-
-
-def test_unbroken_slo_gives_lower_bounds() -> None:
-    point = OPEN.usable(SLO)
-    assert (point.c_max, point.usable_rps, point.limited_by, point.knee_reached) == (5.055, 7.886, None, False)
-
-
-def test_itl_limits_only_where_it_is_given() -> None:
-    limited = CLOSED.usable(Slo(ttft_p99_seconds=2.0, itl_p99_seconds=0.1))
-    assert limited.limited_by == "itl_p99_seconds"
-    unknown = curve_with({"completed_rps": 3, "ttft_p99_seconds": 1}).usable(
-        Slo(ttft_p99_seconds=2.0, itl_p99_seconds=0.1)
-    )
-    assert unknown.usable_rps == 3
-
-
-def test_unmeasured_slo_metric_has_no_point() -> None:
-    curve = curve_with({"completed_rps": 3, "ttft_p99_seconds": 1})
-    assert curve.usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.1)) is None
-
-
-def test_curve_vouches_only_while_measured() -> None:
-    curve = curve_with({"completed_rps": 3, "ttft_p99_seconds": 1}, {"completed_rps": 5})
-    point = curve.usable(Slo(ttft_p99_seconds=2.0))
-    assert (point.usable_rps, point.knee_reached) == (3, False)
-
-
-def test_exactly_met_slo_ends_there() -> None:
-    curve = curve_with(
-        {"concurrency": 48, "completed_rps": 12, "ttft_p99_seconds": 2.0},
-        {"concurrency": 64, "completed_rps": 14, "ttft_p99_seconds": 5.0},
-    )
-    point = curve.usable(Slo(ttft_p99_seconds=2.0))
-    assert (point.c_max, point.usable_rps, point.knee_reached) == (48, 12, True)
+@pytest.mark.parametrize(
+    ("curve", "slo", "c_max", "usable_rps", "limited_by", "knee"),
+    [
+        # TTFT P99 is 0.9666 s at 16 and 2.108 s at 32: ln(2 / 0.9666) / ln(2.108 / 0.9666) = 0.72712 / 0.77973 = 0.93253.
+        # C_max 16 + 0.93253 x 16; rps 6.346 + 0.93253 x (7.413 - 6.346). TPOT ends at 0.07935, below 0.15.
+        (CLOSED, SLO, 30.921, 7.3410, "ttft_p99_seconds", True),
+        # TPOT P99 passes 0.03 s between 8 (enveloped: 0.026) and 16 (0.04228): ln(0.03 / 0.026) / ln(0.04228 / 0.026)
+        # = 0.14310 / 0.48621 = 0.29432.
+        (CLOSED, Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.03), 8 + 0.29432 * 8, ..., "tpot_p99_seconds", True),
+        (OPEN, SLO, 5.055, 7.886, None, False),
+        # An objective limits where it was measured; no ITL is known, a TPOT must be.
+        (CLOSED, WITH_ITL, ..., ..., "itl_p99_seconds", True),
+        (curve_with(THREE), WITH_ITL, ..., 3, None, False),
+        (curve_with(THREE, {"completed_rps": 5}), Slo(ttft_p99_seconds=2.0), ..., 3, None, False),
+        # An objective that is met exactly ends there.
+        (MET, Slo(ttft_p99_seconds=2.0), 48, 12, "ttft_p99_seconds", True),
+    ],
+)
+def test_slo_ends_the_curve(
+    curve: Curve, slo: Slo, c_max: Any, usable_rps: Any, limited_by: str | None, knee: bool
+) -> None:
+    point = curve.usable(slo)
+    assert point is not None
+    assert c_max is ... or point.c_max == pytest.approx(c_max, abs=0.001)
+    assert usable_rps is ... or point.usable_rps == pytest.approx(usable_rps, abs=0.0001)
+    assert (point.limited_by, point.knee_reached) == (limited_by, knee)
+    assert curve_with(THREE).usable(WITH_TPOT) is None
 
 
 def test_censored_points_show_the_knee_only() -> None:
@@ -124,11 +112,6 @@ def test_derived_point_beats_given_one() -> None:
     assert operating_point(tier_with(points, curve=None)) is None
 
 
-def test_latencies_never_fall_as_load_grows() -> None:
-    # Measured TTFT P99 of the open sweep falls from 0.2718 to 0.1771 and 0.0965 s at its two highest loads.
-    assert [point.ttft_p99_seconds for point in OPEN.points] == [0.1066, 0.1314, 0.2344, 0.2718, 0.2718, 0.2718]
-
-
 def test_falling_throughput_keeps_load_order() -> None:
     curve = curve_with(
         {"concurrency": 128, "completed_rps": 60, "ttft_p99_seconds": 9},
@@ -136,6 +119,8 @@ def test_falling_throughput_keeps_load_order() -> None:
     )
     assert [point.concurrency for point in curve.points] == [64, 128]
     assert [point.completed_rps for point in curve.points] == [68, 68]
+    # Measured TTFT P99 of the open sweep falls from 0.2718 to 0.1771 and 0.0965 s at its two highest loads.
+    assert [point.ttft_p99_seconds for point in OPEN.points] == [0.1066, 0.1314, 0.2344, 0.2718, 0.2718, 0.2718]
 
 
 def test_little_stands_for_missing_concurrencies() -> None:
@@ -153,14 +138,11 @@ def test_little_stands_for_missing_concurrencies() -> None:
     assert highest(CLOSED) == 32
 
 
-def test_without_tokens_there_is_no_estimate() -> None:
-    assert highest(curve_with({"completed_rps": 3, "ttft_p50_seconds": 1, "tpot_p50_seconds": 0.01})) is None
-
-
 def test_planned_outputs_serve_the_estimate() -> None:
     points = [{"completed_rps": 3, "ttft_p50_seconds": 1, "tpot_p50_seconds": 0.01}]
     curve = curve_of(tier_with(points, workload={"generation_tokens": {"p50": 101}}))
     assert highest(curve) == pytest.approx(3 * (1 + 0.01 * 100))
+    assert highest(curve_with(*points)) is None
 
 
 @pytest.mark.parametrize(
@@ -190,28 +172,26 @@ def test_saturated_bins_use_requests_in_system(rps: float, in_system: float | No
             9,
             "9 requests in the system are more than the benchmark's highest, 5.055 (estimated by Little's law)",
         ),
+        # An estimate counts near the top alone.
+        (OPEN, 6.0, 9, ""),
+        (OPEN, 7.9, 4, ""),
     ],
 )
 def test_a_load_beyond_the_benchmark_says_why(curve: Curve, rps: float, in_system: float, reason: str) -> None:
-    assert curve.place(rps, in_system) == (None, reason)
-
-
-def test_estimated_concurrency_counts_near_top() -> None:
-    assert not OPEN.place(6.0, 9)[1]
-    assert not OPEN.place(7.9, 4)[1]
+    assert curve.place(rps, in_system)[1] == reason
+    assert (curve.place(rps, in_system)[0] is None) is bool(reason)
 
 
 def test_expectation_uses_smaller_evidence() -> None:
     expected = GUIDE.expectation(4, "ttft_p99_seconds", 12)
-    assert (expected.low, expected.high, expected.requests) == (1.0, 4.0, 6000)
-    assert expected.value == pytest.approx(2.0)
-    ratio = GUIDE.expectation(4, "gpu_utilization", 12)
-    assert ratio.value == pytest.approx(0.805)
-
-
-def test_first_point_is_expected_below_it() -> None:
-    expected = CLOSED.expectation(0, "ttft_p99_seconds", 0.1)
-    assert (expected.low, expected.value, expected.high) == (0.093, 0.093, 0.093)
+    assert (expected.low, expected.value, expected.high) == (1.0, pytest.approx(2.0), 4.0)
+    assert expected.requests == 6000
+    assert GUIDE.expectation(4, "gpu_utilization", 12).value == pytest.approx(0.805)
+    # The first point is expected below it, what was not measured nowhere.
+    first = CLOSED.expectation(0, "ttft_p99_seconds", 0.1)
+    assert (first.low, first.value, first.high) == (0.093, 0.093, 0.093)
+    assert CLOSED.expectation(2, "gpu_utilization", 3) is None
+    assert curve_with({"completed_rps": 60, "requests": 900, "ttft_p99_seconds": 0.1}).expect_time(0, 60) is None
 
 
 def test_saturated_bin_places_by_system_requests() -> None:
@@ -229,12 +209,6 @@ def test_time_follows_from_littles_law(bin: int, rps: float, seconds: float) -> 
     assert expected.value == pytest.approx(seconds)
     assert (expected.low, expected.high) == (16 / 60, 0.64 if bin else 16 / 60)
     assert expected.requests == (800 if bin else 900)
-
-
-def test_what_was_not_measured_is_not_expected() -> None:
-    assert CLOSED.expectation(2, "gpu_utilization", 3) is None
-    without = {"completed_rps": 60, "requests": 900, "ttft_p99_seconds": 0.1}
-    assert curve_with(without).expect_time(0, 60) is None
 
 
 def test_curve_value_and_thinnest_evidence() -> None:

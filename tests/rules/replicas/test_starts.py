@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import recorded
@@ -86,46 +87,62 @@ OLD = told(0, -1000, -900)
 RESTARTED = (OLD, 15.0, 30.0, told(225, 80, 211))
 
 
-def test_restart_is_timed_twice() -> None:
-    start = found(*RESTARTED)
-    assert start.seconds == Reading(value=131.0, low=131.0, high=145.0, n=1.0)
-    assert (start.lead_seconds, start.t) == (131.0, START + 211)
-    assert describe_start(start) == "process start to ready 131 s"
+def only_started(seconds: float, started: float) -> Snapshot:
+    return replace(told(seconds, started, started + 1), ready_at=None)
 
 
-def test_long_silence_times_the_process() -> None:
-    start = found(OLD, 15.0, 7200.0, told(7215, 7080, 7211))
-    assert (start.lead_seconds, start.timing) == (131.0, Timing.PROCESS)
+def between(value: float | None, low: float, high: float | None) -> Reading:
+    return Reading(value=value, low=low, high=high, n=1.0)
 
 
-def test_takeover_was_never_gone() -> None:
-    start = found(OLD, told(15, 2, 9))
-    assert start.seconds == Reading(value=7.0, low=7.0, high=13.0, n=1.0)
-    assert describe_start(start) == "process start to ready 7 s"
+@pytest.mark.parametrize(
+    ("outcomes", "seconds", "text"),
+    [
+        (RESTARTED, between(131.0, 131.0, 145.0), "process start to ready 131 s"),
+        # A long silence times the process alone; a takeover was never gone; an awaited replica is bounded.
+        ((OLD, 15.0, 7200.0, told(7215, 7080, 7211)), ..., "process start to ready 131 s"),
+        ((OLD, told(15, 2, 9)), between(7.0, 7.0, 13.0), "process start to ready 7 s"),
+        ((0.0, 15.0, told(45, 12, 40)), between(28.0, 28.0, 33.0), ...),
+        # A process that is met, or whose address is shared, has no bound.
+        ((told(0, -1000, -900),), between(100.0, 100.0, None), ...),
+        ((0.0, 15.0, told(30, -1000, -900)), between(100.0, 100.0, None), ...),
+        ((OLD, told(15, -800, -750)), between(50.0, 50.0, None), ...),
+        # Silence or a start time bounds what tells no readiness; metrics that are ready at once tell neither.
+        ((silent(0, 50), 15.0, 30.0, silent(95, 0)), None, "back at most 95 s after it was gone"),
+        (
+            (only_started(0, -1000), 15.0, 30.0, only_started(95, 5)),
+            *(between(None, 10.0, 90.0), "at most 90 s after its process started"),
+        ),
+        ((OLD, 15.0, 30.0, told(95, 90, 90)), None, "back at most 95 s after it was gone"),
+    ],
+)
+def test_start_is_timed_by_what_was_seen(outcomes: tuple[Snapshot | float, ...], seconds: Any, text: Any) -> None:
+    start = found(*outcomes)
+    assert seconds is ... or start.seconds == seconds
+    assert text is ... or describe_start(start) == text
+    assert start.has_observed_begin is (seconds is None or seconds is ... or seconds.high is not None)
+    if isinstance(seconds, Reading):
+        assert start.lead_seconds == (seconds.value or seconds.high)
+    else:
+        assert start.lead_seconds == (None if seconds is None else 131.0)
 
 
-def test_awaited_replica_is_bounded() -> None:
-    start = found(0.0, 15.0, told(45, 12, 40))
-    assert start.seconds == Reading(value=28.0, low=28.0, high=33.0, n=1.0)
-    assert start.has_observed_begin
-
-
-def test_met_process_has_no_bound() -> None:
-    for met in (walk(told(0, -1000, -900)), walk(0.0, 15.0, told(30, -1000, -900))):
-        assert met.start.seconds == Reading(value=100.0, low=100.0, high=None, n=1.0)
-        assert not met.start.has_observed_begin
-    assert walk(OLD, told(15, -1000, -900)).start == walk(OLD).start
-
-
-def test_late_first_page_has_start() -> None:
-    replica, _, _ = apply_failed_scrape(ReplicaState(tier="t", name="a"), START + 100.2)
-    replica = walk(told(100.1, started=-4000.0, ready=-3960.0), replica=replica)
-    assert replica.start.started_at == START - 4000
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((), (only_started(0, -1000),)),
+        # Fallen counters tell no start, nor does a clock that went back, nor the process that is known.
+        ((), (silent(0, 50), silent(15, 0))),
+        ((), (silent(0, 50), 15.0, silent(30, 60))),
+        ((replace(OLD, t=START + 100),), (told(50, 20, 40),)),
+        ((OLD,), (told(15, -1000, -900),)),
+    ],
+)
+def test_what_tells_no_start(before: tuple[Snapshot, ...], after: tuple[Snapshot | float, ...]) -> None:
+    assert walk(*before, *after).start == walk(*before).start
 
 
 def test_shared_address_makes_no_starts() -> None:
-    other = walk(OLD, told(15, -800, -750)).start
-    assert (other.lead_seconds, other.has_observed_begin) == (50.0, False)
     known: tuple[ReplicaStart, ...] = ()
     replica = ReplicaState(tier="t", name="r2")
     for n in range(10):
@@ -133,34 +150,10 @@ def test_shared_address_makes_no_starts() -> None:
         assert replica.start is not None
         known = starts.add_start(known, replica.start)
     assert [one.lead_seconds for one in known] == [100.0, 50.0]
-
-
-def test_silence_alone_bounds_start() -> None:
-    start = found(silent(0, 50), 15.0, 30.0, silent(95, 0))
-    assert (start.timing, start.seconds, start.lead_seconds) == (None, None, None)
-    assert describe_start(start) == "back at most 95 s after it was gone"
-
-
-def test_fallen_counters_tell_no_start() -> None:
-    assert walk(silent(0, 50), silent(15, 0)).start is None
-    assert walk(silent(0, 50), 15.0, silent(30, 60)).start is None
-
-
-def test_start_time_is_bounded_by_scrapes() -> None:
-    def only_started(seconds: float, started: float) -> Snapshot:
-        return replace(told(seconds, started, started + 1), ready_at=None)
-
-    start = found(only_started(0, -1000), 15.0, 30.0, only_started(95, 5))
-    assert start.seconds == Reading(value=None, low=10.0, high=90.0, n=1.0)
-    assert describe_start(start) == "at most 90 s after its process started"
-    assert walk(only_started(0, -1000)).start is None
-
-
-def test_metrics_or_clock_tell_no_start() -> None:
-    start = found(OLD, 15.0, 30.0, told(95, 90, 90))
-    assert (start.started_at, start.seconds) == (None, None)
-    assert describe_start(start) == "back at most 95 s after it was gone"
-    assert walk(replace(OLD, t=START + 100), told(50, 20, 40)).start == walk(replace(OLD, t=START + 100)).start
+    # A page that is older than the failure before it still has its start.
+    failed, _, _ = apply_failed_scrape(ReplicaState(tier="t", name="a"), START + 100.2)
+    late = walk(told(100.1, started=-4000.0, ready=-3960.0), replica=failed)
+    assert late.start.started_at == START - 4000
 
 
 def test_tier_keeps_newest_starts() -> None:
@@ -188,13 +181,8 @@ def test_nearest_rank_is_a_value(values: list[float], q: float) -> None:
     assert quantile in values
     assert sum(v <= quantile for v in values) >= q * len(values) - 1e-6
     assert sum(v < quantile for v in values) < q * len(values)
-
-
-def test_nearest_ranks_by_hand() -> None:
-    twenty = [float(n) for n in range(1, 21)]
-    assert (nearest_rank(twenty, 0.5), nearest_rank(twenty, 0.95), nearest_rank(twenty[:19], 0.95)) == (10, 19, 19)
     with pytest.raises(ValueError, match="no values"):
-        nearest_rank([], 0.5)
+        nearest_rank([], q)
 
 
 @pytest.mark.parametrize(
@@ -230,38 +218,26 @@ def watched(name: str) -> Iterator[tuple[str, ReplicaStart]]:
     for scrape in scrapes(recording, []):
         target = recording.targets[scrape.target]
         try:
-            seen = None if scrape.body is None else readers[scrape.target].read(scrape.body, scrape.t)
+            seen = readers[scrape.target].read(scrape.body or b"", scrape.t)
         except ScrapeError:
-            seen = None
-        if seen is None:
             watcher.apply_failed_scrape(target.tier, target.replica, scrape.t)
         else:
             watcher.apply_snapshot(target.tier, target.replica, seen)
     return ((tier, start) for tier in watcher.minutes for start in watcher.of_tier(tier).starts)
 
 
-def test_recorded_restarts_match_stopwatch() -> None:
-    """Its stopwatch: first start 36.0 s, after SIGKILL 51.1 s, after SIGTERM 27.9 s."""
+def test_recorded_starts_match_stopwatch() -> None:
+    """Its stopwatch: first start 36.0 s, after SIGKILL 51.1 s, after SIGTERM 27.9 s; a new replica 15.9 s."""
     first, killed, ended = [start for _, start in watched("restart")]
     assert first.lead_seconds == pytest.approx(35.95, abs=1.0)
-    for start, cold in ((killed, 51.11), (ended, 27.88)):
-        assert start.seconds.value == pytest.approx(cold, abs=1.2)
-        assert (start.seconds.low or 0.0) <= cold <= (start.seconds.high or 0.0)
     assert describe_start(ended) == "process start to ready 26.8 s"
-
-
-def test_recorded_replica_is_new() -> None:
-    """Its stopwatch said 15.9 s."""
     met, new = [start for _, start in watched("scale_up_cold_cache")]
     assert (met.has_observed_begin, new.has_observed_begin, new.replica) == (False, True, "cpu-small-1")
-    assert (new.seconds.low or 0.0) <= 15.91 <= (new.seconds.high or 0.0)
-
-
-def test_tiers_are_never_put_together() -> None:
-    assert [(tier, start.replica) for tier, start in watched("mixed_tier")] == [
-        ("cpu-fast", "cpu-fast-0"),
-        ("cpu-slow", "cpu-slow-0"),
-    ]
+    for start, cold in ((killed, 51.11), (ended, 27.88), (new, 15.91)):
+        assert start.seconds.value == pytest.approx(cold, abs=1.2)
+        assert (start.seconds.low or 0.0) <= cold <= (start.seconds.high or 0.0)
+    tiers = [(tier, start.replica) for tier, start in watched("mixed_tier")]
+    assert tiers == [("cpu-fast", "cpu-fast-0"), ("cpu-slow", "cpu-slow-0")], "tiers are never put together"
 
 
 def test_starts_outlive_minutes_and_another_plan() -> None:
@@ -273,6 +249,11 @@ def test_starts_outlive_minutes_and_another_plan() -> None:
     assert tier_minutes.rebin_minutes(kept, VIEW).starts == (start,)
     replica = walk(told(240, 80, 211), told(255, 80, 211), told(360, 80, 211))
     assert add_minute(kept, replica.open[0], "r2", VIEW).starts == (start,)
+
+
+def cold_starts(folder: Path) -> list[TimelineEvent]:
+    with HistoryStore.open_reader(folder / "sizewatch-data" / "history.db") as store:
+        return [event for event in store.events(0.0) if event.kind == TimelineKind.COLD_START]
 
 
 def test_restarted_agent_books_starts_once(tmp_path: Path) -> None:
@@ -288,8 +269,7 @@ def test_restarted_agent_books_starts_once(tmp_path: Path) -> None:
         served[0].pages = tuple(born(body, shift + 600) for body in pages())
         with running(path) as daemon:
             assert wait_for(lambda: len(daemon.loop.state.of_tier("cpu-small").starts) == 2)
-    with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as store:
-        events = [event for event in store.events(0.0) if event.kind == TimelineKind.COLD_START]
+    events = cold_starts(tmp_path)
     assert [(event.tier, event.replica) for event in events] == [("cpu-small", "r0")] * 2
     assert json.loads(events[0].text)["started_at"] == pytest.approx(shift)
 
@@ -305,14 +285,13 @@ def test_unwatched_tier_stays_gone(tmp_path: Path) -> None:
         assert "gold" not in daemon.loop.state.minutes
 
 
-def test_old_process_is_booked_once(tmp_path: Path) -> None:
+def test_old_process_is_no_event(tmp_path: Path) -> None:
     with engines() as served:
         served[0].pages = tuple(born(body, time.time() - 40 * 86_400) for body in pages())
         with running(write(tmp_path, configuration(served))) as daemon:
             (known,) = wait_for(lambda: daemon.loop.state.of_tier("cpu-small").starts)
     assert known.lead_seconds == pytest.approx(40)
-    with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as store:
-        assert [event for event in store.events(0.0) if event.kind == TimelineKind.COLD_START] == []
+    assert cold_starts(tmp_path) == []
 
 
 ASKED = 1000.0
@@ -339,20 +318,14 @@ def test_start_spans_request_to_ready() -> None:
 def test_pod_readiness_known_or_never() -> None:
     start = detect_start(ScrapeTrack(), page(1313.0, READY), "r")
     assert (start.unready, start.lead_seconds) == (False, 312.0)
+    silent_page = detect_start(ScrapeTrack(), page(1300.0, READY, ready_at=None), "r")
+    assert describe_start(silent_page) == "pod Ready 312 s after it was asked for"
     start = detect_start(ScrapeTrack(), page(1300.0, STARTING), "r")
     later = update_start(start, page(1300.0 + READY_SECONDS + 1, STARTING))
     assert (later.unready, later.timing, later.lead_seconds) == (False, Timing.PROCESS, 229.0), "it is no whole start"
-
-
-def test_silent_page_uses_its_pod() -> None:
-    start = detect_start(ScrapeTrack(), page(1300.0, READY, ready_at=None), "r")
-    assert start.lead_seconds == 312.0
-    assert describe_start(start) == "pod Ready 312 s after it was asked for"
-
-
-def test_restarted_container_times_as_before() -> None:
-    again = PodTimes(container_at=1060.0)
-    start = detect_start(ScrapeTrack(), page(1300.0, again), "r")
-    plain = detect_start(ScrapeTrack(), page(1300.0, None), "r")
-    assert start.timing is plain.timing is Timing.PROCESS
-    assert start.seconds == plain.seconds
+    # A container that restarted is timed as before.
+    again, plain = (
+        detect_start(ScrapeTrack(), page(1300.0, pod), "r") for pod in (PodTimes(container_at=1060.0), None)
+    )
+    assert again.timing is plain.timing is Timing.PROCESS
+    assert again.seconds == plain.seconds

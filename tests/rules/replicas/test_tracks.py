@@ -33,45 +33,35 @@ def walk(*outcomes: float | Snapshot, track: ScrapeTrack | None = None) -> tuple
 
 def test_failure_is_gap_at_once() -> None:
     track, found = walk(page(0), page(15), -30.0)
-    assert found[1] == windows.gap_window(START + 15, START + 30, Gap.SCRAPE_FAILED)
-    assert track.misses == 1
-    track, found = walk(-45.0, track=track)
-    assert found == [windows.gap_window(START + 30, START + 45, Gap.SCRAPE_FAILED)]
-    assert track.misses == 2
-
-
-def test_a_failed_scrape_tells_its_reason() -> None:
-    track, _ = walk(page(0))
-    _, window = record_failure(track, START + 15, Gap.STALE)
+    assert (found[1], track.misses) == (windows.gap_window(START + 15, START + 30, Gap.SCRAPE_FAILED), 1)
+    later, found = walk(-45.0, track=track)
+    assert (found, later.misses) == ([windows.gap_window(START + 30, START + 45, Gap.SCRAPE_FAILED)], 2)
+    _, window = record_failure(track, START + 45, Gap.STALE)
     assert window.explain_missing("requests_finished") is Gap.STALE
 
 
-def test_awaited_ready_replica_is_timed() -> None:
-    """A new replica: its target is known before its process answers."""
-    ready = page(45, started_at=START + 12, ready_at=START + 40)
-    _, found = walk(-15.0, -30.0, ready)
-    assert found[-1].counters == {"cold_starts": 1.0, "cold_start_seconds": 28.0}
-    assert found[-1].gaps[EVERYTHING] is Gap.SCRAPE_FAILED
-
-
-def test_earlier_ready_replica_did_not_start() -> None:
-    """After a restart of the agent, or of the network between: the process is old."""
-    old = page(45, started_at=START - 900, ready_at=START - 800)
-    assert walk(-15.0, -30.0, old)[1][-1].counters == {}
-    assert walk(-15.0, -30.0, page(45))[1][-1].counters == {}
+@pytest.mark.parametrize(
+    ("times", "counters"),
+    [
+        # A new replica: its target is known before its process answers.
+        ({"started_at": START + 12, "ready_at": START + 40}, {"cold_starts": 1.0, "cold_start_seconds": 28.0}),
+        # After a restart of the agent, or of the network between: the process is old.
+        ({"started_at": START - 900, "ready_at": START - 800}, {}),
+        ({}, {}),
+    ],
+)
+def test_awaited_ready_replica_is_timed(times: dict[str, float], counters: dict[str, float]) -> None:
+    _, found = walk(-15.0, -30.0, page(45, **times))
+    assert (found[-1].counters, found[-1].gaps[EVERYTHING]) == (counters, Gap.SCRAPE_FAILED)
 
 
 def test_silent_counters_book_once() -> None:
     track, found = walk(page(0), page(15), -30.0, -45.0, page(60), page(75))
-    late = found[3]
-    assert (late.start, late.end) == (START + 15, START + 60)
-    assert late.counters["requests_finished"] == 90
+    late, whole = found[3], windows.sum_windows(found)
+    assert (late.start, late.end, late.counters["requests_finished"]) == (START + 15, START + 60, 90)
     assert (late.expected_seconds, late.covered_seconds) == (15, 45)
-    whole = windows.sum_windows(found)
-    assert whole.counters["requests_finished"] == 150
-    assert whole.coverage == 1.0
+    assert (whole.counters["requests_finished"], whole.coverage, track.misses) == (150, 1.0, 0)
     assert read_all(whole)["completed_rps"] == Reading(value=2.0, low=2.0, high=2.0, n=150)
-    assert track.misses == 0
 
 
 def test_late_counters_bound_the_total() -> None:
@@ -80,14 +70,10 @@ def test_late_counters_bound_the_total() -> None:
     _, seen = walk(page(30), page(45))
     found = read_all(windows.sum_windows([late[-1], *seen]))["completed_rps"]
     assert found == Reading(value=None, low=120 / 45, high=None, n=120)
-
-
-def test_gauges_of_a_silence_stay_a_gap() -> None:
-    _, found = walk(page(0), -15.0, page(30))
-    assert found[-1].gauges == {}
-    assert read_all(found[-1])["kv_utilization"] == Missing(gap=Gap.SCRAPE_FAILED)
-    assert found[-1].explain_missing("spec_drafts") is Gap.NOT_EXPOSED
-    assert EVERYTHING in found[-1].gaps
+    # Gauges of a silence stay a gap.
+    assert (late[-1].gauges, EVERYTHING in late[-1].gaps) == ({}, True)
+    assert read_all(late[-1])["kv_utilization"] == Missing(gap=Gap.SCRAPE_FAILED)
+    assert late[-1].explain_missing("spec_drafts") is Gap.NOT_EXPOSED
 
 
 def test_long_silence_drops_counters() -> None:
@@ -101,39 +87,25 @@ def test_long_silence_drops_counters() -> None:
 
 
 def test_late_page_is_an_answer() -> None:
-    """Only a silence between two good pages is one in which nobody asked."""
-    track, _ = walk(page(0), page(301))
+    """Only a silence between two good pages is one in which nobody asked: the agent itself slept."""
+    track, found = walk(page(0), page(301))
     assert track.unscraped_seconds == 301
-    track, _ = walk(page(0), -15.0, page(400))
-    assert track.unscraped_seconds == 0
-    track, _ = walk(page(0), page(301), page(316))
-    assert track.unscraped_seconds == 0
-
-
-def test_unscraped_silence_is_no_better() -> None:
-    """The agent itself slept; nobody knows when its counters grew."""
-    _, found = walk(page(0), page(301), page(316))
-    assert found[0] == windows.gap_window(START, START + 301, Gap.NOT_SCRAPED)
-    assert found[1].counters["requests_finished"] == 30
-    _, found = walk(page(0), page(300))
-    assert found[0].counters["requests_finished"] == 600
+    assert found == [windows.gap_window(START, START + 301, Gap.NOT_SCRAPED)]
+    assert walk(page(0), page(300))[1][0].counters["requests_finished"] == 600
+    assert walk(page(0), -15.0, page(400))[0].unscraped_seconds == 0
+    track, found = walk(page(0), page(301), page(316))
+    assert (track.unscraped_seconds, found[1].counters["requests_finished"]) == (0, 30)
 
 
 def test_silent_restart_expects_own_time() -> None:
     again = page(60, started_at=START + 20, ready_at=START + 50, counters={"requests_finished": 5.0})
     _, found = walk(page(0), page(15), -30.0, -45.0, again)
-    last = found[-1]
+    last, whole = found[-1], windows.sum_windows(found)
     assert (last.start, last.end, last.expected_seconds, last.covered_seconds) == (START + 45, START + 60, 15, 0)
     assert last.counters == {"restarts": 1, "cold_starts": 1, "cold_start_seconds": 30}
-    whole = windows.sum_windows(found)
-    assert whole.counters["requests_finished"] == 30
-    assert whole.coverage == 0.25
-
-
-def test_late_restart_is_a_restart() -> None:
-    again = page(500, started_at=START + 20, ready_at=START + 50)
-    _, found = walk(page(0), -15.0, again)
-    assert found[-1].counters["restarts"] == 1
+    assert (whole.counters["requests_finished"], whole.coverage) == (30, 0.25)
+    late = page(500, started_at=START + 20, ready_at=START + 50)
+    assert walk(page(0), -15.0, late)[1][-1].counters["restarts"] == 1
 
 
 def test_silent_target_needs_second_page() -> None:

@@ -4,6 +4,7 @@ import math
 import random
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -51,11 +52,6 @@ def minutes(*several: Window) -> tuple[MinuteSums, ...]:
     return tuple(arrivals.add(parts[start]) for start in sorted(parts))
 
 
-def only(*several: Window) -> MinuteDemand:
-    (one,) = list_demand(minutes(*several))
-    return one
-
-
 @pytest.mark.parametrize(
     ("counters", "expected"),
     [
@@ -71,13 +67,6 @@ def test_arrivals_are_counted_or_derived(counters: dict[str, float], expected: f
     assert arrivals.count_arrivals(counters) == expected
 
 
-def test_own_count_covers_its_time() -> None:
-    counted = window(START, START + 60, requests_arrived=60.0, requests_finished=20.0)
-    assert only(replace(counted, short_seconds={"requests_finished": 45.0})).requests == 60.0
-    assert only(replace(counted, short_seconds={"requests_arrived": 15.0})).requests == 80.0
-    assert only(replace(counted, short_seconds={"requests_arrived": 45.0})).requests is None
-
-
 def test_clock_jump_keeps_all_counts() -> None:
     parts = split_by_minute(window(0.0, 10 * 365 * 86_400.0, covered=15.0, requests_finished=1440.0))
     assert len(parts) == 1440
@@ -85,31 +74,67 @@ def test_clock_jump_keeps_all_counts() -> None:
     assert parts[-1].last == 10 * 365 * 86_400.0
 
 
-def test_demand_of_replicas_leavers_and_tokens() -> None:
-    one = only(busy(START, START + 60), busy(START, START + 60, rate=2.0))
-    assert (one.requests, one.waiting, one.expected_seconds) == (180.0, 4.0, 120.0)
-    assert only(window(START, START + 60, requests_finished=5.0, **{NET_CHANGE: -9.0})).requests == 0.0
-    one = only(window(START, START + 60, prompt_tokens=5.0))
-    assert (one.requests, one.prompt_tokens, one.generation_tokens) == (None, 5.0, None)
+OWN_COUNT = window(START, START + 60, requests_arrived=60.0, requests_finished=20.0)
+BUSY, TWICE = busy(START, START + 60), busy(START, START + 60, rate=2.0)
+BEFORE = [busy(START - 300 + 60 * i, START - 240 + 60 * i) for i in range(5)]
+SILENT = gap_window(START, START + 60, Gap.SCRAPE_FAILED)
+CACHED = {"prefix_hit_tokens": 300.0, "prefix_queried_tokens": 400.0}
 
 
-@pytest.mark.parametrize(("covered", "expected"), [(60.0, 60.0), (45.0, 60.0), (30.0, 60.0), (29.0, None), (0.0, None)])
-def test_half_seen_stands_for_whole(covered: float, expected: float | None) -> None:
-    one = only(busy(START, START + 60, covered=covered))
-    assert (one.requests, one.covered_seconds, one.expected_seconds) == (expected, covered, 60.0)
-    assert (one.waiting is None) == (expected is None)
-
-
-def test_silent_replica_counts_as_mean() -> None:
-    silent = gap_window(START, START + 60, Gap.SCRAPE_FAILED)
-    one = only(busy(START, START + 60), busy(START, START + 60), busy(START, START + 60), silent)
-    assert (one.requests, one.waiting) == (240.0, 8.0)
-
-
-def test_late_minute_is_scaled_or_missing() -> None:
-    assert only(busy(START + 20, START + 60)).requests == pytest.approx(60.0)
-    assert only(busy(START + 31, START + 60)).requests is None
-    assert only(busy(START + 20, START + 60)).waiting == 2.0
+@pytest.mark.parametrize(
+    ("windows_", "expected"),
+    [
+        ([BUSY, TWICE], {"requests": 180.0, "waiting": 4.0, "expected_seconds": 120.0}),
+        ([window(START, START + 60, requests_finished=5.0, **{NET_CHANGE: -9.0})], {"requests": 0.0}),
+        (
+            [window(START, START + 60, prompt_tokens=5.0)],
+            {"requests": None, "prompt_tokens": 5.0, "generation_tokens": None},
+        ),
+        # Its own count covers its time.
+        ([replace(OWN_COUNT, short_seconds={"requests_finished": 45.0})], {"requests": 60.0}),
+        ([replace(OWN_COUNT, short_seconds={"requests_arrived": 15.0})], {"requests": 80.0}),
+        ([replace(OWN_COUNT, short_seconds={"requests_arrived": 45.0})], {"requests": None}),
+        # Half of a minute that was seen stands for the whole, no less.
+        *(
+            ([busy(START, START + 60, covered=covered)], {"requests": 60.0, "covered_seconds": covered, "waiting": 2.0})
+            for covered in (60.0, 45.0, 30.0)
+        ),
+        *(
+            ([busy(START, START + 60, covered=covered)], {"requests": None, "expected_seconds": 60.0, "waiting": None})
+            for covered in (29.0, 0.0)
+        ),
+        # A silent replica counts as the mean, a late minute is scaled or missing.
+        ([BUSY, BUSY, BUSY, SILENT], {"requests": 240.0, "waiting": 8.0}),
+        ([busy(START + 20, START + 60)], {"requests": pytest.approx(60.0), "waiting": 2.0}),
+        ([busy(START + 31, START + 60)], {"requests": None}),
+        # Tokens of queued requests were asked for, those of a worked-off queue before.
+        (
+            [*BEFORE, busy(START, START + 60, change=30.0)],
+            {"requests": 90.0, "prompt_tokens": 9000.0, "generation_tokens": 900.0},
+        ),
+        ([busy(START, START + 60, change=-15.0)], {"requests": 45.0, "generation_tokens": 450.0}),
+        ([busy(START, START + 60, change=-55.0)], {"generation_tokens": 300.0}),
+        # A stuck engine is asked for what arrives.
+        (
+            [*BEFORE, busy(START, START + 60, rate=0.0, change=40.0)],
+            {"requests": 40.0, "prompt_tokens": 4000.0, "generation_tokens": 400.0},
+        ),
+        # One finished request tells the tokens of a request.
+        (
+            [window(START, START + 60, requests_finished=1.0, prompt_tokens=100.0, **{NET_CHANGE: 1.0})],
+            {"requests": 2.0, "prompt_tokens": 200.0},
+        ),
+        (
+            [window(START, START + 60, requests_finished=0.0, prompt_tokens=500.0, **{NET_CHANGE: 5.0})],
+            {"requests": 5.0, "prompt_tokens": 500.0},
+        ),
+        ([BUSY], {"computed": None}),
+        ([replace(BUSY, counters={**BUSY.counters, **CACHED})], {"computed": 0.25}),
+    ],
+)
+def test_demand_of_a_minute(windows_: list[Window], expected: dict[str, Any]) -> None:
+    last = list_demand(minutes(*windows_))[-1]
+    assert {name: getattr(last, name) for name in expected} == expected
 
 
 def test_windows_spread_over_their_minutes() -> None:
@@ -132,21 +157,15 @@ def scrapes(*pages: tuple[float, float | None]) -> list[Window]:
     return found
 
 
-def test_late_counters_fill_their_silence() -> None:
-    several = scrapes((0, 0.0), (60, 60.0), (120, None), (180, None), (240, 240.0), (300, 300.0))
-    assert [one.requests for one in list_demand(minutes(*several))] == [pytest.approx(60.0)] * 5
-
-
-def test_unexpected_minute_is_missing() -> None:
-    late = scrapes((0, 0.0), (60, 60.0), (120, None), (180, None), (240, 240.0))[-1]
-    first, *_ = list_demand(minutes(late))
+def test_counters_book_the_minutes_of_silence() -> None:
+    """Late ones fill their silence, a lost process's minutes miss, and so does one that nobody expected."""
+    late = scrapes((0, 0.0), (60, 60.0), (120, None), (180, None), (240, 240.0), (300, 300.0))
+    assert [one.requests for one in list_demand(minutes(*late))] == [pytest.approx(60.0)] * 5
+    lost = scrapes((0, 100.0), (60, 160.0), (120, None), (180, 20.0), (240, 80.0))
+    assert [one.requests for one in list_demand(minutes(*lost))] == [60.0, None, None, 60.0]
+    first, *_ = list_demand(minutes(late[-2]))
     assert (first.expected_seconds, first.covered_seconds) == (0.0, 60.0)
     assert (first.requests, first.waiting) == (None, None)
-
-
-def test_minutes_of_a_lost_process_miss() -> None:
-    several = scrapes((0, 100.0), (60, 160.0), (120, None), (180, 20.0), (240, 80.0))
-    assert [one.requests for one in list_demand(minutes(*several))] == [60.0, None, None, 60.0]
 
 
 @settings(max_examples=60, deadline=None)
@@ -166,46 +185,21 @@ def test_even_rate_survives_any_cuts(cuts: list[float], rate: float, offset: flo
     assert sum(one.requests is not None for one in found) >= 15
 
 
-def test_queued_tokens_were_asked_for() -> None:
-    before = [busy(START + 60 * i, START + 60 * i + 60) for i in range(5)]
-    one = list_demand(minutes(*before, busy(START + 300, START + 360, change=30.0)))[-1]
-    assert (one.requests, one.prompt_tokens, one.generation_tokens) == (90.0, 9000.0, 900.0)
-
-
-def test_worked_off_queue_asked_before() -> None:
-    one = only(busy(START, START + 60, change=-15.0))
-    assert (one.requests, one.generation_tokens) == (45.0, 450.0)
-    assert only(busy(START, START + 60, change=-55.0)).generation_tokens == 300.0
-
-
-def test_stuck_engine_is_asked_for_arrivals() -> None:
-    before = [busy(START + 60 * i, START + 60 * i + 60) for i in range(5)]
-    stuck = busy(START + 300, START + 360, rate=0.0, change=40.0)
-    one = list_demand(minutes(*before, stuck))[-1]
-    assert (one.requests, one.prompt_tokens, one.generation_tokens) == (40.0, 4000.0, 400.0)
-
-
 def test_tokens_per_request_use_recent_requests() -> None:
     def long(start: float, count: float = 60.0) -> Window:
         return window(start, start + 60, requests_finished=count, generation_tokens=100 * count, **{NET_CHANGE: 0.0})
 
-    early = [long(START + 60 * i) for i in range(5)]
+    def last_tokens(*several: Window) -> float | None:
+        return list_demand(minutes(*several))[-1].generation_tokens
+
+    early, few = ([long(START + 60 * i, count) for i in range(5)] for count in (60.0, 5.0))
     late = [busy(START + 300 + 60 * i, START + 360 + 60 * i) for i in range(14)]
     queued = busy(START + 300 + 60 * 14, START + 360 + 60 * 14, change=30.0)
-    assert list_demand(minutes(*early, *late, queued))[-1].generation_tokens == pytest.approx(900.0)
+    assert last_tokens(*early, *late, queued) == pytest.approx(900.0)
     sooner = busy(START + 300, START + 360, change=6.0)
-    # Of 60 + 60 requests with 6600 tokens: 55 each.
-    assert list_demand(minutes(*early, sooner))[-1].generation_tokens == pytest.approx(600 + 6 * 55)
-    few = [long(START + 60 * i, 5.0) for i in range(5)]
-    # Of 25 + 60 requests with 3100 tokens.
-    assert list_demand(minutes(*few, sooner))[-1].generation_tokens == pytest.approx(600 + 6 * 3100 / 85)
-
-
-def test_one_finished_request_tells_tokens() -> None:
-    one = only(window(START, START + 60, requests_finished=1.0, prompt_tokens=100.0, **{NET_CHANGE: 1.0}))
-    assert (one.requests, one.prompt_tokens) == (2.0, 200.0)
-    one = only(window(START, START + 60, requests_finished=0.0, prompt_tokens=500.0, **{NET_CHANGE: 5.0}))
-    assert (one.requests, one.prompt_tokens) == (5.0, 500.0)
+    # Of 60 + 60 requests with 6600 tokens: 55 each. Of 25 + 60 requests with 3100 tokens.
+    assert last_tokens(*early, sooner) == pytest.approx(600 + 6 * 55)
+    assert last_tokens(*few, sooner) == pytest.approx(600 + 6 * 3100 / 85)
 
 
 def test_different_minutes_do_not_add() -> None:
@@ -222,21 +216,14 @@ def test_replica_sum_keeps_minutes() -> None:
     for single, whole in zip(each, added, strict=True):
         assert (whole.first, whole.last) == (single.first, single.last)
         assert [getattr(whole, name) for name in ADDED] == pytest.approx([getattr(single, name) for name in ADDED])
-
-
-def test_sums_add_and_ends_widen() -> None:
     one = MinuteSums(start=0.0, first=1.0, last=2.0, **{name: float(i) for i, name in enumerate(ADDED)})
-    two = replace(one, first=0.5, last=1.5)
-    both = arrivals.add((one, two))
+    both = arrivals.add((one, replace(one, first=0.5, last=1.5)))
     assert (both.first, both.last) == (0.5, 2.0)
     assert [getattr(both, name) for name in ADDED] == [2.0 * i for i in range(len(ADDED))]
 
 
 def test_work_counts_tokens_not_cached_prompts() -> None:
-    exactly = {name: MeanTokens(low=mean, high=mean) for name, mean in (("prompt", 1000.0), ("output", 100.0))}
-    lengths = CapacityLengths(
-        prompt_tokens=exactly["prompt"], generation_tokens=exactly["output"], prefix_hit_ratio=0.5
-    )
+    lengths = CapacityLengths(prompt_tokens=length(1000), generation_tokens=length(100), prefix_hit_ratio=0.5)
     known = MinuteDemand(
         start=START,
         requests=60.0,
@@ -254,13 +241,6 @@ def test_work_counts_tokens_not_cached_prompts() -> None:
     assert replace(known, prompt_tokens=None, generation_tokens=None).work(lengths) == 60.0
     assert known.work(CapacityLengths()) == 60.0
     assert replace(known, requests=None).work(lengths) is None
-
-
-def test_computed_share_from_prefix_counters() -> None:
-    cached = {"prefix_hit_tokens": 300.0, "prefix_queried_tokens": 400.0}
-    window = busy(START, START + 60)
-    assert only(replace(window, counters={**window.counters, **cached})).computed == pytest.approx(0.25)
-    assert only(window).computed is None
 
 
 SHORT, LONG = (80, 44), (314, 160)

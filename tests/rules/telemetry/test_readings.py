@@ -130,7 +130,11 @@ def value(name: str, of: Window | None = None, basis: PlanFacts = BASIS) -> Sign
 
 
 def exactly(number: float, n: float) -> Reading:
-    return Reading(value=number, low=number, high=number, n=n)
+    return bounded(number, number, number, n)
+
+
+def bounded(number: float | None, low: float | None, high: float | None, n: float) -> Reading:
+    return Reading(value=number, low=low, high=high, n=n)
 
 
 def in_tail(at_low: float, left: float, at_high: float = 0.5) -> float:
@@ -323,6 +327,9 @@ def test_total_rate_follows_coverage(of: Window, expected: Reading) -> None:
     assert_close(total_rate(of, "requests_finished"), expected)
 
 
+TPOT, ARRIVALS, ACCEPTANCE, STARTS = "tpot_mean_seconds", "arrival_rps", "speculative_acceptance", "cold_start_seconds"
+USE, GPU_USE, GPU_MEMORY = "fleet_utilization", "gpu_utilization", "gpu_memory_utilization"
+HITS, EVICTIONS = "prefix_hit_ratio", "eviction_rate"
 STALE, RESTARTED = Missing(gap=Gap.STALE), Missing(gap=Gap.RESTARTED)
 
 EVICTING = window(START, counters={"preemptions": 6.0, "requests_finished": 60.0})
@@ -355,11 +362,19 @@ def tokens(*lengths: float) -> tuple[Histogram, ...]:
 
 def lower(low: float, n: float, value: float | None = None) -> Reading:
     """What is at least `low`."""
-    return Reading(value=value, low=low, high=None, n=n)
+    return bounded(value, low, None, n)
 
 
 def boundless(value: float, n: float) -> Reading:
     return Reading(value=value, low=None, high=None, n=n)
+
+
+def unexposed(text: str) -> Missing:
+    return Missing(gap=Gap.NOT_EXPOSED, text=text)
+
+
+def untraded(text: str) -> Missing:
+    return Missing(gap=Gap.NO_TRAFFIC, text=text)
 
 
 def unsaid(of: Window, *families: str, gap: Gap = Gap.STALE) -> Window:
@@ -401,98 +416,70 @@ TIER = windows.sum_windows([minute(), minute(), windows.gap_window(START, START 
 
 CHANGED = [
     (
-        "eviction_rate",
+        EVICTIONS,
         windows.sum_windows([EVICTING, short(window(START + 60, counters={"preemptions": 6.0}), "requests_finished")]),
         boundless(0.1, 60),
     ),
     ("prefix_reuse_ratio", HALF_SPOKEN, boundless(0.4, 200)),
     ("tokens_per_round", HALF_SPOKEN, boundless(3.0, 100)),
-    ("eviction_rate", short(EVICTING, "preemptions"), UNEXPOSED),
-    ("eviction_rate", unsaid(short(EVICTING, "preemptions"), "preemptions"), STALE),
-    ("eviction_rate", unsaid(short(EVICTING, "requests_finished"), "requests_finished", gap=Gap.RESTARTED), RESTARTED),
-    ("arrival_rps", counted(in_system_change=-60.0), lower(1.0, 120, 1.0)),
-    ("arrival_rps", counted(in_system_change=-180.0), lower(0.0, 120, 0.0)),
-    ("arrival_rps", unsaid(counted(in_system_change=None), "requests_running"), STALE),
-    ("arrival_rps", replace(minute(), expected_seconds=120.0), lower(2.5, 120)),
-    ("arrival_rps", windows.sum_windows([minute(), minute()]), lower(5.0, 240, 5.0)),
-    ("arrival_rps", LATE, lower(2.0, 90)),
-    ("arrival_rps", short(minute(), "in_system_change", 30.0), lower(0.0, 120)),
+    (EVICTIONS, short(EVICTING, "preemptions"), UNEXPOSED),
+    (EVICTIONS, unsaid(short(EVICTING, "preemptions"), "preemptions"), STALE),
+    (EVICTIONS, unsaid(short(EVICTING, "requests_finished"), "requests_finished", gap=Gap.RESTARTED), RESTARTED),
+    (ARRIVALS, counted(in_system_change=-60.0), lower(1.0, 120, 1.0)),
+    (ARRIVALS, counted(in_system_change=-180.0), lower(0.0, 120, 0.0)),
+    (ARRIVALS, unsaid(counted(in_system_change=None), "requests_running"), STALE),
+    (ARRIVALS, replace(minute(), expected_seconds=120.0), lower(2.5, 120)),
+    (ARRIVALS, windows.sum_windows([minute(), minute()]), lower(5.0, 240, 5.0)),
+    (ARRIVALS, LATE, lower(2.0, 90)),
+    (ARRIVALS, short(minute(), "in_system_change", 30.0), lower(0.0, 120)),
     (
-        "tpot_mean_seconds",
+        TPOT,
         timed(decode_seconds=(Histogram(edges=EDGES, counts=(0.0, 0.0, 0.0, 120.0, 0.0), total=None),)),
-        Missing(gap=Gap.NOT_EXPOSED, text="a sum that the engine printed is contradicted by its buckets"),
+        unexposed("a sum that the engine printed is contradicted by its buckets"),
     ),
+    (TPOT, timed(generation_tokens_per_request=tokens(*[1.0] * 5)), untraded("no request generated a second token")),
+    (TPOT, timed(generation_tokens_per_request=tokens(2.0), decode_seconds=(histogram([0.3]),)), exactly(0.3, 1)),
     (
-        "tpot_mean_seconds",
-        timed(generation_tokens_per_request=tokens(*[1.0] * 5)),
-        Missing(gap=Gap.NO_TRAFFIC, text="no request generated a second token"),
-    ),
-    (
-        "tpot_mean_seconds",
-        timed(generation_tokens_per_request=tokens(2.0), decode_seconds=(histogram([0.3]),)),
-        exactly(0.3, 1),
-    ),
-    (
-        "tpot_mean_seconds",
+        TPOT,
         timed(generation_tokens_per_request=tokens(1.0, 2.0), decode_seconds=(histogram([0.0, 0.3]),)),
         exactly(0.3, 2),
     ),
     # Half and half, at an acceptance of 0.8: 1.952 and 2.3616 accepted a round.
     (
-        "speculative_acceptance",
+        ACCEPTANCE,
         spoken(spec_draft_tokens=350.0, spec_accepted_tokens=50 * 1.952 + 50 * 2.3616),
-        Reading(value=0.8, low=215.68 / (215.68 + 100), high=1.0, n=100),
+        bounded(0.8, 215.68 / (215.68 + 100), 1.0, 100),
     ),
     (
-        "speculative_acceptance",
+        ACCEPTANCE,
         spoken(spec_accepted_tokens=0.0, **{f"spec_accepted_at_position/{i}": 0.0 for i in range(4)}),
         exactly(0.0, 100),
     ),
-    (
-        "speculative_acceptance",
-        spoken(spec_draft_tokens=0.0, spec_accepted_tokens=0.0),
-        Missing(gap=Gap.NO_TRAFFIC, text="no token was drafted"),
-    ),
-    ("gpu_utilization", gauged(gpu_gr_engine_active=None), exactly(0.8, 60)),
-    (
-        "gpu_utilization",
-        minute(gauges={"gpu_gr_engine_active": None}, counters={"gpu_busy_seconds": None}),
-        exactly(1.0, 4),
-    ),
+    (ACCEPTANCE, spoken(spec_draft_tokens=0.0, spec_accepted_tokens=0.0), UNDRAFTED),
+    (GPU_USE, gauged(gpu_gr_engine_active=None), exactly(0.8, 60)),
+    (GPU_USE, minute(gauges={"gpu_gr_engine_active": None}, counters={"gpu_busy_seconds": None}), exactly(1.0, 4)),
     ("gpu_power_watts", counted(gpu_energy_joules=None), exactly(500.0, 4)),
-    ("gpu_memory_utilization", gauged(gpu_memory_total_bytes=None), UNEXPOSED),
-    ("gpu_memory_utilization", gauged(gpu_memory_total_bytes=gauge(0.0)), UNEXPOSED),
-    (
-        "gpu_memory_utilization",
-        gauged(gpu_memory_total_bytes=gauge(75e9, low=60e9, high=80e9)),
-        Reading(value=0.8, low=0.625, high=1.0, n=4),
-    ),
-    ("fleet_utilization", counted(prompt_tokens=None, generation_tokens=None), BY_REQUESTS),
-    ("fleet_utilization", counted(prompt_tokens=None), boundless((0.5 + 0.6) / 2, 120)),
-    (
-        "cold_start_seconds",
-        window(START, counters={"restarts": 1.0}),
-        Missing(gap=Gap.NOT_EXPOSED, text="the page does not tell when the engine was ready"),
-    ),
-    (
-        "kv_utilization",
-        gauged(kv_utilization=gauge(0.5, 30.0, low=0.25, high=0.75)),
-        Reading(value=0.5, low=0.25, high=0.75, n=4),
-    ),
+    (GPU_MEMORY, gauged(gpu_memory_total_bytes=None), UNEXPOSED),
+    (GPU_MEMORY, gauged(gpu_memory_total_bytes=gauge(0.0)), UNEXPOSED),
+    (GPU_MEMORY, gauged(gpu_memory_total_bytes=gauge(75e9, low=60e9, high=80e9)), bounded(0.8, 0.625, 1.0, 4)),
+    (USE, counted(prompt_tokens=None, generation_tokens=None), BY_REQUESTS),
+    (USE, counted(prompt_tokens=None), boundless((0.5 + 0.6) / 2, 120)),
+    (STARTS, window(START, counters={"restarts": 1.0}), unexposed("the page does not tell when the engine was ready")),
+    ("kv_utilization", gauged(kv_utilization=gauge(0.5, 30.0, low=0.25, high=0.75)), bounded(0.5, 0.25, 0.75, 4)),
     ("kv_utilization", gauged(kv_utilization=gauge(0.5, 0.0)), UNEXPOSED),
     (
         "requests_running",
         windows.sum_windows([minute(), gauged(requests_running=gauge(3.0, low=1.0, high=5.0))]),
-        Reading(value=9.0, low=2.0, high=16.0, n=8),
+        bounded(9.0, 2.0, 16.0, 8),
     ),
     ("requests_running", gauged(requests_running=gauge(6.0, 30.0)), lower(3.0, 4)),
     ("requests_running", gauged(requests_running=gauge(6.0, 57.0)), lower(5.7, 4, 6.0)),
     ("requests_running", gauged(requests_running=gauge(6.0, 54.0)), lower(5.4, 4, 6.0)),
-    ("prefix_hit_ratio", counted(prefix_queried_tokens=6600.0, prefix_hit_tokens=4200.0), exactly(7 / 11, 6600)),
+    (HITS, counted(prefix_queried_tokens=6600.0, prefix_hit_tokens=4200.0), exactly(7 / 11, 6600)),
     ("prefix_reuse_ratio", counted(prompt_tokens_computed=6100.0), exactly(0.0, 6000)),
     # Times that the engine does not print as they are asked for lie between others.
-    ("ttft_p50_seconds", queued(), Reading(value=None, low=0.0, high=1.0, n=100)),
-    ("ttft_p99_seconds", queued(), Reading(value=None, low=0.1, high=5.0, n=100)),
+    ("ttft_p50_seconds", queued(), bounded(None, 0.0, 1.0, 100)),
+    ("ttft_p99_seconds", queued(), bounded(None, 0.1, 5.0, 100)),
     ("ttft_p99_seconds", unsaid(queued(), "ttft_seconds", gap=Gap.RESTARTED), RESTARTED),
     ("ttft_p99_seconds", replace(queued(), histograms={"queue_seconds": HUNDRED}), UNEXPOSED),
     ("ttft_p99_seconds", replace(queued(), histograms={"e2e_seconds": HUNDRED}), UNEXPOSED),
@@ -500,48 +487,32 @@ CHANGED = [
     (
         "ttft_p50_seconds",
         queued(ttft_seconds=(histogram([0.7] * 100),)),
-        Reading(value=0.5 + 0.5 * in_tail(100, 50), low=0.5, high=1.0, n=100),
+        bounded(0.5 + 0.5 * in_tail(100, 50), 0.5, 1.0, 100),
     ),
-    (
-        "tpot_p99_seconds",
-        window(START, histograms={"whole_per_token_seconds": HUNDRED}),
-        Reading(value=None, low=0.0, high=0.5, n=100),
-    ),
+    ("tpot_p99_seconds", window(START, histograms={"whole_per_token_seconds": HUNDRED}), bounded(None, 0.0, 0.5, 100)),
     # (0.98 x 0.7 + 0.02 x 3 - 0.2) / (3 - 1)
-    (
-        "tpot_mean_seconds",
-        queued(ttft_seconds=HUNDRED, generation_tokens_per_request=THREE_TOKENS),
-        boundless(0.273, 100),
-    ),
-    (
-        "tpot_mean_seconds",
-        queued(ttft_seconds=NOBODY, generation_tokens_per_request=THREE_TOKENS),
-        Missing(gap=Gap.NO_TRAFFIC),
-    ),
-    ("tpot_mean_seconds", SUMMED, exactly(0.05, 600)),
-    ("arrival_rps", ARRIVED, exactly(1.5, 90)),
-    ("prefix_hit_ratio", PRINTED, Reading(value=0.4, low=0.3, high=0.5, n=4)),
-    (
-        "prefix_hit_ratio",
-        replace(PRINTED, counters={"prefix_hit_tokens": 10.0, "prefix_queried_tokens": 100.0}),
-        exactly(0.1, 100),
-    ),
-    ("speculative_acceptance", AVERAGES, boundless(0.8, 4)),
+    (TPOT, queued(ttft_seconds=HUNDRED, generation_tokens_per_request=THREE_TOKENS), boundless(0.273, 100)),
+    (TPOT, queued(ttft_seconds=NOBODY, generation_tokens_per_request=THREE_TOKENS), Missing(gap=Gap.NO_TRAFFIC)),
+    (TPOT, SUMMED, exactly(0.05, 600)),
+    (ARRIVALS, ARRIVED, exactly(1.5, 90)),
+    (HITS, PRINTED, bounded(0.4, 0.3, 0.5, 4)),
+    (HITS, replace(PRINTED, counters={"prefix_hit_tokens": 10.0, "prefix_queried_tokens": 100.0}), exactly(0.1, 100)),
+    (ACCEPTANCE, AVERAGES, boundless(0.8, 4)),
     ("tokens_per_round", AVERAGES, exactly(2.952, 4)),
     ("tokens_per_round", NO_DRAFTS, UNDRAFTED),
-    ("speculative_acceptance", NO_DRAFTS, UNDRAFTED),
-    ("speculative_acceptance", window(START, gauges={"spec_accept_length": gauge(2.952)}), PER_ROUND),
-    ("cold_start_seconds", window(START, gauges={"engine_startup_seconds": gauge(50.0)}), lower(50.0, 4)),
+    (ACCEPTANCE, NO_DRAFTS, UNDRAFTED),
+    (ACCEPTANCE, window(START, gauges={"spec_accept_length": gauge(2.952)}), PER_ROUND),
+    (STARTS, window(START, gauges={"engine_startup_seconds": gauge(50.0)}), lower(50.0, 4)),
     ("prefix_reuse_ratio", counted(prompt_tokens_computed=9600.0), Gap.CONTRADICTORY),
-    ("prefix_hit_ratio", counted(prefix_queried_tokens=9000.0), Gap.CONTRADICTORY),
+    (HITS, counted(prefix_queried_tokens=9000.0), Gap.CONTRADICTORY),
     # Counters that come late may overlap a little.
-    ("prefix_hit_ratio", minute(counters={"prefix_queried_tokens": 9100.0}, gauges=UNTOLD), Gap.CONTRADICTORY),
-    ("prefix_hit_ratio", minute(counters={"prefix_queried_tokens": 8900.0}, gauges=UNTOLD), exactly(42 / 89, 8900)),
-    ("speculative_acceptance", spoken(spec_accepted_tokens=450.0), Gap.CONTRADICTORY),
-    ("speculative_acceptance", spoken(spec_accepted_tokens=404.0), exactly(1.0, 100)),
+    (HITS, minute(counters={"prefix_queried_tokens": 9100.0}, gauges=UNTOLD), Gap.CONTRADICTORY),
+    (HITS, minute(counters={"prefix_queried_tokens": 8900.0}, gauges=UNTOLD), exactly(42 / 89, 8900)),
+    (ACCEPTANCE, spoken(spec_accepted_tokens=450.0), Gap.CONTRADICTORY),
+    (ACCEPTANCE, spoken(spec_accepted_tokens=404.0), exactly(1.0, 100)),
     # In one of twenty minutes the gauges were stale: 2 finished a second, 0.5 more came in 19 of the minutes.
-    ("arrival_rps", UNEQUAL, lower(0.0, 2400, 2.5)),
-    ("fleet_utilization", TIER, replace(BY_HAND["fleet_utilization"], n=240)),
+    (ARRIVALS, UNEQUAL, lower(0.0, 2400, 2.5)),
+    (USE, TIER, replace(BY_HAND["fleet_utilization"], n=240)),
     ("tokens_per_gpu_hour", TIER, exactly(108000.0, 14400)),
 ]
 

@@ -86,11 +86,7 @@ def reading(context: TierContext, window: Window) -> Reading:
 @pytest.mark.parametrize("true", [0.33, 0.63, 0.70])
 @pytest.mark.parametrize(
     ("means", "guardrails", "low", "high"),
-    [
-        (True, TIER["guardrails"], -0.03, 0.03),
-        (False, TIER["guardrails"], -1.0, 1.0),
-        (False, None, -1.0, 1.0),
-    ],
+    [(True, TIER["guardrails"], -0.03, 0.03), (False, TIER["guardrails"], -1.0, 1.0), (False, None, -1.0, 1.0)],
 )
 def test_lengths_bound_use(true: float, means: bool, guardrails: object, low: float, high: float) -> None:
     """Planned means give the use itself; quantiles bounds, above 0 where guardrails bound the longest request."""
