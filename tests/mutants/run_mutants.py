@@ -60,8 +60,9 @@ class Mutant:
 
 def read_mutants() -> tuple[Mutant, ...]:
     """Return the rows of the list."""
-    rows = tomllib.loads(Path(__file__).with_name("mutants.toml").read_text(encoding="utf-8"))["mutant"]
-    return tuple(Mutant(**{**row, "tests": tuple(row["tests"])}) for row in rows)
+    listed = tomllib.loads(Path(__file__).with_name("mutants.toml").read_text(encoding="utf-8"))
+    tests = listed["tests"]
+    return tuple(Mutant(**{**row, "tests": tuple(row.get("tests") or tests[row["file"]])}) for row in listed["mutant"])
 
 
 def copy_project(to: Path) -> Path:
