@@ -93,8 +93,7 @@ def walk(
     if unknown:
         raise CannotTest(f"there is no method {unknown[0]}; there are {', '.join(NAMES)}")
     backtest_window = window(series, test_days)
-    # Less than a bin ahead is tested, and named, as a bin ahead.
-    leads = {max(horizon, series.bin_seconds): list_leads(horizon, series.bin_seconds) for horizon in horizons}
+    leads = {horizon: list_leads(horizon, series.bin_seconds) for horizon in horizons}
     leads, notes = _possible(backtest_window, leads)
     usable = [
         name

@@ -105,11 +105,6 @@ def test_little_history_is_never_much_worse(days: int) -> None:
     assert ours <= 1.02
 
 
-def test_less_than_a_bin_is_a_bin_ahead() -> None:
-    tested = walk(week(2, 600.0), [60.0], methods=[SAME_AS_NOW])
-    assert [forecasts.horizon_seconds for forecasts in tested.forecasts] == [600.0]
-
-
 def test_unknown_method_is_refused() -> None:
     with pytest.raises(CannotTest, match=r"no method prophecy; there are sizewatch, same as now"):
         walk(week(DAYS), [NEXT], methods=["prophecy"])
