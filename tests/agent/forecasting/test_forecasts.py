@@ -49,26 +49,28 @@ def history(tmp_path: Path) -> Path:
     return keep(tmp_path / "history.db", SHORT)
 
 
-def test_worker_forecasts_a_real_history(tmp_path: Path) -> None:
+def test_worker_forecasts_a_real_history(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = keep(tmp_path / "history.db", 3 * DAY_MINUTES)
-    with forecasting() as forecasts:
+    with forecasting(forecast_answers.prints) as forecasts:
         assert forecasts.run([question(path)]) == ()
         first = forecasts.pid
         found = shown(forecasts)
         assert found.forecast.projection.method == "sizewatch"
         assert found.recommended is not None
-        assert found.at_lead.t == SETTLED
-        assert found.minimum_warm == 3
+        assert (found.at_lead.t, found.minimum_warm) == (SETTLED, 3)
         health = forecasts.health()
         assert (health.runs, dict(health.failures), health.troubles) == (1, {}, ())
-        assert health.memory_bytes is not None
         assert 30e6 < health.memory_bytes < 300e6
         # The next minutes of the history: the process is the same one, and takes up what is new.
         keep(path, 5, SETTLED + 300.0)
         forecasts.run([question(path, minutes_later=5)])
         assert forecasts.pid == first
-        later = shown(forecasts, 5)
-        assert later.forecast.projection.points[0].t == SETTLED + 300.0
+        assert shown(forecasts, 5).forecast.projection.points[0].t == SETTLED + 300.0
+        forecasts.run([question(path, tier="unseen"), question(tmp_path / "none.db", tier="nowhere")])
+        assert forecasts.status("unseen", None, 1, NOW).gap == "no demand of this tier has been kept yet"
+        assert "none.db" in forecasts.status("nowhere", None, 1, NOW).gap
+        assert forecasts.health().failures == {}
+    assert capfd.readouterr() == ("", "[library] chatter\nmore\n" * 4), "what a library prints is logged"
 
 
 def test_a_killed_process_costs_one_forecast(history: Path) -> None:
@@ -76,26 +78,21 @@ def test_a_killed_process_costs_one_forecast(history: Path) -> None:
         forecasts.run([question(history)])
         before, first = shown(forecasts), forecasts.pid
         assert before.recommended is not None
-        assert first is not None
         os.kill(first, signal.SIGKILL)
         keep(history, 1, SETTLED + 60.0)
         (died,) = forecasts.run([question(history, minutes_later=1)])
+        trouble = "the forecasting process died: killed by SIGKILL"
         assert (died.kind, died.tier) == (TimelineKind.FORECAST, TIER)
-        assert died.text == (
-            "the forecasting process died: killed by SIGKILL; the forecast before it stays until it is outlived"
-        )
+        assert died.text == f"{trouble}; the forecast before it stays until it is outlived"
         kept = shown(forecasts, 1)
-        assert kept.recommended == before.recommended
-        assert kept.forecast == before.forecast
-        assert kept.trouble == "the forecasting process died: killed by SIGKILL"
+        assert (kept.recommended, kept.forecast, kept.trouble) == (before.recommended, before.forecast, trouble)
         assert forecasts.health().failures == {"died": 1}
         keep(history, 1, SETTLED + 120.0)
         (again,) = forecasts.run([question(history, minutes_later=2)])
         assert again.text == "forecasting works again; failures before: 1"
         assert forecasts.pid not in (None, first)
         fresh = shown(forecasts, 2)
-        assert fresh.trouble == ""
-        assert fresh.prewarm.recommendation.made_at == NOW + 120.0
+        assert (fresh.trouble, fresh.prewarm.recommendation.made_at) == ("", NOW + 120.0)
 
 
 @pytest.mark.parametrize(
@@ -121,26 +118,7 @@ def test_misbehaving_worker_is_ended_and_counted(
         assert words in status.gap
 
 
-def test_library_output_goes_to_log(history: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with forecasting(forecast_answers.prints) as forecasts:
-        assert forecasts.run([question(history)]) == ()
-        assert shown(forecasts).recommended is not None
-    printed = capfd.readouterr()
-    assert (printed.out, printed.err) == ("", "[library] chatter\nmore\n")
-
-
-def test_worker_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(process: object) -> None:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(SPAWN.Process, "start", refuse)
-    with forecasting() as forecasts:
-        (event,) = forecasts.run([question()])
-        assert event.text == "the forecasting process cannot be begun: Resource temporarily unavailable"
-        assert forecasts.health().failures == {"start": 1}
-
-
-def test_failing_worker_restarts_with_growing_pauses() -> None:
+def test_failing_worker_restarts_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     with forecasting(forecast_answers.exits, monotonic=lambda: now) as forecasts:
         tried = []
@@ -154,6 +132,15 @@ def test_failing_worker_restarts_with_growing_pauses() -> None:
         assert FIRST_PAUSE_SECONDS == 120.0
         assert tried == [0, 1, 3, 7, 15]
 
+    def refuse(process: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(SPAWN.Process, "start", refuse)
+    with forecasting() as forecasts:
+        (event,) = forecasts.run([question()])
+        assert event.text == "the forecasting process cannot be begun: Resource temporarily unavailable"
+        assert forecasts.health().failures == {"start": 1}
+
 
 def test_defect_costs_one_tier_its_forecast(history: Path, caplog: pytest.LogCaptureFixture) -> None:
     with forecasting(forecast_answers.fails_for_bad) as forecasts:
@@ -162,25 +149,15 @@ def test_defect_costs_one_tier_its_forecast(history: Path, caplog: pytest.LogCap
         assert event.tier == "bad"
         assert shown(forecasts).recommended is not None
         assert forecasts.health().failures == {"error": 1}
-        assert forecasts.pid is not None
-    assert any("Traceback" in record.getMessage() for record in caplog.records)
-
-
-def test_after_a_defect_the_tier_begins_anew(history: Path) -> None:
-    with forecasting(forecast_answers.fails_after_the_first) as forecasts:
-        forecasts.run([question(history)])
-        assert forecasts.health().failures == {}
-        for minute, times in ((1, 1), (2, 2)):
-            forecasts.run([question(history, minutes_later=minute)])
-            assert forecasts.health().troubles == (f"h100: the forecast failed: ValueError: begun {times} times",)
-
-
-def test_memory_limit_grows_with_tiers(history: Path) -> None:
-    with forecasting() as forecasts:
-        forecasts.run([question(history), question(history, tier="another")])
         limits = Path(f"/proc/{forecasts.pid}/limits").read_text()
         (line,) = [row for row in limits.splitlines() if row.startswith("Max data size")]
-        assert line.split()[3] == str(FORECAST_MEMORY_BYTES + MEMORY_BYTES_A_TIER)
+        assert line.split()[3] == str(FORECAST_MEMORY_BYTES + MEMORY_BYTES_A_TIER), "it grows with tiers"
+    assert any("Traceback" in record.getMessage() for record in caplog.records)
+    with forecasting(forecast_answers.fails_after_the_first) as forecasts:
+        for minute in range(3):
+            forecasts.run([question(history, minutes_later=minute)])
+            begun = tuple(f"h100: the forecast failed: ValueError: begun {minute} times" for _ in range(min(minute, 1)))
+            assert forecasts.health().troubles == begun, "after a defect the tier begins anew"
 
 
 def test_stop_ends_question_without_failure() -> None:
@@ -196,6 +173,10 @@ def test_stop_ends_question_without_failure() -> None:
 
 
 def test_requested_replicas_survive_new_settings(history: Path) -> None:
+    asked = question()
+    assert asked.settings == question(minutes_later=5, lead_source="21 starts", lead_seconds=179.0).settings
+    for changes in ({"lead_seconds": 181.0}, {"zone": "Europe/Berlin"}, {"bin_seconds": 900.0}, {"capacity": None}):
+        assert asked.settings != question(**changes).settings
     with forecasting() as forecasts:
         forecasts.run([question(history)])
         usual = shown(forecasts).recommended
@@ -206,39 +187,34 @@ def test_requested_replicas_survive_new_settings(history: Path) -> None:
         assert shown(forecasts, 2).recommended == 30
         for minute in range(3, 7):
             forecasts.run([question(history, minutes_later=minute)])
-        after = shown(forecasts, 6).recommended
-        assert usual is not None
-        assert after is not None
-        assert after < usual + 3
+        assert shown(forecasts, 6).recommended < usual + 3
 
 
 def test_outlived_forecast_is_not_shown(history: Path) -> None:
     with forecasting() as forecasts:
         forecasts.run([question(history)])
-        assert shown(forecasts).recommended is not None
+
+        def status_at(t: float) -> ForecastStatus:
+            return forecasts.status(TIER, None, 3, t)
+
         # For one lead later it was made, of 140 s, and one bin beyond that it says nothing.
-        assert forecasts.status(TIER, None, 3, NOW + 140.0 + 300.0).recommended is not None
-        outlived = forecasts.status(TIER, None, 3, NOW + 140.0 + 301.0)
-        assert outlived.recommended is None
-        assert outlived.minimum_warm is None
-        assert outlived.now_rps is None
+        assert status_at(NOW + 140.0 + 300.0).recommended is not None
+        outlived = status_at(NOW + 140.0 + 301.0)
+        assert (outlived.recommended, outlived.minimum_warm, outlived.now_rps) == (None, None, None)
         (projection,) = forecasts.projections().values()
         # The bins that begin within the lead and three more: two forecasts may be missing.
         last = projection.points[-1].t
         assert NOW + 140.0 + 600.0 < last <= NOW + 140.0 + 900.0
-        assert forecasts.status(TIER, None, 3, last).forecast is not None
-        gone = forecasts.status(TIER, None, 3, last + 1.0)
-        assert gone.forecast is None
-        assert gone.at_lead is None
+        assert status_at(last).forecast is not None
+        gone = status_at(last + 1.0)
+        assert (gone.forecast, gone.at_lead) == (None, None)
         assert gone.gap == f"the forecast of {(last + 1.0 - NOW) / 60:.0f} min ago is outlived"
         assert projection.points_until(last + 1.0) == ()
         # The schedule is of demand up to half a minute before it was made.
-        kept, old = (forecasts.status(TIER, None, 3, NOW - 30.0 + age).prewarm for age in (3600.0, 3601.0))
+        kept, old = (status_at(NOW - 30.0 + age).prewarm for age in (3600.0, 3601.0))
         assert kept.schedule
-        assert (old.schedule, old.reason) == (
-            (),
-            "the newest demand of the tier is 1 h old: no schedule is made of it",
-        )
+        assert old.schedule == ()
+        assert old.reason == "the newest demand of the tier is 1 h old: no schedule is made of it"
 
 
 def test_forecasts_since_lead_are_kept(history: Path) -> None:
@@ -258,18 +234,3 @@ def test_forecasts_since_lead_are_kept(history: Path) -> None:
         forecasts.run([])
         assert forecasts.projections() == {}
         assert shown(forecasts).gap == "no forecast is made yet"
-
-
-def test_missing_history_is_reported(history: Path, tmp_path: Path) -> None:
-    with forecasting() as forecasts:
-        forecasts.run([question(history, tier="unseen"), question(tmp_path / "none.db", tier="nowhere")])
-        assert forecasts.status("unseen", None, 1, NOW).gap == "no demand of this tier has been kept yet"
-        assert "none.db" in forecasts.status("nowhere", None, 1, NOW).gap
-        assert forecasts.health().failures == {}
-
-
-def test_forecasters_are_kept_by_settings() -> None:
-    asked = question()
-    assert asked.settings == question(minutes_later=5, lead_source="21 starts", lead_seconds=179.0).settings
-    for changes in ({"lead_seconds": 181.0}, {"zone": "Europe/Berlin"}, {"bin_seconds": 900.0}, {"capacity": None}):
-        assert asked.settings != question(**changes).settings

@@ -94,25 +94,19 @@ def test_surge_lifts_schedule_and_sentence() -> None:
 
 
 def test_following_equals_starting_over() -> None:
-    asked = question()
     minutes = amounts(3 * DAY_MINUTES + 60, SETTLED + 3600.0)
-    begun = Series(
-        start=minutes[0][0], bin_seconds=60.0, values=np.array([amount for _, amount in minutes[: 3 * DAY_MINUTES]])
-    )
-    followed = TierForecast(asked, begun)
-    for _, amount in minutes[3 * DAY_MINUTES :]:
+    values = np.array([amount for _, amount in minutes])
+    begun = Series(start=minutes[0][0], bin_seconds=60.0, values=values[: 3 * DAY_MINUTES])
+    followed, later = TierForecast(question(), begun), question(minutes_later=60)
+    for amount in values[3 * DAY_MINUTES :]:
         follow(followed, amount)
-    later = question(minutes_later=60)
-    whole = Series(start=begun.start, bin_seconds=60.0, values=np.array([amount for _, amount in minutes]))
-    one, other = followed.respond(later), TierForecast(later, whole).respond(later)
+    one, other = followed.respond(later), TierForecast(later, replace(begun, values=values)).respond(later)
     assert followed.end == later.settled_until
-    assert one.forecast.projection.points[0].t == other.forecast.projection.points[0].t == SETTLED + 3600.0
+    points = list(zip(one.forecast.projection.points, other.forecast.projection.points, strict=True))
+    assert [a.t for a, _ in points[:1]] == [b.t for _, b in points[:1]] == [SETTLED + 3600.0]
     assert one.now_rps == other.now_rps
-    near = [
-        a.q50 / b.q50 for a, b in zip(one.forecast.projection.points, other.forecast.projection.points, strict=True)
-    ]
-    assert max(near) < 1.15
-    assert min(near) > 0.85
+    near = [a.q50 / b.q50 for a, b in points]
+    assert 0.85 < min(near) <= max(near) < 1.15
     assert abs(one.prewarm.recommendation.replicas - other.prewarm.recommendation.replicas) <= 1
 
 
@@ -181,57 +175,46 @@ def test_old_demand_recommends_nothing() -> None:
 
 
 def test_recommendation_names_its_parts() -> None:
-    at_lead = datetime.fromtimestamp(SETTLED + 120, UTC).replace(tzinfo=None)
-    later = datetime.fromtimestamp(SETTLED + 6 * 3600, UTC).replace(tzinfo=None)
-    events = (
-        EventConfig(name="now", start=at_lead, duration_seconds=600.0, factor=1.5),
-        EventConfig(name="later", start=later, duration_seconds=3600.0, factor=3.0),
-    )
+    events = (sale(120.0, 1.5, 600.0), sale(6 * 3600.0, 3.0))
     usual, found = answered(4 * DAY_MINUTES).prewarm, answered(4 * DAY_MINUTES, events=events).prewarm
     one, plain = found.recommendation, usual.recommendation
-    assert plain.expected_rps is not None
-    assert plain.quantile_rps is not None
     assert (plain.event_factor, one.event_factor) == (1.0, 1.5)
     assert plain.expected_rps == pytest.approx(rate(SETTLED + 180.0), rel=0.1)
     assert plain.quantile_rps > plain.expected_rps
-    assert one.for_forecast is not None
-    assert one.quantile_rps is not None
     assert one.for_forecast >= one.quantile_rps / 2.0
     assert max(one.for_forecast, one.needed_now, one.minimum_warm, one.held) == one.replicas
     assert one.expected_rps == pytest.approx(1.5 * plain.expected_rps)
     most = max(found.schedule, key=lambda step: step.demand_rps)
     assert most.event_factor == 3.0
-    assert most.peak is not None
     assert SETTLED + 6 * 3600 <= most.peak < SETTLED + 7 * 3600
-    assert most.expected_rps is not None
     assert most.expected_rps == pytest.approx(3.0 * rate(most.peak + 150.0), rel=0.15)
     assert most.demand_rps > most.expected_rps
     assert found.schedule_certainty == 0.99
 
 
 def test_event_multiplies_forecast_and_teaches_nothing() -> None:
-    start = datetime.fromtimestamp(SETTLED + 6 * 3600, UTC).replace(tzinfo=None)
-    event = EventConfig(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
-    usual, with_event = answered(), answered(events=(event,))
-    for place, (one, other) in enumerate(
-        zip(usual.forecast.projection.points, with_event.forecast.projection.points, strict=True)
-    ):
+    usual, with_event = answered(), answered(events=(sale(6 * 3600.0, 3.0),))
+    points = (found.forecast.projection.points for found in (usual, with_event))
+    for place, (one, other) in enumerate(zip(*points, strict=True)):
         assert other.q95 == pytest.approx(one.q95 * (3.0 if 72 <= place < 84 else 1.0))
-    past = datetime.fromtimestamp(SETTLED - 3600, UTC).replace(tzinfo=None)
     tripled = series(3 * DAY_MINUTES)
     tripled.values[-60:] *= 3.0
-    asked = question(events=(EventConfig(name="sale", start=past, duration_seconds=3600.0, factor=3.0),))
+    asked = question(events=(sale(-3600.0, 3.0),))
     after = TierForecast(asked, tripled).respond(asked)
     assert after.forecast.projection.points[0].q50 == pytest.approx(usual.forecast.projection.points[0].q50, rel=0.02)
     assert after.now_rps == pytest.approx(3 * (usual.now_rps or 0.0))
 
 
+def sale(begins: float, factor: float, seconds: float = 3600.0) -> EventConfig:
+    """An event that begins so many seconds after the newest known minute."""
+    start = datetime.fromtimestamp(SETTLED + begins, UTC).replace(tzinfo=None)
+    return EventConfig(name=f"sale at {begins}", start=start, duration_seconds=seconds, factor=factor)
+
+
 def test_event_replicas_start_one_lead_before() -> None:
+    usual = answered().prewarm.recommendation
     for begins, factor in ((180.0, 3.0), (240.0, 1.0)):
-        start = datetime.fromtimestamp(SETTLED + begins, UTC).replace(tzinfo=None)
-        event = EventConfig(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
-        usual, with_event = answered().prewarm.recommendation, answered(events=(event,)).prewarm.recommendation
-        assert usual.quantile_rps is not None
+        with_event = answered(events=(sale(begins, 3.0),)).prewarm.recommendation
         assert with_event.quantile_rps == pytest.approx(usual.quantile_rps * factor)
         assert with_event.needed_now == usual.needed_now
 

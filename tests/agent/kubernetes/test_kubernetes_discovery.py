@@ -1,5 +1,6 @@
 """From pods to targets: which are engines, where they answer, which tier they are of, and what hostile ones can do."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -154,16 +155,6 @@ def test_pod_without_address_or_port_is_reported() -> None:
     assert said == "has no container port of discovery.kubernetes.ports (its ports: grpc); give sizewatch.io/port"
 
 
-def test_configured_target_comes_before_its_pod() -> None:
-    discovered = found(
-        pod("a", namespace="x"), pod("a", namespace="y"), pod("b", namespace="z"), taken=((TIER, "z/b"),)
-    )
-    assert [one.key for one in discovered.targets] == [(TIER, "x/a"), (TIER, "y/a")]
-    assert [one.reason for one in discovered.left_out] == [
-        f"is replica z/b of tier {TIER}, which is a target of the configuration too"
-    ]
-
-
 def test_pod_limit_keeps_incumbents_and_gpus() -> None:
     known = TierCandidates(tiers=PLAN.tiers, entries=(PodTier(tier=TIER, namespaces=("aaa", "llm")),))
     crowd = [read(pod(f"p{n}", namespace="aaa", gpus=0, annotations=ON, made=1.0)) for n in range(2 * MOST_TARGETS)]
@@ -176,22 +167,17 @@ def test_pod_limit_keeps_incumbents_and_gpus() -> None:
     assert {one.pod.uid for one in discover([*crowd, last], keys(), known, incumbents=stays).targets} == stays
 
 
-def test_pod_tier_needs_an_allowed_namespace() -> None:
-    known = TierCandidates(tiers=PLAN.tiers, entries=(PodTier(tier=TIER, namespaces=("prod",)),))
-    named = {**ON, "sizewatch.io/tier": TIER}
-    assert found(pod("a", annotations=named, namespace="prod"), known=known).targets
-    said = only(found(pod("a", annotations=named, namespace="dev"), known=known))
-    assert said == f"its namespace is none of those that discovery.kubernetes.tiers allows for {TIER}"
-    anywhere = TierCandidates(tiers=PLAN.tiers, entries=(*known.entries, PodTier(tier=TIER)))
-    assert found(pod("a", annotations=named, namespace="dev"), known=anywhere).targets
-
-
 def test_new_pod_replaces_ending_namesake() -> None:
-    old = pod("a", uid="old", made=1.0)
+    old = pod("a", namespace="x", uid="old", made=1.0)
     old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    discovered = found(old, pod("a", uid="new"))
-    assert [one.pod.uid for one in discovered.targets] == ["new"]
-    assert [one.reason for one in discovered.left_out] == ["has the name of a pod that is watched still"]
+    others = (pod("a", namespace="x", uid="new"), pod("a", namespace="y"), pod("b", namespace="z"))
+    discovered = found(old, *others, taken=((TIER, "z/b"),))
+    assert [one.key for one in discovered.targets] == [(TIER, "x/a"), (TIER, "y/a")]
+    assert discovered.targets[0].pod.uid == "new"
+    assert {one.reason for one in discovered.left_out} == {
+        "has the name of a pod that is watched still",
+        f"is replica z/b of tier {TIER}, which is a target of the configuration too",
+    }
 
 
 NAMED = {**ON, "sizewatch.io/tier": TIER}
@@ -217,14 +203,6 @@ def test_pod_without_gpu_joins_no_tier(entries: tuple[PodTier, ...], notes: dict
     assert only(found(stranger, known=known)) == said, "a request for no GPU is none"
 
 
-@pytest.mark.parametrize(
-    ("entries", "namespaces"), [((PodTier(tier=TIER, namespaces=("llm",)),), ()), ((PodTier(tier=TIER),), ("llm",))]
-)
-def test_operator_namespace_admits_pod_without_gpu(entries: tuple[PodTier, ...], namespaces: tuple[str, ...]) -> None:
-    known = TierCandidates(tiers=PLAN.tiers, entries=entries, namespaces=namespaces)
-    assert found(pod("a", gpus=0, annotations=NAMED), known=known).targets
-
-
 def test_claim_counts_by_kubelet_only() -> None:
     claims = pod("a", annotations=NAMED, gpus=0)
     claims["spec"]["containers"][0]["resources"] = {"claims": [{"name": "anything"}]}
@@ -239,10 +217,17 @@ def test_tier_takes_its_namespaces_alone() -> None:
         entries=(PodTier(tier="one", namespaces=("prod",)), PodTier(tier="two", namespaces=("dev",))),
     )
     assert found(pod("a", annotations=ON, namespace="dev"), known=known).targets[0].tier == "two"
+    assert found(pod("a", annotations={**ON, "sizewatch.io/tier": "one"}, namespace="prod"), known=known).targets
     reason = "its namespace is none of those that discovery.kubernetes.tiers allows for "
     assert only(found(pod("a", annotations=ON), known=known)).startswith("has no tier: give it the label")
     named = {**ON, "sizewatch.io/tier": "one"}
     assert only(found(pod("a", annotations=named, namespace="dev"), known=known)) == reason + "one"
+    anywhere = replace(known, entries=(*known.entries, PodTier(tier="one")))
+    assert found(pod("a", annotations=named, namespace="dev"), known=anywhere).targets
+    # The operator's own namespaces admit a pod without a GPU.
+    for entries, namespaces in (((PodTier(tier=TIER, namespaces=("llm",)),), ()), ((PodTier(tier=TIER),), ("llm",))):
+        admits = TierCandidates(tiers=PLAN.tiers, entries=entries, namespaces=namespaces)
+        assert found(pod("a", gpus=0, annotations=NAMED), known=admits).targets
     assert find_open_tiers(("one", "three"), known) == ("three",)
     assert find_open_tiers(("one",), TierCandidates(namespaces=("x",))) == ()
 

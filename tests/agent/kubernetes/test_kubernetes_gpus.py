@@ -29,6 +29,7 @@ from agent.kubernetes.pods import Pod
 from agent.scrape.exposition import SeriesReader
 from rules.gpu_sources.amd import AMD
 from rules.gpu_sources.dcgm import DCGM
+from rules.gpu_sources.exporter import GpuExporter
 from rules.telemetry.snapshots import GpuReadout
 
 GPU, MIG = "GPU-8f6d1a2b-1111-2222-3333-44445555666", "MIG-1a2b3c4d-0000-1111-2222-333344445555"
@@ -100,13 +101,28 @@ def a_pod(name: str, namespace: str = "llm", uid: str = "u") -> Pod:
     return Pod(uid=uid, namespace=namespace, name=name, wants_gpu=True)
 
 
-def test_devices_belong_to_their_pods() -> None:
-    seen = (READOUTS, DEVICES)
-    assert assign_pod_gpus(a_pod("vllm-0"), *seen).gpus == (f"{GPU}6", f"{GPU}7")
-    assert assign_pod_gpus(a_pod("mig-0"), *seen).gpus == (MIG,)
-    assert assign_pod_gpus(a_pod("shared-0", "dev"), *seen).gpus == (f"{GPU}8",)
-    assert assign_pod_gpus(a_pod("vllm-0"), *seen).missing == ""
-    assert assign_pod_gpus(a_pod("vllm-0", "other"), *seen).gpus == (), "a pod of another namespace is another pod"
+@pytest.mark.parametrize(
+    ("pod", "devices", "gpus", "missing"),
+    [
+        (a_pod("vllm-0"), DEVICES, (f"{GPU}6", f"{GPU}7"), ""),
+        (a_pod("mig-0"), DEVICES, (MIG,), ""),
+        (a_pod("shared-0", "dev"), DEVICES, (f"{GPU}8",), ""),
+        # A pod of another namespace is another pod, and devices that are claimed are not GPUs by name.
+        (a_pod("vllm-0", "other"), DEVICES, (), "its GPUs are not known"),
+        (a_pod("dra-0"), DEVICES, (), "gpu-1/gpu-0 of gpu.nvidia.com"),
+        # The exporter counts where the kubelet is silent.
+        (a_pod("named"), "there is no socket", (f"{GPU}8",), ""),
+        (a_pod("vllm-0"), "no socket", (), "its GPUs are not known: no socket; no GPU exporter names it"),
+        (replace(a_pod("cpu"), wants_gpu=False), (), (), ""),
+    ],
+)
+def test_devices_belong_to_their_pods(pod: Pod, devices: Any, gpus: tuple[str, ...], missing: str) -> None:
+    named = {**READOUTS, f"{GPU}8": replace(READOUTS[f"{GPU}8"], pods=("llm/named", "dev/other"))}
+    found = assign_pod_gpus(pod, named, devices)
+    assert found.gpus == gpus
+    assert missing in found.missing
+    assert bool(missing) is bool(found.missing)
+    assert assign_pod_gpus(pod, {}, devices).missing == "" or isinstance(devices, str)
 
 
 @pytest.mark.parametrize(
@@ -125,20 +141,6 @@ def test_device_spelling_is_gpu_or_gap(devices: tuple[str, ...], gpu: str | None
     assert (devices[-1] in found.missing) == (gpu is None)
 
 
-def test_exporter_counts_where_kubelet_is_silent() -> None:
-    named = {**READOUTS, f"{GPU}8": replace(READOUTS[f"{GPU}8"], pods=("llm/vllm-0", "dev/other"))}
-    assert assign_pod_gpus(a_pod("vllm-0"), named, DEVICES).gpus == (f"{GPU}6", f"{GPU}7")
-    assert assign_pod_gpus(a_pod("vllm-0"), named, "there is no socket").gpus == (f"{GPU}8",)
-
-
-def test_pod_without_gpu_lacks_none() -> None:
-    assert assign_pod_gpus(replace(a_pod("cpu"), wants_gpu=False), READOUTS, ()).missing == ""
-    assert assign_pod_gpus(a_pod("vllm-0"), {}, DEVICES).missing == ""
-    assert "gpu-1/gpu-0 of gpu.nvidia.com" in assign_pod_gpus(a_pod("dra-0"), READOUTS, DEVICES).missing
-    told = assign_pod_gpus(a_pod("vllm-0"), READOUTS, "there is no socket").missing
-    assert told == "its GPUs are not known: there is no socket; no GPU exporter names it"
-
-
 def test_shared_gpu_is_reported() -> None:
     seen = (READOUTS, (DEVICES[3], replace(DEVICES[3], pod="shared-1", ids=(f"{GPU}8::4",))))
     several = {("t", name): assign_pod_gpus(a_pod(name, "dev"), *seen) for name in ("shared-0", "shared-1")}
@@ -154,17 +156,21 @@ DCGM_FI_DEV_GPU_TEMP{gpu="2",UUID="GPU-c",modelName="H",Hostname="n",container="
 """
 
 
+def pods_on(exporter: GpuExporter, page: bytes) -> dict[str, GpuReadout]:
+    return by_uuid(*exporter.read(samples(SeriesReader(exporter.wanted).read(page)), 1.0).readouts)
+
+
 def test_sidecar_takes_own_gpus_from_exporter() -> None:
-    page = DCGM.read(samples(SeriesReader(DCGM.wanted).read(DCGM_PAGE.encode())), 1.0)
-    readouts = by_uuid(*page.readouts)
-    assert {one.gpu: one.pods for one in page.readouts} == {
-        "GPU-a": ("llm/vllm-0",),
-        "GPU-b": ("llm/vllm-1",),
-        "GPU-c": (),
-    }
+    readouts = pods_on(DCGM, DCGM_PAGE.encode())
+    pods = {"GPU-a": ("llm/vllm-0",), "GPU-b": ("llm/vllm-1",), "GPU-c": ()}
+    assert {uuid: one.pods for uuid, one in readouts.items()} == pods
     assert gpus_from_exporter("llm/vllm-1", readouts).gpus == ("GPU-b",)
     assert "not exposed" in gpus_from_exporter("llm/vllm-2", readouts).missing
     assert gpus_from_exporter("llm/vllm-2", {}).missing == ""
+    page = (TESTS / "gpu_exporter_pages" / "made-amd-1.5-mi300x.prom").read_bytes()
+    given = page.replace(b'pod=""', b'pod="vllm-0"').replace(b'namespace=""', b'namespace="llm"')
+    assert {one.pods for one in pods_on(AMD, page).values()} == {()}
+    assert {one.pods for one in pods_on(AMD, given).values()} == {("llm/vllm-0",)}
 
 
 @pytest.mark.parametrize(
@@ -184,11 +190,3 @@ def test_nvml_gives_a_sidecar_all_or_nothing(visible: int, planned: int, gpus: t
     assert owned.gpus == gpus
     assert missing in owned.missing
     assert bool(owned.missing) == bool(missing)
-
-
-def test_amd_exporter_names_the_pod() -> None:
-    page = (TESTS / "gpu_exporter_pages" / "made-amd-1.5-mi300x.prom").read_bytes()
-    given = page.replace(b'pod=""', b'pod="vllm-0"').replace(b'namespace=""', b'namespace="llm"')
-    for body, pods in ((page, ()), (given, ("llm/vllm-0",))):
-        readouts = AMD.read(samples(SeriesReader(AMD.wanted).read(body)), 1.0).readouts
-        assert {one.pods for one in readouts} == {pods}

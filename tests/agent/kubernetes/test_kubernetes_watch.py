@@ -3,7 +3,7 @@
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +38,11 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-def client(kube: Kube, token: Path | None, seconds: float = CEILING_SECONDS) -> KubernetesClient:
-    return KubernetesClient(
-        Peer(url=kube.url, bearer_token_file=str(token) if token else None, timeout_seconds=seconds)
-    )
-
-
-@pytest.fixture
-def api(kube: Kube, token: Path) -> Iterator[KubernetesClient]:
-    made = client(kube, token)
-    yield made
-    made.close()
+@contextmanager
+def asking(kube: Kube, token: Path | None, seconds: float = CEILING_SECONDS) -> Iterator[KubernetesClient]:
+    peer = Peer(url=kube.url, bearer_token_file=str(token) if token else None, timeout_seconds=seconds)
+    with closing(KubernetesClient(peer)) as api:
+        yield api
 
 
 @contextmanager
@@ -63,13 +57,14 @@ def watching(
 ) -> Iterator[PodWatch]:
     config = parse_config({"discovery": {"kubernetes": {"node": "gpu-1", **given}}}, environment={})
     keys = config.discovery.kubernetes.model_copy(update={"keep_seconds": keep})
-    watch = PodWatch(client(kube, token, seconds), keys, watch_seconds)
-    watch.start()
-    try:
-        yield watch
-    finally:
-        watch.stop()
-        assert not watch._thread.is_alive(), "the watch did not end"
+    with asking(kube, token, seconds) as api:
+        watch = PodWatch(api, keys, watch_seconds)
+        watch.start()
+        try:
+            yield watch
+        finally:
+            watch.stop()
+            assert not watch._thread.is_alive(), "the watch did not end"
 
 
 def names(known: PodWatchState) -> set[str]:
@@ -88,20 +83,21 @@ def test_api_endpoint_comes_from_the_pod(tmp_path: Path) -> None:
         endpoint_from_pod({}, tmp_path)
 
 
-def test_renewed_token_is_used_at_once(kube: Kube, api: KubernetesClient, token: Path) -> None:
+def test_renewed_token_is_used_at_once(kube: Kube, token: Path) -> None:
     kube.node("gpu-1", a="b")
-    assert api.get("/api/v1/nodes/gpu-1")["metadata"]["labels"] == {"a": "b"}
-    kube.tokens = {"renewed"}
-    with pytest.raises(KubernetesApiError, match="401") as refused:
-        api.get("/api/v1/nodes/gpu-1")
-    assert "good" not in str(refused.value)
-    token.write_text("renewed")
-    assert api.get("/api/v1/nodes/gpu-1")["kind"] == "Node"
-    for bad, why in (("two\nlines", "header"), ("", "is empty")):
-        token.write_text(bad)
-        with pytest.raises(KubernetesApiError, match=why) as raised:
+    with asking(kube, token) as api:
+        assert api.get("/api/v1/nodes/gpu-1")["metadata"]["labels"] == {"a": "b"}
+        kube.tokens = {"renewed"}
+        with pytest.raises(KubernetesApiError, match="401") as refused:
             api.get("/api/v1/nodes/gpu-1")
-        assert "lines" not in str(raised.value)
+        assert "good" not in str(refused.value)
+        token.write_text("renewed")
+        assert api.get("/api/v1/nodes/gpu-1")["kind"] == "Node"
+        for bad, why in (("two\nlines", "header"), ("", "is empty")):
+            token.write_text(bad)
+            with pytest.raises(KubernetesApiError, match=why) as raised:
+                api.get("/api/v1/nodes/gpu-1")
+            assert "lines" not in str(raised.value)
 
 
 def test_renewed_cluster_ca_is_taken(tmp_path: Path) -> None:
@@ -131,37 +127,31 @@ def test_broken_watch_is_repeated_with_pauses(kube: Kube, token: Path) -> None:
     assert sum("watch=1" in one for one in kube.asked) < 50
 
 
-def test_api_errors_are_reported_in_words(kube: Kube, api: KubernetesClient, tmp_path: Path) -> None:
-    with pytest.raises(KubernetesApiError, match=r"(?i)no such file"):
-        client(kube, tmp_path / "none").get("/api/v1/pods")
-    with pytest.raises(KubernetesApiError) as missing:
-        api.get("/api/v1/nodes/other")
-    assert missing.value.status == 404
-    kube.refuse = 403
-    with pytest.raises(KubernetesApiError, match="kubernetes-discovery"):
+def test_api_errors_are_reported_in_words(kube: Kube, token: Path, tmp_path: Path) -> None:
+    with asking(kube, tmp_path / "none") as api, pytest.raises(KubernetesApiError, match=r"(?i)no such file"):
         api.get("/api/v1/pods")
+    with asking(kube, token) as api:
+        with pytest.raises(KubernetesApiError) as missing:
+            api.get("/api/v1/nodes/other")
+        assert missing.value.status == 404
+        kube.put(pod("a", labels={"env": "prod"}))
+        (item,) = api.get("/api/v1/pods")["items"]
+        assert item["metadata"]["labels"]["env"] == "prod", "a label may be named like a heavy key"
+        assert "managedFields" not in item["metadata"]
+        assert "env" not in item["spec"]["containers"][0]
+        kube.refuse = 403
+        with pytest.raises(KubernetesApiError, match="kubernetes-discovery"):
+            api.get("/api/v1/pods")
 
 
 def test_large_or_endless_answer_is_abandoned(kube: Kube, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kube.node("gpu-1", long="x" * 5000)
     monkeypatch.setattr(api_module, "MOST_BYTES", 1000)
-    api = client(kube, token)
-    with pytest.raises(KubernetesApiError, match="more than 1000 bytes"):
+    with asking(kube, token) as api, pytest.raises(KubernetesApiError, match="more than 1000 bytes"):
         api.get("/api/v1/nodes/gpu-1")
-    api.close()
     kube.hang = True
-    api = client(kube, token, seconds=0.3)
-    with pytest.raises(KubernetesApiError, match=r"0\.3 s"):
+    with asking(kube, token, seconds=0.3) as api, pytest.raises(KubernetesApiError, match=r"0\.3 s"):
         api.get("/api/v1/nodes/gpu-1")
-    api.close()
-
-
-def test_label_named_like_heavy_key_stays(kube: Kube, api: KubernetesClient) -> None:
-    kube.put(pod("a", labels={"env": "prod"}))
-    (item,) = api.get("/api/v1/pods")["items"]
-    assert item["metadata"]["labels"]["env"] == "prod"
-    assert "managedFields" not in item["metadata"]
-    assert "env" not in item["spec"]["containers"][0]
 
 
 def test_node_pods_are_listed_and_followed(kube: Kube, token: Path) -> None:
@@ -220,21 +210,19 @@ def test_expired_version_means_new_list(kube: Kube, token: Path) -> None:
     assert sum("watch=1" not in one for one in kube.asked) == 2
 
 
-def versions(kube: Kube) -> list[int]:
-    """From which version each watch was asked for."""
-    asked = [one.partition("resourceVersion=")[2].partition("&")[0] for one in list(kube.asked) if "watch=1" in one]
-    return [0, *map(int, asked)]
-
-
 def test_watch_resumes_from_last_bookmark(kube: Kube, token: Path) -> None:
+    def versions() -> list[int]:
+        """From which version each watch was asked for."""
+        watches = [one for one in list(kube.asked) if "watch=1" in one]
+        return [0, *(int(one.partition("resourceVersion=")[2].partition("&")[0]) for one in watches)]
+
     kube.put(pod("a"))
     with watching(kube, token, watch_seconds=0.6) as watch:
         assert sees(watch, "a")
         for _ in range(5):
             kube.put(pod("elsewhere", node="gpu-2"))
         # On a busy machine a watch may end before its first bookmark came.
-        assert wait_for(lambda: max(versions(kube)) >= 106)
-    assert len(versions(kube)) >= 2
+        assert wait_for(lambda: max(versions()) >= 106)
     assert sum("watch=1" not in one for one in kube.asked) == 1
 
 
