@@ -4,12 +4,13 @@ import json
 import logging
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import making
 import pytest
@@ -18,7 +19,7 @@ from paths import TESTS
 
 from agent.config.files import load_plan
 from agent.history import service
-from agent.history.schema import HistoryError, HistoryOpenError, Span
+from agent.history.schema import HistoryError, HistoryOpenError
 from agent.history.service import ALIVE_SECONDS, HistoryService, HistorySink, check_tier
 from agent.history.store import HistoryStore
 from exporters.documents.replay import check_json, headline
@@ -63,88 +64,41 @@ def kept(path: Path) -> tuple[int, int, list[str]]:
         return len(minutes), len(reader.spans(Finding, 0.0)), [event.kind for event in reader.events(0.0)]
 
 
-class Locked:
-    """Another process that holds the file."""
-
-    def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(path, isolation_level=None)
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def let_go(self) -> None:
-        self._connection.execute("ROLLBACK")
-        self._connection.close()
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another process holds the file."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
 
 
 def test_locked_file_is_written_later(keeping: HistoryService, path: Path) -> None:
     keeping.error = "full: as upkeep found"
     keeping.write_cycle()
     assert keeping.error == "full: as upkeep found", "an empty cycle clears no error"
-    lock = Locked(path)
-    keeping.add_events([event(START)])
-    for minute in range(3):
-        keeping.write_cycle([closed(minute)], [finding(START + 60, START + minute)])
-        assert keeping.error is not None
-        assert "database is locked" in keeping.error
-    assert keeping.waiting_minutes == 3
-    lock.let_go()
+    with locked(path):
+        keeping.add_events([event(START)])
+        for minute in range(3):
+            keeping.write_cycle([closed(minute)], [finding(START + 60, START + minute)])
+            assert "database is locked" in str(keeping.error)
+        assert keeping.waiting_minutes == 3
     keeping.write_cycle()
     assert kept(path) == (3, 3, ["start"])
     assert (keeping.error, keeping.waiting_minutes, keeping.dropped_minutes) == (None, 0, 0)
 
 
-def test_minutes_wait_for_the_file(path: Path) -> None:
-    errors: list[Exception] = [
-        HistoryError(path, "full"),
-        HistoryOpenError(path, "another program's"),
-    ]
-
-    def opened() -> HistoryStore:
-        if errors:
-            raise errors.pop(0)
-        return HistoryStore(path)
-
-    keeping = HistoryService(opened)
-    assert keeping.error == f"{path}: full"
-    keeping.write_cycle([closed(0), closed(1)])
-    assert (keeping.waiting_minutes, keeping.error) == (2, f"{path}: another program's")
-    errors.append(HistoryError(path, "full"))
-    assert keeping.load_previous_run(0.0, START).findings == ()
-    keeping.write_cycle([closed(2)])
-    keeping.close()
-    assert (kept(path)[0], keeping.error, keeping.dropped_minutes) == (3, None, 0)
-
-
-class Failing(HistoryStore):
-    """A store of which one operation fails once."""
-
-    fails = ""
-
-    def _fail(self, operation: str) -> None:
-        if self.fails == operation:
-            self.fails = ""
-            raise HistoryError(self._path, "database is locked")
-
-    def list_booked_seconds(self, tier: str, since: float) -> dict[float, float]:
-        self._fail("reading")
-        return super().list_booked_seconds(tier, since)
-
-    def book(
-        self, minutes: Iterable[ClosedMinute] = (), spans: Iterable[Span] = (), events: Iterable[TimelineEvent] = ()
-    ) -> None:
-        self._fail("booking")
-        super().book(minutes, spans, events)
-
-
-@pytest.mark.parametrize("operation", ["reading", "booking"])
+@pytest.mark.parametrize("operation", ["list_booked_seconds", "book"])
 def test_minutes_are_booked_once_after_trouble(operation: str, path: Path) -> None:
     """They come late, behind a newer minute that had to wait."""
     with closing(HistoryService(lambda: HistoryStore(path))) as earlier:
         earlier.write_cycle([closed(minute) for minute in range(3)], now=START + 180)
-    store = Failing(path)
-    store.fails = operation
-    newer = ClosedMinute(tier="t", replica="other", slice=load_bins.bin_window(window(3), None, "other"))
+    store = HistoryStore(path)
+    newer = replace(closed(3), replica="other", slice=load_bins.bin_window(window(3), None, "other"))
     with closing(HistoryService(lambda: store)) as later:
-        later.write_cycle([newer], now=START + 241)
+        with pytest.MonkeyPatch.context() as fails_once:
+            fails_once.setattr(store, operation, Mock(side_effect=HistoryError(path, "database is locked")))
+            later.write_cycle([newer], now=START + 241)
         assert later.waiting_minutes == 1
         later.write_cycle([closed(minute) for minute in range(3)], now=START + 242)
         later.write_cycle([closed(3)], now=START + 243)
@@ -152,6 +106,24 @@ def test_minutes_are_booked_once_after_trouble(operation: str, path: Path) -> No
     with HistoryStore.open_reader(path) as reader:
         told = reader.requests("t", START, START + 600)
     assert sum(one.requests for one in told) == 5 * window(0).counters["requests_finished"]
+
+
+def test_minutes_wait_for_the_file(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    full, foreign = HistoryError(path, "full"), HistoryOpenError(path, "another program's")
+    opened = Mock(side_effect=[full, foreign, full, HistoryStore(path, 0.05)])
+    let_go = Mock()
+    keeping = HistoryService(opened, let_go)
+    assert keeping.error == f"{path}: full"
+    keeping.write_cycle([closed(0), closed(1)])
+    assert (keeping.waiting_minutes, keeping.error) == (2, f"{path}: another program's")
+    assert keeping.load_previous_run(0.0, START).findings == ()
+    keeping.write_cycle([closed(2)])
+    assert (kept(path)[0], keeping.error, keeping.dropped_minutes) == (3, None, 0)
+    with locked(path), caplog.at_level(logging.ERROR):
+        keeping.write_cycle([closed(3)])
+        keeping.close()
+    let_go.assert_called_once()
+    assert "lost unwritten history minutes=1" in caplog.text
 
 
 def test_rest_of_a_restarted_minute_is_booked(path: Path) -> None:
@@ -172,13 +144,12 @@ def test_oldest_minutes_are_lost_and_counted(
     keeping: HistoryService, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "MOST_BYTES", 10_000)
-    lock = Locked(path)
-    for minute in range(100):
-        keeping.write_cycle([closed(minute)])
+    with locked(path):
+        for minute in range(100):
+            keeping.write_cycle([closed(minute)])
     waiting = keeping.waiting_minutes
     assert 1 < waiting < 50
     assert keeping.dropped_minutes == 100 - waiting
-    lock.let_go()
     keeping.write_cycle()
     with HistoryStore.open_reader(path) as reader:
         starts = [minute.window.start for minute in reader.minutes("t", START, START + DAY)]
@@ -188,27 +159,14 @@ def test_oldest_minutes_are_lost_and_counted(
 def test_impossible_minutes_are_a_defect_once(
     keeping: HistoryService, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = Locked(path)
-    keeping.write_cycle([closed(0)])
-    lock.let_go()
+    with locked(path):
+        keeping.write_cycle([closed(0)])
     with monkeypatch.context() as broken:
-        broken.setattr(HistoryStore, "book", lambda *_, **__: {}["defect"])
+        broken.setattr(HistoryStore, "book", Mock(side_effect=KeyError("defect")))
         with pytest.raises(KeyError):
             keeping.write_cycle()
     keeping.write_cycle([closed(1)])
     assert kept(path)[0] == 1
-
-
-def test_closing_tells_what_was_lost(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    let_go: list[bool] = []
-    keeping = HistoryService(lambda: HistoryStore(path, 0.05), lambda: let_go.append(True))
-    lock = Locked(path)
-    keeping.write_cycle([closed(0)])
-    with caplog.at_level(logging.ERROR):
-        keeping.close()
-    lock.let_go()
-    assert let_go == [True]
-    assert "lost unwritten history minutes=1" in caplog.text
 
 
 def test_restarted_daemon_finds_open_and_ended(keeping: HistoryService) -> None:
@@ -229,10 +187,9 @@ def keep_step13(keeping: HistoryService, at: float, version: str = VERSION) -> d
 
 
 def test_step_13_is_done_once_a_plan_version(keeping: HistoryService, path: Path) -> None:
-    lock = Locked(path)
-    assert keep_step13(keeping, START) is None
-    assert keeping.error is not None
-    lock.let_go()
+    with locked(path):
+        assert keep_step13(keeping, START) is None
+        assert keeping.error is not None
     for hour in range(0, int(7 * DAY), 3600):
         assert keep_step13(keeping, START + hour) == {}
     first = keep_step13(keeping, START + 7 * DAY)
@@ -262,12 +219,9 @@ def test_step_13_rests_on_its_week(keeping: HistoryService) -> None:
     assert math.isclose(tier["highest_rps"], 1.0)
 
 
-SOURCE: Any = SimpleNamespace(targets=(SimpleNamespace(key=("t", "r"), pool="prefill"),))
-
-
-def test_minutes_are_written_after_the_cycle(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    sink = HistorySink(HistoryService(lambda: HistoryStore(path)), SOURCE, {"t": "v1"})
+def test_minutes_are_written_after_the_cycle(path: Path) -> None:
+    source: Any = SimpleNamespace(targets=(SimpleNamespace(key=("t", "r"), pool="prefill"),))
+    sink = HistorySink(HistoryService(lambda: HistoryStore(path)), source, {"t": "v1"})
     first, second, unkept = (replace(closed(n), pool="prefill", kept=n < 2) for n in range(3))
     sink.accept(StepResult(now=START + 60, minutes=(first, replace(first, tier="unplanned"))))
     sink.accept(StepResult(now=START + 120, minutes=(second, unkept)))
@@ -282,16 +236,13 @@ def test_minutes_are_written_after_the_cycle(tmp_path: Path) -> None:
 
 
 def test_failed_write_and_recovery_are_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="agent.history.service")
-    store = HistoryStore(tmp_path / "history.db")
-    sink = HistorySink(HistoryService(lambda: store), SOURCE, {})
-    book = store.book
-
-    def full(*several: Any) -> None:
-        raise HistoryError(tmp_path, "no space left")
-
+    store = HistoryStore(path)
+    source: Any = SimpleNamespace(targets=())
+    sink = HistorySink(HistoryService(lambda: store), source, {})
+    book, full = store.book, Mock(side_effect=HistoryError(path, "no space left"))
     for cycle in range(5):
         monkeypatch.setattr(store, "book", full if cycle in (1, 2) else book)
         sink.accept(StepResult(now=START, minutes=(closed(cycle),)))
@@ -299,5 +250,4 @@ def test_failed_write_and_recovery_are_logged(
     sink.close()
     said = [record.getMessage().partition(" error=")[0] for record in caplog.records]
     assert said == ["history write failed, buffering in memory", "history write recovered"]
-    with HistoryStore.open_reader(tmp_path / "history.db") as reader:
-        assert len(reader.minutes("t", 0.0, START + 600)) == 5
+    assert kept(path)[0] == 5

@@ -73,26 +73,18 @@ def test_sums_grow_by_accepted_windows(added: list[Histogram], counts: tuple[flo
 
 
 def test_gpu_counters_are_kept_by_gpu() -> None:
-    runtime = RuntimeState()
-    of_gpus = {
-        name: window(counters={"gpu_energy_joules": joules}) for name, joules in (("GPU-a", 5.0), ("GPU-b", 7.0))
-    }
+    runtime, elsewhere = RuntimeState(), ("t", "scraped by another agent")
+    joules = (("GPU-a", 5.0), ("GPU-b", 7.0))
+    of_gpus = {name: window(counters={"gpu_energy_joules": energy}) for name, energy in joules}
+    gpus = {key: ReplicaGpus(windows=of_gpus) for key in (KEY, elsewhere)}
     both = window(counters={"requests_finished": 1.0, "gpu_energy_joules": 12.0}, gauges={"x": gauge(1.0)})
     for _ in range(2):
-        runtime.accept(scraped(None, window=both, gpus={KEY: ReplicaGpus(windows=of_gpus)}))
-    entry = runtime.replicas[KEY]
-    assert entry.sums.window().counters == {"requests_finished": 2.0}
-    assert entry.gpu_totals == {"GPU-a": {"gpu_energy_joules": 10.0}, "GPU-b": {"gpu_energy_joules": 14.0}}
-
-
-def test_gpus_count_with_their_window() -> None:
-    runtime, elsewhere = RuntimeState(), ("t", "scraped by another agent")
-    gpus = {
-        key: ReplicaGpus(windows={"GPU-a": window(counters={"gpu_energy_joules": 5.0})}) for key in (KEY, elsewhere)
-    }
-    runtime.accept(scraped(ScrapeFailure.CONNECT, gpus=gpus))
-    assert runtime.replicas[KEY].gpu_totals == {}
-    assert runtime.replicas[elsewhere].gpu_totals == {"GPU-a": {"gpu_energy_joules": 5.0}}
+        runtime.accept(scraped(None, window=both, gpus=gpus))
+    # GPUs count with the window of their replica, which a failed scrape has not.
+    runtime.accept(scraped(ScrapeFailure.CONNECT, gpus={KEY: gpus[KEY]}))
+    assert runtime.replicas[KEY].sums.window().counters == {"requests_finished": 2.0}
+    totals = {"GPU-a": {"gpu_energy_joules": 10.0}, "GPU-b": {"gpu_energy_joules": 14.0}}
+    assert [runtime.replicas[key].gpu_totals for key in (KEY, elsewhere)] == [totals, totals]
 
 
 def scraped(kind: ScrapeFailure | None, key: ReplicaKey = KEY, window: Window | None = None, **more: Any) -> StepResult:
@@ -113,13 +105,18 @@ def test_failures_are_counted_by_kind() -> None:
 
 def test_trend_has_one_point_a_minute() -> None:
     runtime = RuntimeState()
-    for n in range(TREND_MINUTES + 5):
+    silence = windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED)
+    silent = ClosedMinute(tier="t", replica="r", slice=load_bins.bin_window(silence, None, "r"))
+    runtime.record_minutes((silent,), VIEWS)
+    (point,) = runtime.trend("t")
+    assert not any(isinstance(value, Reading) for value in point.readings.values()), "a gap is no number"
+    # A minute that comes late keeps its place.
+    for n in (*range(1, TREND_MINUTES + 3), TREND_MINUTES + 4, TREND_MINUTES + 3):
         runtime.record_minutes((minute(n, float(n)),), VIEWS)
-    points = runtime.trend("t")
-    assert len(points) == TREND_MINUTES
-    assert [p.t for p in points] == [START + 60.0 * (n + 1) for n in range(5, TREND_MINUTES + 5)]
+    assert [p.t for p in runtime.trend("t")] == [START + 60.0 * (n + 1) for n in range(5, TREND_MINUTES + 5)]
     assert completed(runtime)[-1] == pytest.approx(64.0)
     assert runtime.trend("other") == ()
+    assert len(runtime._minutes["t"]) == OPEN_MINUTES
 
 
 def test_late_replicas_share_one_point() -> None:
@@ -129,14 +126,6 @@ def test_late_replicas_share_one_point() -> None:
     runtime.record_minutes((minute(1, 30.0, "b", offset=2.0),), VIEWS)
     assert len(runtime.trend("t")) == 2
     assert completed(runtime) == pytest.approx([90.0 * 120 / 124] * 2, rel=0.05)
-
-
-def test_late_minute_keeps_its_place() -> None:
-    runtime = RuntimeState()
-    for n in (0, 1, 2, 4, 3):
-        runtime.record_minutes((minute(n, 60.0),), VIEWS)
-    assert [p.t for p in runtime.trend("t")] == [START + 60.0 * (n + 1) for n in range(5)]
-    assert len(runtime._minutes["t"]) == OPEN_MINUTES
 
 
 def test_retained_replicas_keep_their_sums() -> None:
@@ -149,18 +138,6 @@ def test_retained_replicas_keep_their_sums() -> None:
     # A counter must not fall, but its series ends with its replica, as all others of it do.
     assert runtime.failures == {("t", "r", "connect"): 1}
     assert len(runtime.trend("t")) == 1
-
-
-def test_gap_is_no_number_in_trend() -> None:
-    runtime = RuntimeState()
-    silent = ClosedMinute(tier="t", replica="r", slice=load_bins.bin_window(_silence(), None, "r"))
-    runtime.record_minutes((silent,), VIEWS)
-    (point,) = runtime.trend("t")
-    assert not any(isinstance(value, Reading) for value in point.readings.values())
-
-
-def _silence() -> Window:
-    return windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED)
 
 
 def test_unreadable_minute_costs_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
