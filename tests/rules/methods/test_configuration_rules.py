@@ -189,9 +189,7 @@ LATE_POD = (*asked_for(*(20.0,) * 40), *asked_for(50.0, ago=30.0))
 START_CASES = [
     Case("within", PLANNED, hour(40.0), FAIRLY, f"1 start took 40 s; 40 s are planned; {PART}, which was"),
     Case("late", PLANNED, hour(40.1), WARNED, f"1 of 1 start took longer than the planned 40 s; a 40.1 s; {PART}"),
-    Case(
-        "a quick one hides none", PLANNED, hour(50.0, 20.0), WARNED, "1 of 2 starts took longer than the planned 40 s"
-    ),
+    Case("a quick one hides none", PLANNED, hour(50.0, 20.0), WARNED, "of 2 starts took longer than the planned 40 s"),
     Case("two within", PLANNED, hour(30.0, 20.0), FAIRLY, "2 starts took at most 30 s; 40 s are planned"),
     Case("the late one is named", PLANNED, {"a": hour(30.0), "b": hour(60.0)}, WARNED, "; b 60 s; "),
     Case("an hour later", PLANNED, LATE, UNSEEN, "no start was seen"),
@@ -201,14 +199,7 @@ START_CASES = [
     Case("no plan", bare("t", None), hour(), UNPLANNED, NO_PLAN),
     Case("not planned", context(), hour(50.0), UNPLANNED, f"{NO_PLAN}; 50 s were measured from process start"),
     Case("too early", PLANNED, [started(0, 60.0, seconds=59.0)], EARLY, "59 s seen, 60 s are needed"),
-    Case(
-        "late days ago",
-        PLANNED,
-        hour(),
-        WARNED,
-        f"of 2 cold starts took 50.6 s; 40 s are planned; {PART}",
-        known(30.0, 50.6),
-    ),
+    Case("late days ago", PLANNED, hour(), WARNED, "took 50.6 s; 40 s are planned; timed", known(30.0, 50.6)),
     Case("in time days ago", PLANNED, hour(), FAIRLY, "slowest of 2 cold starts took 40 s", known(30.0, 40.0)),
     Case("one of twenty", PLANNED, hour(), FAIRLY, "P95 is 20 s over 20 starts", known(*(20.0,) * 19, 90.0)),
     Case("two of thirty", PLANNED, hour(), WARNED, "P95 is 90 s over 30 starts", known(*(20.0,) * 28, 90.0, 95.0)),

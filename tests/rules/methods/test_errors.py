@@ -63,9 +63,7 @@ BURN_CASES = [
     Case("503 of a full queue", TIER, hour(30, **FULL_QUEUE), FINE),
     Case("one bad minute", TIER, ONE_BAD_MINUTE, PAGE_GUESSED),
     Case("a page that lies", TIER, LYING, PAGE_GUESSED, "not certain: the page counts 5,000 failed requests of 30"),
-    Case(
-        "counters that restart", TIER, RESTARTED, PAGE_GUESSED, "served and failed requests were counted over different"
-    ),
+    Case("counters that restart", TIER, RESTARTED, PAGE_GUESSED, "served and failed requests were counted"),
     Case("not counted", TIER, each(60, minute), HIDDEN, UNCOUNTED),
     Case("idle", TIER, SILENT, UNSEEN),
 ]
@@ -87,14 +85,7 @@ REFUSED_CASES = [
     Case("20 % of 4xx", TIER, refusing(0.2, HTTP), WARNED, "20.0% of "),
     Case("for want of room", TIER, refusing(0.1), WARNED, "refused for want of room (503); 1% is allowed"),
     Case("as bad requests", TIER, refusing(0.1, HTTP), WARNED, "answered 4xx"),
-    Case(
-        "over",
-        TIER,
-        ENDED,
-        FINE,
-        "15.1% of requests were refused for want of room (503); 1% is allowed, and most of the time it was less; "
-        "of 3,180 requests",
-    ),
+    Case("over", TIER, ENDED, FINE, "15.1% of requests were refused for want of room (503); 1% is allowed"),
     Case("few requests", TIER, each(15, lambda n: at(n, served=4.0)), EARLY),
     Case("not counted", TIER, each(60, minute), HIDDEN, "refused by a queue limit nor HTTP answers 4xx are counted"),
     Case("idle", TIER, SILENT, UNSEEN),

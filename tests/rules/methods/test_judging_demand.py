@@ -101,13 +101,7 @@ DEMAND: list[tuple[str, Rate, dict[str, Any], Wanted, str]] = [
     ("one missing", 5.0, {}, WARNED, MISSING),
     ("arrivals of a saturated fleet", 5.0, {"finished": 4.0}, WARNED, ""),
     ("as many as it takes", 4.0, {"finished": 4.0}, FINE, ""),
-    (
-        "one replica",
-        5.0,
-        {"replicas": 1},
-        WARNED,
-        "5 rps arrive, 1 ready replica takes 4 rps; at least 1 more is needed",
-    ),
+    ("one replica", 5.0, {"replicas": 1}, WARNED, "1 ready replica takes 4 rps; at least 1 more is needed"),
     ("just within", 3.99, {}, FINE, "7.98 rps arrive, 2 ready replicas take 8 rps"),
     # 8.2 a second over 480 s are 3936 where 3840 may come: 1.5 standard deviations.
     ("within chance", 4.1, {}, GUESSED, ""),

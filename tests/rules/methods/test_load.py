@@ -57,52 +57,28 @@ THREE_MINUTES = (
 SHORT = "Beyond the benchmark for 1 of 5 minutes seen; too short for a finding; 7 completed rps"
 
 CASES = [
-    Case(
-        "inside",
-        TIER,
-        each(5, lambda n: minute(n, rps=5.9)),
-        FINE,
-        "At most 5.9 rps a replica; the benchmark goes to 6",
-    ),
+    Case("inside", TIER, each(5, lambda n: minute(n, rps=5.9)), FINE, "5.9 rps a replica; the benchmark goes to 6"),
     Case("three minutes", TIER, last(3), WARNED, THREE_MINUTES),
     Case("two minutes", TIER, last(2), GUESSED),
     Case("one minute", TIER, last(1), FINE, SHORT),
-    Case(
-        "9 in the system",
-        TIER,
-        crowded(9.0),
-        WARNED,
-        "9 requests in the system are more than the benchmark's highest, 8",
-    ),
+    Case("9 in the system", TIER, crowded(9.0), WARNED, "9 requests in the system are more"),
     Case("8 in the system", TIER, crowded(7.9), FINE),
     Case("over", TIER, beyond(range(9), 12), FINE, ENDED),
     # Sixteen minutes: fifteen are in the hold, of which the last three count; two of them are beyond, then one.
     Case("two of the last three", TIER, beyond((10, 13, 14), 16), WARNED),
     Case("one of the last three", TIER, beyond((9, 10, 13), 16), FINE),
-    Case(
-        "one of eight",
-        TIER,
-        fleet(8, lambda i, n: i == 2),
-        WARNED,
-        "r2 (1 of 8 replicas) is beyond the benchmarked load; ",
-    ),
-    Case(
-        "two of eight", TIER, fleet(8, lambda i, n: i < 2), WARNED, "2 of 8 replicas are beyond the benchmarked load; "
-    ),
+    Case("one of eight", TIER, fleet(8, lambda i, n: i == 2), WARNED, "r2 (1 of 8 replicas) is beyond the benchmarked"),
+    Case("two of eight", TIER, fleet(8, lambda i, n: i < 2), WARNED, "2 of 8 replicas are beyond the benchmarked load"),
     Case("named in the details", TIER, fleet(8, lambda i, n: i < 2), WARNED, "r0, r1"),
     Case("scattered", TIER, fleet(5, lambda i, n: i == n), FINE),
     # Growth too small to show in any one minute: 0.7 more arrive than finish.
-    Case(
-        "a growing queue", TIER, queue(growing), GUESSED, "0.6, 1.6, then 2.6 were waiting; 3 rps finish, the benchmark"
-    ),
+    Case("a growing queue", TIER, queue(growing), GUESSED, "0.6, 1.6, then 2.6 were waiting; 3 rps finish"),
     Case("it does not double", TIER, queue(lambda n: 2.0 + n / 10), FINE),
     Case("less than one waits", TIER, queue(lambda n: 0.05 * n), FINE),
     Case("no more arrive than finish", TIER, queue(growing, -0.1), FINE),
     Case("it shrinks", TIER, queue(lambda n: 3.0 - n / 4), FINE),
     Case("held back", TIER, HELD, FINE),
-    Case(
-        "no plan", build_tier_context("t", None), each(5, minute), UNPLANNED, "the plan has no benchmark curve for this"
-    ),
+    Case("no plan", build_tier_context("t", None), each(5, minute), UNPLANNED, "the plan has no benchmark curve"),
     Case("not seen", TIER, DOWN, Gap.SCRAPE_FAILED),
 ]
 LATENCY_CASES = [
@@ -167,12 +143,8 @@ QUEUE_CASES = [
     Case("worked off", PLANLESS, FIVE_UP_AND_DOWN, FINE, NONE_GROWS),
     Case("hardly any", PLANLESS, waiting(lambda n: 0.02 * n, 3.0, lambda n: 0.1), FINE, NONE_GROWS),
     Case("what a full batch does", PLANLESS, queued(1.0), FINE, NONE_GROWS),
-    Case(
-        "over", PLANLESS, waiting(lambda n: 8.0 * (n < 10), 9.0, lambda n: 0.0), FINE, f"{NONE_GROWS}0.0 requests were"
-    ),
-    Case(
-        "one of two", PLANNED, {"a": each(15, minute), "b": STEEP}, WARNED, "The queue of b (1 of 2 replicas) grows; "
-    ),
+    Case("over", PLANLESS, waiting(lambda n: 8.0 * (n < 10), 9.0, lambda n: 0.0), FINE, f"{NONE_GROWS}0.0 requests"),
+    Case("one of two", PLANNED, {"a": each(15, minute), "b": STEEP}, WARNED, "The queue of b (1 of 2 replicas) grows"),
     Case("another length", context(limits={QUEUE: {"waiting": 500.0}}), STEEP, FINE),
     Case("another share", context(limits={QUEUE: {"share": 0.5}}), STEEP, FINE),
     Case("not measured", PLANLESS, [replace(one, gauges={}) for one in each(15, minute)], HIDDEN),
@@ -215,9 +187,7 @@ FEW = "25 requests in the first third at pegged GPUs, 30 are needed"
 
 GPU_CASES = [
     Case("rising", PLANLESS, pegged(), WARNED, SATURATED),
-    Case(
-        "stable", PLANLESS, pegged(lambda n: 0.4), FINE, "pegged at 99.0% with stable TTFT: prefill-bound and healthy"
-    ),
+    Case("stable", PLANLESS, pegged(lambda n: 0.4), FINE, "pegged at 99.0% with stable TTFT: prefill-bound"),
     Case("falling", PLANLESS, pegged(lambda n: rising(14 - n)), FINE),
     Case("just below", PLANLESS, pegged(busy=lambda n: 0.94), FINE, NOT_PEGGED),
     Case("at the limit", PLANLESS, pegged(busy=lambda n: 0.95), WARNED),

@@ -101,9 +101,7 @@ NO_PAIR = "no 3 minutes with traffic on both, or no speeds to compare; others of
 
 ROWS = [
     row("equal shares", at(2.0), at(2.0), WARNED),
-    row(
-        "the faster tier", at(2.0), at(2.0), FINE, "No tier of m is much faster than fast; usable are 6 and 2", about=0
-    ),
+    row("the faster tier", at(2.0), at(2.0), FINE, "is much faster than fast; usable are 6 and 2", about=0),
     # A round robin over seven fast replicas and a slow one (guide 9.5) gives the slow tier an eighth.
     row("equal shares of eight replicas", at(2.0), at(2.0), WARNED, replicas=7),
     row("a third for the slow one of eight", at(2.0), at(0.67), FINE, replicas=7),
@@ -117,14 +115,7 @@ ROWS = [
     row("the limit of a tier", at(2.0), at(2.0), FINE, contexts=(FAST, context("slow", 2.0, unequal=3.1))),
     row("bounded points, alike latency", at(1.0), at(1.0), GUESSED, contexts=SWEPT),
     row("bounded points, latency differs", at(1.0), at(1.0, seconds=0.4), WARNED, contexts=SWEPT),
-    row(
-        "latency alone",
-        at(2.0),
-        at(2.0, seconds=0.4),
-        WARNED,
-        "output tokens take 0.4 and 0.08 s on average",
-        contexts=UNPLACED,
-    ),
+    row("latency alone", at(2.0), at(2.0, seconds=0.4), WARNED, "tokens take 0.4 and 0.08 s", contexts=UNPLACED),
     row("slow for its load", at(1.0), at(4.0, seconds=0.4), FINE, contexts=UNPLACED),
     row("prompts nearly alike", at(2.0), at(2.0, prompt=140.0), WARNED),
     row("outputs nearly alike", at(2.0), at(2.0, out=140.0), WARNED),

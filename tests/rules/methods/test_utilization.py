@@ -112,21 +112,9 @@ TRAP_CASES: list[tuple[Any, ...]] = [
     ("74 % of the cache", TIER, trap(kv=0.74), WARNED),
     ("75 % of the cache", TIER, trap(kv=0.75), FINE),
     ("means, not instants", TIER, trap(kv=0.3, kv_most=0.95), WARNED),
-    (
-        "no level",
-        TIER,
-        trap(kv=None),
-        HIDDEN,
-        "fleet utilisation is 20.0% over 7.0 days; the KV cache level is not known",
-    ),
+    ("no level", TIER, trap(kv=None), HIDDEN, "is 20.0% over 7.0 days; the KV cache level is not known"),
     ("no level needed", TIER, trap(kv=None, used=0.5), FINE),
-    (
-        "a minimum below",
-        warm(5),
-        trap(replicas=10, used=0.3),
-        WARNED,
-        "5.0 of 10.0 replicas are surplus, 300 USD a day",
-    ),
+    ("a minimum below", warm(5), trap(replicas=10, used=0.3), WARNED, "5.0 of 10.0 replicas are surplus, 300 USD"),
     ("is told", warm(5), trap(replicas=10, used=0.3), WARNED, f"{FLOOR} 5"),
     ("a minimum of all", warm(10), trap(replicas=10, used=0.3), FINE, ALL_NEEDED),
     (
@@ -173,13 +161,7 @@ EMPTY_CASES: list[tuple[Any, ...]] = [
     ("no plan", BARE, quiet(), WARNED, f"{NO_WAIT} 2.0 of 4.0 replicas are surplus"),
 ]
 CACHE_CASES: list[tuple[Any, ...]] = [
-    (
-        "74 %",
-        TIER,
-        trap(kv_most=0.74),
-        WARNED,
-        "In 95% of 168 hours the KV cache is at most 74.0% full; 75% or more is",
-    ),
+    ("74 %", TIER, trap(kv_most=0.74), WARNED, "In 95% of 168 hours the KV cache is at most 74.0% full; 75%"),
     ("75 %", TIER, trap(kv_most=0.75), FINE, "highest instant of an hour, hourly mean at most 30.0%"),
     ("95 %", TIER, trap(kv_most=0.95), FINE),
     ("each eighth hour", TIER, spiky(8), FINE),

@@ -194,6 +194,7 @@ APART = "prefill and decode apart"
 SHORT = "84 hours were seen; 152 are needed to propose fewer replicas"
 NEEDS = "the peak needs 6 replicas (30 rps at 7.33 rps a replica at up to 0.9 of it, one may be lost: 6)"
 CACHE = "KV cache in use (hourly mean) would be"
+TOO_FEW = f"9 replicas would be too few: {CACHE} 97.5% of at most 90.0% with one of 9 lost"
 # 20 rps on average and 30 at the peak, 7.33 a replica.
 USE = "6 replicas would be used to 45.5% on average and to 68.2% at the peak"
 
@@ -204,15 +205,7 @@ ROWS = [
     (PLANNED, hours(), NOTHING, SHRINK, LIKELY, 6, f"{CACHE} 60.0% of at most 90.0% with one of 6 lost"),
     # The minimum warm count is never undercut.
     (planned(10, warm=8), hours(), NOTHING, SHRINK, LIKELY, 8, ""),
-    (
-        planned(10, 1.8),
-        hours(),
-        NOTHING,
-        SHRINK,
-        LIKELY,
-        8,
-        "safety factor makes it ceil(30 x 1.8 / 7.33) = 8 replicas",
-    ),
+    (planned(10, 1.8), hours(), NOTHING, SHRINK, LIKELY, 8, "safety factor makes it ceil(30 x 1.8 / 7.33) = 8"),
     (planned(6), hours(), NOTHING, KEEP, LIKELY, 6, ""),
     (planned(6, None), hours(replicas=6), NOTHING, KEEP, LIKELY, 6, USE),
     # 72 x 1.2 / 7.333 = 11.8.
@@ -222,15 +215,7 @@ ROWS = [
     (PLANNED, hours(84), NOTHING, NONE, LIKELY, None, SHORT),
     (PLANNED, hours(kv=0.76), NOTHING, KEEP, LIKELY, 10, "memory sets the size"),
     # 13 at 60 % are 7.8 full caches: eight hold them at 97.5 %, nine at 86.7 %, and one more may be lost.
-    (
-        planned(13),
-        hours(replicas=13, kv=0.6),
-        NOTHING,
-        SHRINK,
-        LIKELY,
-        10,
-        f"9 replicas would be too few: {CACHE} 97.5% of at most 90.0% with one of 9 lost",
-    ),
+    (planned(13), hours(replicas=13, kv=0.6), NOTHING, SHRINK, LIKELY, 10, TOO_FEW),
     (PLANNED, hours(kv=0.74), NOTHING, KEEP, LIKELY, 10, f"with fewer, {CACHE} 92.5% of at most 90.0% with one of 9"),
     (PLANNED, hours(), fires("KvEviction"), KEEP, LIKELY, 10, ""),
     (tier_view(pools=["prefill", "decode"]), hours(), NOTHING, NONE, LIKELY, None, APART),
