@@ -33,7 +33,7 @@ from zoneinfo import ZoneInfo
 import common
 import yaml
 from alert_path_servers import ROUTE_TIMES, RULE_TIMES, alertmanager, pager, query, receivers_at, scraping, sped_up
-from daemon_runs import ask, at_port, stepping, write
+from daemon_runs import ask, at_port, reload_daemon, stepping, write
 from forecast_samples import keep_amounts
 from notifications import OPEN, QUIET, SCENES, Story
 from nvml_fixture import StandIn, compile_standin
@@ -257,9 +257,7 @@ class Acceptance:
             self._look()
         if self._recommended is not None and self._warmed.scale(self._recommended, now):
             self._write()
-            before = self._daemon.counts.config_reloads
-            self._daemon.ask_reload()
-            wait_for(lambda: self._daemon.counts.config_reloads > before, PATIENCE_SECONDS)
+            reload_daemon(self._daemon)
 
     def _look(self) -> None:
         """Keep what is seen first, after Prometheus has scraped it. Another system alerts once the cascade is on."""

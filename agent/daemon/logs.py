@@ -24,12 +24,8 @@ class _Lines(logging.Formatter):
 
 class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "t": round(record.created, 3),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
+        line: dict[str, Any] = {"t": round(record.created, 3), "level": record.levelname.lower()}
+        line |= {"logger": record.name, "message": record.getMessage()}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)

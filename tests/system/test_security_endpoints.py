@@ -15,7 +15,7 @@ import pytest
 import trustme
 from kube_standin import pod
 from test_kubernetes_discovery import ON, found
-from test_web_reports import FILES, NAME
+from test_server import FILES, NAME
 from waiting import CEILING_SECONDS
 from web_clients import TOKEN, hash_password, issue, serving, trusting, write_web_file
 

@@ -9,9 +9,7 @@ import pytest
 from paths import SHARED, TESTS
 from predicted_samples import predicted_row
 from result_files import read_results, write_document
-from test_aiperf import EXPORT
-from test_guidellm import benchmark, report
-from test_inference_perf import stage
+from test_tool_reports import EXPORT, benchmark, report, stage
 from test_vllm_bench import PLAIN
 
 from agent.benchmarks.formats import NAMES, read_all_results

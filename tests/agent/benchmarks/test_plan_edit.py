@@ -17,7 +17,6 @@ from rules.plan.schema import BenchmarkCurve, Plan
 CURVE = BenchmarkCurve.model_validate(
     {"loop": "open", "source": ["r.json"], "points": [{"requested_rps": 2.0, "completed_rps": 1.5}]}
 )
-OTHER = BenchmarkCurve.model_validate({"loop": "open", "points": [{"completed_rps": 9.0}]})
 
 PLAN = """\
 # The plan of the fleet.
@@ -131,19 +130,6 @@ def test_new_curve_stays_below_commented_keys(tmp_path: Path) -> None:
     assert text.index("# e2e_p99_seconds") < text.index("    curve:") < text.index("# fleet")
     plan = yaml.safe_load(text.replace("      # e2e_p99_seconds:  #", "      e2e_p99_seconds: 30  #"))
     assert plan["tiers"]["a"]["slo"]["e2e_p99_seconds"] == 30
-
-
-def test_imports_leave_no_trace_of_earlier_ones(tmp_path: Path) -> None:
-    for tier in ("big", "small"):
-        path = plan_in(tmp_path)
-        first = edited(path, tier).text
-        path.write_text(first)
-        assert edited(path, tier).text == first
-    path = plan_in(tmp_path)
-    first = edited(path, "small").text
-    path.write_text(first)
-    path.write_text(edited(path, "small", OTHER).text)
-    assert edited(path, "small").text == first
 
 
 @pytest.mark.parametrize(
