@@ -128,16 +128,6 @@ def test_mixed_loads_are_no_curve() -> None:
         curve_of([])
 
 
-def test_repeated_measurement_is_taken_once() -> None:
-    twice = curve_of([load("a"), load("a"), load("copy of a")])
-    assert len(twice.curve.points) == 1
-    assert twice.curve.points[0].requests == 400
-    assert [(r.source, r.text) for r in twice.remarks] == [
-        ("a", "holds the same measurement as a; it is taken once"),
-        ("copy of a", "holds the same measurement as a; it is taken once"),
-    ]
-
-
 def test_repeated_runs_are_one_point() -> None:
     # 400 requests in 100 s and 100 in 20 s: 500 in 120 s. The median is weighted, of the P99s the larger counts.
     first = {

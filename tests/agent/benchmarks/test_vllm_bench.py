@@ -1,4 +1,3 @@
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,7 +6,6 @@ import pytest
 from paths import TESTS
 from result_files import explain_refusal, read_document, read_results
 
-from agent.benchmarks.formats import read_all_results
 from agent.benchmarks.run_model import BenchmarkRun
 from rules.plan.schema import Provenance
 
@@ -139,21 +137,6 @@ def test_too_few_requests_are_said(tmp_path: Path, requests: int, share: str) ->
     found = [text for text in read(tmp_path, PLAIN, completed=requests, num_prompts=requests).remarks if "P99" in text]
     text = f"P99 of {requests} requests rests on the slowest few: the true P99 is above all of them with a probability"
     assert found == ([f"{text} {share}"] if share else [])
-
-
-def test_appended_runs_are_a_load_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "all.json"
-    runs = [PLAIN, {**PLAIN, "request_rate": 5.0, "request_throughput": 4.9}]
-    path.write_text("\n".join(json.dumps(run) for run in runs), encoding="utf-8")
-    first, second = read_results(path)
-    assert (first.location, second.location) == (f"{path}: line 1", f"{path}: line 2")
-    assert (first.point.completed_rps, second.point.completed_rps) == (9.9, 4.9)
-    path.write_text("\n".join(json.dumps(run) for run in (PLAIN, {**PLAIN, "completed": 0})), encoding="utf-8")
-    (kept,), (left_out,) = read_all_results((path,))
-    assert (kept.location, str(left_out)) == (
-        f"{path}: line 1",
-        f"{path}: line 2: is of a failed run: no request succeeded",
-    )
 
 
 def test_impossible_runs_are_refused(tmp_path: Path) -> None:

@@ -245,17 +245,6 @@ def test_refused_configuration_is_taken_once_mended(tmp_path: Path) -> None:
             assert daemon.counts.config_trouble is None
 
 
-def test_removed_token_file_opens_nothing(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text(FIRST)
-    with running(write(tmp_path, configuration([], web={"bearer_token_file": str(token)}))) as daemon:
-        token.unlink()
-        assert wait_for(lambda: daemon.counts.config_trouble)
-        with pytest.raises(urllib.error.HTTPError, match="401"):
-            ask(daemon, "metrics")
-        assert ask(daemon, "metrics", FIRST)
-
-
 @WAYS
 def test_changed_plan_is_taken_up(way: Callable[[Path], Change], tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
