@@ -20,29 +20,21 @@ def finding(rule: str = "KvCacheCascade", stage: int = 1) -> Finding:
     return making.finding(making.verdict(rule, t=T + 45.0, sentence=SENTENCE, actions=actions, **parts))
 
 
-def worse(before: Finding) -> Finding:
-    worst = replace(before.worst, t=T + 60.0, stage=3, status=Status.CRITICAL, certainty=Certainty.CERTAIN)
-    change = Transition(t=worst.t, status=worst.status, stage=3, certainty=worst.certainty)
-    return replace(before, worst=worst, transitions=(*before.transitions, change))
-
-
 def printed(capsys: pytest.CaptureFixture[str], change: Finding) -> list[str]:
     DemoConsole(T, lambda: None).accept(StepResult(now=T, tiers={}, changed=(change,)))
     return capsys.readouterr().out.splitlines()
 
 
 def test_finding_prints_time_sentence_and_action(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(capsys, finding()) == [
+    first = finding()
+    assert printed(capsys, first) == [
         "  0:45  LIKELY KvCacheCascade in cascade/cascade-0, stage 1 (filling)",
         f"        {SENTENCE}",
         "        do: Shed or reroute load now",
     ]
-
-
-def test_a_step_for_the_worse_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    worst = replace(first.worst, t=T + 60.0, stage=3, status=Status.CRITICAL, certainty=Certainty.CERTAIN)
+    change = Transition(t=worst.t, status=worst.status, stage=3, certainty=worst.certainty)
+    worse = replace(first, worst=worst, transitions=(*first.transitions, change))
     head = "  1:00  CRITICAL KvCacheCascade in cascade/cascade-0, stage 3 (queueing), certain"
-    assert printed(capsys, worse(finding()))[0] == head
-
-
-def test_report_rule_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(capsys, finding("UtilizationTrap")) == []
+    assert printed(capsys, worse)[0] == head
+    assert printed(capsys, finding("UtilizationTrap")) == [], "a rule of reports is not printed"

@@ -69,12 +69,8 @@ def test_each_worker_is_a_replica(sidecar: Sidecar) -> None:
     for _ in range(3):
         sidecar.cycle(parts)
     assert tuple(replicas(parts)) == WORKERS
-    assert [
-        one.track.last.gauges["kv_utilization"] for one in parts.loop.state.replicas.values() if one.track.last
-    ] == [
-        0.11,
-        0.93,
-    ]
+    pages = [one.track.last for one in parts.loop.state.replicas.values()]
+    assert [page.gauges["kv_utilization"] for page in pages if page] == [0.11, 0.93]
     (tier,) = parts.status(sidecar.now).tiers
     assert [(one.name, one.up, one.pool) for one in tier.replicas] == [(name, True, "decode") for name in WORKERS]
     assert parts.loop.evaluator.tier("t").pools == dict.fromkeys(WORKERS, "decode")
@@ -83,34 +79,26 @@ def test_each_worker_is_a_replica(sidecar: Sidecar) -> None:
 
 def test_vanished_worker_is_down_then_gone(sidecar: Sidecar) -> None:
     parts = sidecar.loop()
-    sidecar.cycle(parts)
-    sidecar.page = ONE + 'sglang_num_running_reqs{worker_addr="http://127.0.0.1:8003"} 1\n'
-    for _ in range(3):
-        sidecar.cycle(parts)
-    assert verdict(parts, "TargetDown", WORKERS[1]) == "warning"
-    assert verdict(parts, "TargetDown", WORKERS[0]) == "ok"
-    sidecar.cycle(parts, GONE_SECONDS)
-    assert replicas(parts) == [WORKERS[0], "a/127.0.0.1:8003"]
-
-
-def test_failed_page_fails_each_worker(sidecar: Sidecar) -> None:
-    parts = sidecar.loop()
-    sidecar.cycle(parts)
-    sidecar.page = ""
-    for _ in range(6):
-        sidecar.cycle(parts)
-    assert [verdict(parts, "TargetDown", name) for name in WORKERS] == ["warning", "warning"]
-
-
-def test_page_down_at_first_leaves_no_replica(sidecar: Sidecar) -> None:
-    parts = sidecar.loop()
     sidecar.page = ""
     sidecar.cycle(parts)
-    assert replicas(parts) == ["a"]
+    assert replicas(parts) == ["a"], "a page that is down at first"
     sidecar.page = TWO
     for _ in range(3):
         sidecar.cycle(parts)
     assert tuple(replicas(parts)) == WORKERS
+    sidecar.page = ""
+    for _ in range(6):
+        sidecar.cycle(parts)
+    assert [verdict(parts, "TargetDown", name) for name in WORKERS] == ["warning", "warning"]
+    sidecar.page = TWO
+    for _ in range(3):
+        sidecar.cycle(parts)
+    sidecar.page = ONE + 'sglang_num_running_reqs{worker_addr="http://127.0.0.1:8003"} 1\n'
+    for _ in range(3):
+        sidecar.cycle(parts)
+    assert [verdict(parts, "TargetDown", name) for name in WORKERS] == ["ok", "warning"]
+    sidecar.cycle(parts, GONE_SECONDS)
+    assert replicas(parts) == [WORKERS[0], "a/127.0.0.1:8003"]
 
 
 def test_router_page_is_no_replica(sidecar: Sidecar) -> None:

@@ -8,6 +8,7 @@ tokens of a length.
 import functools
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 import recorded
@@ -193,13 +194,12 @@ def test_queue_and_cache_fill() -> None:
 
 def test_stale_usage_is_not_believed() -> None:
     """Three pages say 0.02 after the light phase, while no pass was made and nothing ran."""
-    idle = [
-        (earlier, later)
-        for earlier, later in zip(pages(), pages()[1:], strict=False)
-        if earlier.counters["engine_steps"] == later.counters["engine_steps"] and later.gauges["kv_utilization"] > 0
-    ]
-    assert idle
-    for earlier, later in idle:
+    idle = 0
+    for earlier, later in pairwise(pages()):
+        if earlier.counters["engine_steps"] != later.counters["engine_steps"] or later.gauges["kv_utilization"] == 0:
+            continue
+        idle += 1
         window = diff_snapshots(earlier, later)
         assert "kv_utilization" not in window.gauges
         assert window.gauges["requests_running"].maximum == 0
+    assert idle
