@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from gpu_pages import MADE, T, by_uuid, readout
@@ -139,6 +140,8 @@ DCGM = """\
 DCGM_FI_DEV_GPU_TEMP{{gpu="0",UUID="GPU-a",device="nvidia0",modelName="H"}} {celsius}
 # TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
 DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{gpu="0",UUID="GPU-a",device="nvidia0",modelName="H"}} {millijoules}
+# TYPE DCGM_FI_DEV_XID_ERRORS gauge
+DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="GPU-a",device="nvidia0",modelName="H"}} {code}
 """
 
 
@@ -149,8 +152,8 @@ class Exporter:
         self.page: bytes | ScrapeError = b""
         self.asked = 0
 
-    def show(self, celsius: float, millijoules: float) -> None:
-        self.page = DCGM.format(celsius=celsius, millijoules=millijoules).encode()
+    def show(self, celsius: float, millijoules: float, code: int = 0) -> None:
+        self.page = DCGM.format(celsius=celsius, millijoules=millijoules, code=code).encode()
 
     def fetch(self) -> bytes:
         self.asked += 1
@@ -166,19 +169,23 @@ def test_dcgm_value_counts_once_per_refresh() -> None:
     exporter = Exporter()
     gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
     joules = covered = 0.0
-    seen = []
-    for turn in range(9):
+    events, seen = [], []
+    for turn in range(14):
         refresh = turn // 2
-        exporter.show(50.0 + refresh, 1e6 * refresh)
+        # A fault counts when its code comes.
+        exporter.show(50.0 + refresh, 1e6 * refresh, (79, 79, 79, 48, 48, 0, 48)[refresh])
         windows = gpus.read_gpus(T + 15 * turn).windows
         seen.append(bool(windows))
         for window in windows.values():
             joules += window.counters["gpu_energy_joules"]
             covered += window.counters["gpu_energy_covered_seconds"]
+            events.append(window.counters["gpu_fault_events"])
     # 1,000 J every 30 s: neither doubled by the scrapes between nor thinned by them.
-    assert (joules, covered) == (4000.0, 120.0)
-    assert seen == [False, False, True, False, True, False, True, False, True]
-    assert gpus.latest["GPU-a"].t == T + 120
+    assert (joules, covered) == (6000.0, 180.0)
+    assert seen == [False, False, *[True, False] * 6]
+    assert gpus.latest["GPU-a"].t == T + 180
+    assert events == [0, 0, 1, 0, 0, 1]
+    assert gpus.latest["GPU-a"].counters["gpu_fault_events_by_code/xid-48"] == 2
 
 
 def test_failing_dcgm_page_is_left_alone() -> None:
@@ -193,25 +200,6 @@ def test_failing_dcgm_page_is_left_alone() -> None:
         last = gpus.read_gpus(T + 15 * n)
     assert last.problems == ()
     assert "GPU-a" in gpus.latest
-
-
-XID = """\
-# TYPE DCGM_FI_DEV_XID_ERRORS gauge
-DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="GPU-a",device="nvidia0",modelName="H"}} {code}
-"""
-
-
-def test_dcgm_fault_counts_when_its_code_comes() -> None:
-    exporter = Exporter()
-    gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
-    events = []
-    for turn, code in enumerate((79, 79, 79, 48, 48, 0, 48)):
-        exporter.show(50.0 + turn, 1e6 * turn)
-        assert isinstance(exporter.page, bytes)
-        exporter.page += XID.format(code=code).encode()
-        events += [window.counters["gpu_fault_events"] for window in gpus.read_gpus(T + 30 * turn).windows.values()]
-    assert events == [0, 0, 1, 0, 0, 1]
-    assert gpus.latest["GPU-a"].counters["gpu_fault_events_by_code/xid-48"] == 2
 
 
 def test_amd_gpus_give_energy_throttling_and_faults() -> None:
@@ -266,19 +254,9 @@ def test_missing_gpus_are_told_after_a_while() -> None:
     assert trouble(missing, T + 201) == "", "an engine that restarts has a while again"
 
 
-class Broken:
-    """A source with a defect."""
-
-    def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
-        raise AttributeError("a binding that changed")
-
-    def close(self) -> None:
-        """Holds nothing."""
-
-
 def test_defect_costs_the_gpus_alone(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        turn = GpuCollector(Broken()).read_gpus(T)
+        turn = GpuCollector(Mock(read=Mock(side_effect=AttributeError("a binding that changed")))).read_gpus(T)
     assert turn.problems == ("defect in sizewatch while reading GPUs: AttributeError",)
     assert turn.windows == {}
     assert caplog.records[0].exc_info is not None

@@ -66,26 +66,19 @@ def test_failed_waiting_registers_gpus_again(watched):
     assert watched.standin.lent() == 3
 
 
-def test_last_fault_of_a_lost_gpu_counts(watched):
-    watched.standin.set({"events": "1:0:79:-", "0.gone": 1})
-    assert watched.turn() == ()
-    watched.standin.set({"0.gone": None})
-    assert faults(watched.only()) == (1, {"xid-79": 1})
-
-
 def test_returned_gpu_reports_once(machine):
     machine.standin.add_gpu()
     machine.standin.add_gpu()
     machine.turn()
-    machine.standin.set({"0.gone": 1})
+    machine.standin.set({"events": "1:0:79:-", "0.gone": 1})
     machine.turn()
     machine.standin.set({"0.gone": None})
-    machine.turn()
+    assert faults(machine.turn()[0]) == (1, {"xid-79": 1}), "the last fault of a lost GPU counts"
     machine.standin.calls()
     machine.turn()
     assert machine.standin.calls().count("nvmlDeviceRegisterEvents") == 2
-    machine.standin.set({"events": "1:0:31:-,2:1:31:-"})
-    assert [faults(gpu)[0] for gpu in machine.turn()] == [1, 1]
+    machine.standin.set({"events": "1:0:79:-,2:0:31:-,3:1:31:-"})
+    assert [faults(gpu)[0] for gpu in machine.turn()] == [2, 1]
     machine.standin.calls()
     machine.turn()
     assert "nvmlDeviceRegisterEvents" not in machine.standin.calls()

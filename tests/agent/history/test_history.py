@@ -6,9 +6,9 @@ however the minutes were grouped into turns; (2) what comes back is what was boo
 
 import json
 import os
-import sqlite3
 from dataclasses import replace
 
+import making
 import pytest
 from history_samples import START, booking, finished, recorded_minutes
 from hypothesis import given, settings
@@ -21,7 +21,7 @@ from rules.confidence import Certainty
 from rules.evaluator.timeline import TimelineEvent
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap, Missing, Reading
-from rules.verdicts.verdict import Cause, Finding, Status, Subject, Transition, UnknownSpan, Verdict
+from rules.verdicts.verdict import Cause, Finding, Status, Subject, UnknownSpan
 
 HOUR = 3600.0
 EVER = (0.0, START + 1000 * DAY)
@@ -150,59 +150,31 @@ def test_rows_come_by_begin_oldest_first(store):
     assert [s.window.start - START for s in store.replica_bins("h100", *EVER)] == [0.0, 59 * 60, HOUR, 130 * 60]
 
 
-def test_booking_nothing_writes_nothing(store, path):
-    store.book([booking(0)])
-    log = path.with_name("history.db-wal")
-    before = log.stat().st_size
-    store.book([])
-    assert log.stat().st_size == before > 0
-
-
 def test_real_minute_takes_under_a_kilobyte():
-    minutes = [
-        encode_window(minute)
-        for name in ("steady", "diurnal_quiet", "specdecode", "lora")
-        for minute in recorded_minutes(name)
-        if minute.covered_seconds > 45
-    ]
-    assert len(minutes) >= 8
-    assert 500 < sum(map(len, minutes)) / len(minutes) < 1000
+    recorded = [one for name in ("steady", "diurnal_quiet", "specdecode", "lora") for one in recorded_minutes(name)]
+    sizes = [len(encode_window(minute)) for minute in recorded if minute.covered_seconds > 45]
+    assert len(sizes) >= 8
+    assert 500 < sum(sizes) / len(sizes) < 1000
 
 
 # ---- episodes, events, kept values ----
 
-VERDICT = Verdict(
+VERDICT = making.verdict(
+    "TtftDivergence",
     t=START + 60.0,
-    rule="TtftDivergence",
     subject=Subject(tier="h100"),
     status=Status.CRITICAL,
-    certainty=Certainty.CERTAIN,
+    stage=3,
     observed=Reading(value=None, low=2.5, high=float("inf"), n=812.0),
     expected=Missing(gap=Gap.NOT_IN_PLAN, text="the curve lacks it"),
-    unit="seconds",
-    sentence="TTFT is above what the benchmark measured",
     details=("812 requests", "P99 2.5 s"),
-    causes=(
-        Cause(cause="cold cache", certainty=Certainty.LIKELY, evidence=("hit rate 0.1",), against=("no restart",)),
-    ),
+    causes=(Cause(cause="cold", certainty=Certainty.LIKELY, evidence=("hit rate 0.1",), against=("no restart",)),),
     actions=("Look at the router",),
 )
-OPEN = Finding(
-    rule="TtftDivergence",
-    subject=VERDICT.subject,
-    started_at=START + 60.0,
-    ended_at=None,
-    worst=VERDICT,
-    transitions=(Transition(t=START + 60.0, status=Status.CRITICAL, stage=3, certainty=Certainty.CERTAIN),),
-)
+OPEN = making.finding(VERDICT)
 OF_REPLICA = replace(OPEN, rule="KvCacheCascade", subject=Subject(tier="h100", replica="r0"), started_at=START)
 BLIND = UnknownSpan(
-    rule="TtftDivergence",
-    subject=Subject(tier="h100"),
-    reason=Gap.SCRAPE_FAILED,
-    text="no page",
-    started_at=START + 60.0,
-    ended_at=None,
+    rule=OPEN.rule, subject=OPEN.subject, reason=Gap.SCRAPE_FAILED, text="", started_at=OPEN.started_at, ended_at=None
 )
 
 
@@ -222,29 +194,25 @@ def test_episode_without_details_is_still_read():
     assert decode_span(Finding, json.dumps(stored)) == replace(OPEN, worst=replace(VERDICT, details=()))
 
 
-def test_ended_episode_replaces_the_open_one(store):
+def test_ended_episode_replaces_the_open_one(store, path):
     store.book(spans=[OPEN, BLIND])
     ended = replace(OPEN, ended_at=START + 300.0, worst=replace(VERDICT, observed=VERDICT.expected))
     store.book(spans=[ended])
     store.book(spans=[replace(BLIND, ended_at=START + 90.0)])
     assert store.spans(Finding, START) == (ended,)
     assert store.spans(UnknownSpan, START) == (replace(BLIND, ended_at=START + 90.0),)
-
-
-def test_events_come_in_order_of_time(store):
     late = restart(START + 9.5)
     early = TimelineEvent(t=START, kind="plan", tier=None, replica=None, text="plan v2")
     store.book(events=[late, early])
-    assert store.events(START) == (early, late)
-    assert store.events(START + 1) == (late,)
-
-
-def test_kept_value_is_replaced(store):
+    assert (store.events(START), store.events(START + 1)) == ((early, late), (late,))
     assert store.read_value("step13:v1") is None
-    store.keep("step13:v1", '{"ok": 1}')
-    store.keep("step13:v1", '{"ok": 2}')
-    store.keep("step13:v2", "[]")
+    for name, text in (("step13:v1", '{"ok": 1}'), ("step13:v1", '{"ok": 2}'), ("step13:v2", "[]")):
+        store.keep(name, text)
     assert (store.read_value("step13:v1"), store.read_value("step13:v2")) == ('{"ok": 2}', "[]")
+    log = path.with_name("history.db-wal")
+    before = log.stat().st_size
+    store.book([])
+    assert log.stat().st_size == before > 0, "booking nothing writes nothing"
 
 
 # ---- retention ----
@@ -311,19 +279,11 @@ def test_rows_are_read_by_their_key(store):
         assert any(step.startswith("SEARCH") and "start>" in step for step in steps), steps
 
 
-def test_gone_replicas_leave_no_name(store, path):
-    def names():
-        connection = sqlite3.connect(path)
-        found = {name for (name,) in connection.execute("SELECT replica FROM series")}
-        connection.close()
-        return found
-
-    store.book([booking(0, "gone"), booking(0, "stays")])
-    store.book([booking(91 * 24 * 60, "stays")])
-    store.prune(START + 91 * DAY + HOUR)
-    assert names() == {"", "gone", "stays"}
-    store.prune(START + 91 * DAY + 2 * HOUR + 1)
-    assert names() == {"", "stays"}
+def test_gone_replicas_leave_no_name(store):
+    store.book([booking(0, "gone"), booking(0, "stays"), booking(91 * 24 * 60, "stays")])
+    for seconds, names in ((HOUR, {"", "gone", "stays"}), (2 * HOUR + 1, {"", "stays"})):
+        store.prune(START + 91 * DAY + seconds)
+        assert {name for (name,) in store._connection.execute("SELECT replica FROM series")} == names
     assert finished(store.bins("h100", *EVER)) == 60.0
 
 
