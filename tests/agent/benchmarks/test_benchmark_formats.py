@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import SHARED, TESTS
+from paths import TESTS
 from predicted_samples import predicted_row
 from result_files import read_results, write_document
-from test_tool_reports import EXPORT, benchmark, report, stage
+from test_tool_reports import EXPORT, REAL, SHARED_BENCH, benchmark, report, stage
 from test_vllm_bench import PLAIN
 
 from agent.benchmarks.formats import NAMES, read_all_results
@@ -19,7 +19,6 @@ from agent.errors import BenchmarkError, NotAResultError
 BENCH = TESTS / "bench"
 FORMS = BENCH / "forms"
 RUN = BENCH / "vllm-cpu" / "bench_c04.json"
-SHARED_BENCH = SHARED / "bench"
 
 # The document of each format that its own tests change.
 SAMPLES: dict[str, Any] = {
@@ -188,9 +187,8 @@ def test_spoilt_file_gives_runs_or_one_sentence(tmp_path: Path, name: str, mutat
     assert "read" in outcomes or mutation == "truncated"
 
 
+@REAL
 def test_results_of_other_tools_are_refused() -> None:
-    if not SHARED_BENCH.is_dir():
-        pytest.skip(f"no {SHARED_BENCH}: the sample reports are not part of the project")
     others = [
         *SHARED_BENCH.rglob("br_v0_*.yaml"),
         *SHARED_BENCH.rglob("simulator-*.json*"),

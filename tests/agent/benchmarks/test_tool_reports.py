@@ -14,7 +14,9 @@ from agent.errors import BenchmarkError
 
 # ---- AIPerf ----
 
-EXCERPT = SHARED / "bench" / "aiperf" / "doc_excerpt_profile_export_aiperf.json"
+SHARED_BENCH = SHARED / "bench"
+REAL = pytest.mark.skipif(not SHARED_BENCH.is_dir(), reason="the sample reports are not part of the project")
+EXCERPT = SHARED_BENCH / "aiperf" / "doc_excerpt_profile_export_aiperf.json"
 
 
 def metric(unit: str, average: float, p99: float | None = None) -> dict[str, Any]:
@@ -123,9 +125,8 @@ def test_wrong_exports_name_their_place(tmp_path: Path) -> None:
     )
 
 
+@REAL
 def test_documented_excerpt_tells_no_load() -> None:
-    if not EXCERPT.is_file():
-        pytest.skip(f"no {EXCERPT}: the sample reports are not part of the project")
     (one,) = read_results(EXCERPT)
     assert (one.loop, one.point.completed_rps, one.point.requests) == (None, 1.45, 20)
     assert one.point.concurrency == pytest.approx(1.45 * 2.62071)
@@ -134,7 +135,6 @@ def test_documented_excerpt_tells_no_load() -> None:
 
 # ---- GuideLLM ----
 
-SHARED_BENCH = SHARED / "bench"
 OLD = SHARED_BENCH / "guidellm" / "example_output" / "benchmarks_v0.3.json"
 NEW = SHARED_BENCH / "llm-d-benchmark" / "tests" / "fixtures" / "guidellm_report_v2.json"
 
@@ -275,14 +275,9 @@ def test_impossible_values_name_their_place(tmp_path: Path) -> None:
     assert refuse_report(tmp_path) == "holds no benchmark"
 
 
-def real(path: Path) -> tuple[BenchmarkRun, ...]:
-    if not path.is_file():
-        pytest.skip(f"no {path}: the sample reports are not part of the project")
-    return read_results(path)
-
-
+@REAL
 def test_real_report_of_0_3_is_read() -> None:
-    (one,) = real(OLD)
+    (one,) = read_results(OLD)
     assert (one.loop, one.model, one.point.requests, one.point.censored) == ("open", "Qwen/Qwen3-0.6B", 586, False)
     assert one.point.completed_rps == pytest.approx(9.7778, abs=1e-4)
     assert one.point.concurrency == pytest.approx(22.7831, abs=1e-4)
@@ -293,8 +288,9 @@ def test_real_report_of_0_3_is_read() -> None:
     assert "23 of 609 requests failed or were under way at the end, and are not in the latencies" in one.remarks
 
 
+@REAL
 def test_real_report_of_version_2_is_read() -> None:
-    first, second = real(NEW)
+    first, second = read_results(NEW)
     assert [run.location.rpartition(": ")[2] for run in (first, second)] == ["benchmarks[0]", "benchmarks[1]"]
     assert first.model == "e2e-mock-model"
     assert (first.point.requested_rps, second.point.requested_rps) == (2.0, 4.0)
@@ -305,7 +301,7 @@ def test_real_report_of_version_2_is_read() -> None:
 
 # ---- inference-perf ----
 
-SWEEPS = SHARED / "bench" / "inference-perf"
+SWEEPS = SHARED_BENCH / "inference-perf"
 
 
 def summary(median: float, p99: float, **more: float) -> dict[str, float]:
@@ -392,13 +388,6 @@ def test_refused_stages_name_their_reason(tmp_path: Path) -> None:
     assert explain_refusal(tmp_path, idle) == "does not make a point of a curve: completed_rps: must be greater than 0"
 
 
-def sweep(name: str) -> tuple[BenchmarkRun, ...]:
-    folder = SWEEPS / name / "results"
-    if not folder.is_dir():
-        pytest.skip(f"no {folder}: the H100 sweeps are not part of the project")
-    return tuple(one for path in sorted(folder.glob("stage_*_lifecycle_metrics.json")) for one in read_results(path))
-
-
 # Capacity in completed rps, TTFT P99 before and after the knee, TPOT P50 at 1 rps in ms, censored stages: PEERS 3.3.
 FOUND = {
     "vllm": ((101, 103.1), 0.18, 3.2, 3.47, [4, 5, 6]),
@@ -408,10 +397,12 @@ FOUND = {
 }
 
 
+@REAL
 @pytest.mark.parametrize("name", FOUND)
 def test_h100_sweeps_have_their_known_capacities(name: str) -> None:
     (least, most), before, after, tpot, censored = FOUND[name]
-    stages = sweep(name)
+    files = sorted((SWEEPS / name / "results").glob("stage_*_lifecycle_metrics.json"))
+    stages = [run for path in files for run in read_results(path)]
     assert [number for number, one in enumerate(stages) if one.point.censored] == censored
     points = [one.point for one in stages]
     assert all(least <= points[number].completed_rps <= most for number in censored)
@@ -423,11 +414,10 @@ def test_h100_sweeps_have_their_known_capacities(name: str) -> None:
     assert all(not one.point.censored or "server is at least this bad" in one.remarks[0] for one in stages)
 
 
+@REAL
 def test_real_server_files_are_refused() -> None:
     for path in sorted((SWEEPS / "vllm" / "results").glob("*_prometheus_metrics.json")):
         with pytest.raises(BenchmarkError, match="is the server's side or"):
             read_results(path)
-    if not SWEEPS.is_dir():
-        pytest.skip(f"no {SWEEPS}: the H100 sweeps are not part of the project")
     with pytest.raises(BenchmarkError, match="a summary of stages"):
         read_results(SWEEPS / "vllm" / "results" / "summary_lifecycle_metrics.json")
