@@ -11,6 +11,7 @@ import tomllib
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
+import pytest
 import yaml
 from deployed import Json, chart, containers, pods
 from engine_server import engines
@@ -135,32 +136,24 @@ def test_node_loads_only_what_image_has(tmp_path: Path) -> None:
     assert for_nodes() - ON_OCCASION <= loaded, "in the node's list, and never loaded by one"
 
 
-def test_both_images_run_as_nobody_by_number() -> None:
-    for name in ("node", "full"):
-        users = re.findall(r"^USER (.+)$", stages()[name], flags=re.MULTILINE)
-        user = node_pod()["securityContext"]["runAsUser"]
-        assert users[-1] == f"{user}:{user}"
-        assert stages()[name].rstrip().endswith(users[-1]), "nothing is done as another user after it"
-
-
-def test_no_shell_is_needed_to_run_them() -> None:
-    for name in ("node", "full"):
-        for word in ("CMD", "ENTRYPOINT"):
-            (told,) = re.findall(rf"^{word} (.+)$", stages()[name], flags=re.MULTILINE)
-            assert isinstance(json.loads(told), list), f"{word} in the form that needs no shell"
-        (check,) = re.findall(r"^HEALTHCHECK .*?CMD (.+)$", stages()[name], flags=re.MULTILINE)
-        assert json.loads(check)[0] == "/opt/sizewatch/bin/python"
-        assert f":{PORT}/healthz" in json.loads(check)[-1]
-        assert f"\nEXPOSE {PORT}\n" in stages()[name]
-
-
-def test_the_entry_point_and_the_manifests_agree() -> None:
-    (entry,) = re.findall(r"^ENTRYPOINT (.+)$", DOCKERFILE, flags=re.MULTILINE)
-    (command,) = re.findall(r"^CMD (.+)$", DOCKERFILE, flags=re.MULTILINE)
+@pytest.mark.parametrize("name", ["node", "full"])
+def test_images_run_as_nobody_without_a_shell(name: str) -> None:
+    users = re.findall(r"^USER (.+)$", stages()[name], flags=re.MULTILINE)
+    assert stages()[name].rstrip().endswith(users[-1]), "nothing is done as another user after it"
+    # A list is the form that needs no shell.
+    (entry,) = re.findall(r"^ENTRYPOINT (.+)$", stages()[name], flags=re.MULTILINE)
+    (command,) = re.findall(r"^CMD (.+)$", stages()[name], flags=re.MULTILINE)
     assert json.loads(entry) == ["/opt/sizewatch/bin/sizewatch"]
+    assert isinstance(json.loads(command), list)
+    (check,) = re.findall(r"^HEALTHCHECK .*?CMD (.+)$", stages()[name], flags=re.MULTILINE)
+    assert json.loads(check)[0] == "/opt/sizewatch/bin/python"
+    assert f":{PORT}/healthz" in json.loads(check)[-1]
+    assert f"\nEXPOSE {PORT}\n" in stages()[name]
+    # What follows needs helm.
     (container,) = containers(node_pod())
-    assert json.loads(command) == container["args"]
-    assert container["ports"][0]["containerPort"] == PORT
+    assert (json.loads(command), container["ports"][0]["containerPort"]) == (container["args"], PORT)
+    user = node_pod()["securityContext"]["runAsUser"]
+    assert users[-1] == f"{user}:{user}"
 
 
 def test_base_image_is_pinned_by_digest() -> None:

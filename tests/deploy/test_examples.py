@@ -9,11 +9,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from alert_path_servers import alertmanager
 from daemon_runs import process
-from deployed import Json, chart
+from deployed import Json
 from loopback import program, running
 from paths import ROOT
 from prometheus_server import prometheus_program
@@ -109,18 +108,6 @@ def test_compose_reaches_prometheus_and_alertmanager(tmp_path: Path) -> None:
         assert [one["url"] for one in managers] == [f"http://127.0.0.1:{manager}/api/v2/alerts"]
         rules = [rule["name"] for group in ask(f"{store}/api/v1/rules")["data"]["groups"] for rule in group["rules"]]
         assert "KvCacheCascade" in " ".join(rules)
-
-
-@pytest.mark.parametrize("release", ["1.30", "1.37"])
-def test_chart_and_kubernetes_accept_example(release: str) -> None:
-    library: Any = pytest.importorskip(
-        "kubernetes_validate", reason="kubernetes-validate is not installed: the example was NOT checked"
-    )
-    objects = chart(files=(EXAMPLES / "kubernetes" / "values.yaml",))
-    assert ("Deployment", "sizewatch-fleet") in objects
-    for document in objects.values():
-        if "coreos.com" not in document["apiVersion"]:
-            library.validate(document, release, strict=True)
 
 
 def test_fleet_example_finds_its_replica(tmp_path: Path) -> None:

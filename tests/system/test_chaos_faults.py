@@ -4,8 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,6 @@ from paths import ROOT, SUPPORT
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.config.peer import Peer
-from agent.history.service import HistoryService
-from agent.history.store import HistoryStore
 from agent.scrape.scrapers import Scrapers, Target
 
 
@@ -96,29 +93,6 @@ def test_full_disk_costs_holder_name_only(tmp_path: Path) -> None:
     told = python(NO_ROOM_FOR_THE_NAME, str(tmp_path / "data")).splitlines()
     assert told[0].endswith('daemon.lock error="File too large"')
     assert "is in use by another sizewatch" in told[1]
-
-
-@contextmanager
-def small_disk(folder: Path, **limits: int) -> Iterator[Path]:
-    """A file system of its own; skips where this user may not mount one."""
-    options = ",".join(f"{name}={value}" for name, value in limits.items())
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True).returncode:
-        pytest.skip("this user may not mount a small disk: a disk without room was NOT tried")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_disk_without_inodes_is_waited_for(tmp_path: Path) -> None:
-    with small_disk(tmp_path, nr_inodes=2) as disk:
-        (disk / "last").touch()
-        keeping = HistoryService(lambda: HistoryStore(disk / "history.db"))
-        assert "cannot be made (No space left on device)" in str(keeping.error)
-        subprocess.run(["mount", "-o", "remount,nr_inodes=20", str(disk)], check=True)
-        keeping.write_cycle()
-        assert keeping.error is None
-        keeping.close()
 
 
 def test_suspended_daemon_continues(tmp_path: Path) -> None:

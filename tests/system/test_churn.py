@@ -28,7 +28,6 @@ from agent.gpu.owners import GpuAssignment
 from agent.pipeline.runtime_state import TREND_MINUTES
 from exporters.metrics import names
 from rules.plan import load_bins
-from rules.telemetry.snapshots import GpuReadout
 
 SKIPPED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, CodeType, FrameType)
 """What belongs to the program and not to what it remembers."""
@@ -141,14 +140,7 @@ def test_shrinking_tier_keeps_minutes() -> None:
 
 
 def test_gone_replica_waits_for_no_gpu() -> None:
-    class Nothing:
-        def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
-            return (), ()
-
-        def close(self) -> None:
-            return
-
-    gpus = GpuCollector(Nothing())
+    gpus = GpuCollector(None)
     for number in range(3):
         gpus.note_owners({("t", f"pod-{number}"): GpuAssignment(gpus=(), missing="its GPUs are not known")}, BEGIN)
     assert held(gpus, "pod-0") == []

@@ -40,14 +40,6 @@ def requests(several: tuple[MinuteDemand, ...]) -> list[tuple[float, float | Non
     return [((one.start - START) / 60, one.requests) for one in several]
 
 
-def test_demand_has_one_row_a_minute(store: HistoryStore) -> None:
-    store.book([booking(0, "r0", 1), booking(0, "r1", 2, plan="v2", finished=30.0), booking(1, "r0", finished=6.0)])
-    store.book([booking(1, "r1", finished=5.0), booking(0, tier="mi300", finished=9.0)])
-    assert requests(store.demand("h100", *EVER)) == [(0, 90.0), (1, 11.0)]
-    assert requests(store.demand("mi300", *EVER)) == [(0, 9.0)]
-    assert store.demand("h200", *EVER) == ()
-
-
 def test_request_through_both_pools_arrives_once(store: HistoryStore) -> None:
     pools = [replace(booking(0, name), pool=name) for name in ("prefill", "decode")]
     store.book(pools)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scaling_samples import CHAT, HOSTILE, objects
+from test_manifests import CHAT, HOSTILE, objects
 
 RELEASES = ("1.30", "1.34", "1.37")
 
