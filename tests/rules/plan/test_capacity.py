@@ -1,5 +1,6 @@
 """The capacity of a replica: where it is known from, how fast it may change, and the one count of replicas."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -21,13 +22,14 @@ from rules.plan.capacity import EVALUATIONS, MOST_FALL, MOST_RISE, damp_capacity
 from rules.plan.checks import check_plan
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, with_capacity
 from rules.plan.replica_count import NO_MARGIN, Margin, count_fleet, count_replicas, replica_count, spare_rps
-from rules.plan.schema import InvalidPlanError, Plan, parse_plan
+from rules.plan.schema import Plan
 from rules.resize.measured_capacity import DAYS, capacity_now
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Missing
 from rules.telemetry.work import Capacity, CapacitySource
 
 SLOW = {0.15: 0.8, 3.0: 0.2}
+SPLIT = {"pools": ["prefill", "decode"]}
 
 
 def days(context: TierContext, loads: Mapping[int, float], **more: Any) -> list[list[BinnedWindow]]:
@@ -46,53 +48,48 @@ def days(context: TierContext, loads: Mapping[int, float], **more: Any) -> list[
     ]
 
 
-def given_point(**point: Any) -> Capacity:
-    found = planned_capacity(tier(operating_point=point))
+BENCHMARK, OPERATOR, PRODUCTION = CapacitySource.BENCHMARK, CapacitySource.OPERATOR, CapacitySource.PRODUCTION
+MEASURED = {"low": 4.5, "high": 9.5, "source": "production"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "source", "expected"),
+    [
+        # The benchmark is an unconfirmed upper bound, of which an early end is none.
+        ({}, BENCHMARK, (0.0, USABLE, USABLE)),
+        ({"curve": {"points": list(POINTS[:3])}}, BENCHMARK, (0.0, 6.0, None)),
+        # A lower given point counts, a higher one does not; measured production counts before the benchmark.
+        ({"operating_point": {"usable_rps": 5.0, "c_max": 9}}, OPERATOR, (0.0, 5.0, 5.0)),
+        ({"operating_point": {"usable_rps": 9.0}}, BENCHMARK, (0.0, USABLE, USABLE)),
+        ({"operating_point": {"usable_rps": 5.0, **MEASURED}}, PRODUCTION, (4.5, 5.0, 9.5)),
+        ({"operating_point": {"usable_rps": 9.0, **MEASURED}}, PRODUCTION, (4.5, 9.0, 9.5)),
+    ],
+)
+def test_plan_states_a_capacity(parts: dict[str, Any], source: CapacitySource, expected: tuple[Any, ...]) -> None:
+    found = planned_capacity(tier(**parts))
     assert found is not None
-    return found
-
-
-def test_benchmark_is_an_unconfirmed_upper_bound() -> None:
-    found = planned_capacity(tier())
-    assert (found.rps, found.source, found.low) == (pytest.approx(USABLE), CapacitySource.BENCHMARK, 0.0)
-    assert (found.high, found.certainty) == (pytest.approx(USABLE), Certainty.LIKELY)
-    ends_early = planned_capacity(tier(curve={"points": list(POINTS[:3])}))
-    assert (ends_early.rps, ends_early.high) == (6.0, None)
+    assert (found.low, found.rps, found.high) == pytest.approx(expected)
+    assert found.source is source
+    assert source is not BENCHMARK or found.certainty is Certainty.LIKELY
     assert planned_capacity(tier(curve=None)) is None
 
 
-def test_lower_given_point_counts_higher_not() -> None:
-    lower, higher = given_point(usable_rps=5.0, c_max=9), given_point(usable_rps=9.0)
-    assert (lower.rps, lower.source) == (5.0, CapacitySource.OPERATOR)
-    assert (higher.rps, higher.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
-    told = [
-        one.text
-        for one in check_plan(
-            Plan(schema=1, tiers={"t": tier(operating_point={"usable_rps": 5.0, "c_max": 9})}), CATALOGUE
-        )
-    ]
+def test_lower_given_point_is_told() -> None:
+    plan = Plan(schema=1, tiers={"t": tier(operating_point={"usable_rps": 5.0, "c_max": 9})})
+    told = [one.text for one in check_plan(plan, CATALOGUE)]
     assert any("5 is given, curve and SLO give 7.333" in text and "operator's word" in text for text in told)
 
 
-@pytest.mark.parametrize("rps", [5.0, 9.0])
-def test_measured_production_counts_before_benchmark(rps: float) -> None:
-    found = given_point(usable_rps=rps, low=4.5, high=9.5, source="production")
-    assert (found.rps, found.low, found.high, found.source) == (rps, 4.5, 9.5, CapacitySource.PRODUCTION)
-
-
-def test_bounds_must_hold_the_value() -> None:
-    whole = {"model": "m", "engine": "vllm", "gpu": {"product": "A", "per_replica": 1}, "slo": {"ttft_p99_seconds": 2}}
-    point = {"usable_rps": 5.0, "low": 6.0}
-    with pytest.raises(InvalidPlanError, match="usable_rps"):
-        parse_plan({"schema": 1, "tiers": {"t": {**whole, "operating_point": point}}})
+def in_one_day(context: TierContext, loads: Mapping[int, float], **more: Any) -> Capacity | None:
+    """What the same hours tell as one evaluation."""
+    return capacity_now(context, [[one for day in days(context, loads, **more) for one in day]])
 
 
 def test_given_point_yields_to_production() -> None:
     context = tier_view(operating_point={"usable_rps": 4.0})
-    fine = capacity_now(context, [[one for day in days(context, {0: 55.0}) for one in day]])
-    assert (fine.rps, fine.source, fine.certainty) == (4.0, CapacitySource.OPERATOR, Certainty.CERTAIN)
-    broken = capacity_now(context, [[one for day in days(context, {0: 30.0}, slow_from=0) for one in day]])
-    assert (broken.rps, broken.source) == (3.0, CapacitySource.PRODUCTION)
+    fine, broken = in_one_day(context, {0: 55.0}), in_one_day(context, {0: 30.0}, slow_from=0)
+    assert (fine.rps, fine.source, fine.certainty) == (4.0, OPERATOR, Certainty.CERTAIN)
+    assert (broken.rps, broken.source) == (3.0, PRODUCTION)
 
 
 def test_longer_requests_lower_capacity() -> None:
@@ -137,11 +134,8 @@ def test_broken_slo_lowers_capacity_by_days() -> None:
 
 def test_slow_tier_is_not_scaled_for_ever() -> None:
     """Each replica more lowers the load of all: capacity must not follow it down."""
-    context, found = tier_view(), []
-    for rps in (50.0, 35.0, 25.0, 15.0):
-        slow = capacity_now(context, [[one for day in days(context, {0: rps}, slow_from=0) for one in day]])
-        assert (slow.low, slow.certainty, slow.kept_rps) == (0.0, Certainty.LIKELY, None)
-        found.append(slow)
+    found = [in_one_day(tier_view(), {0: rps}, slow_from=0) for rps in (50.0, 35.0, 25.0, 15.0)]
+    assert {(one.low, one.certainty, one.kept_rps) for one in found} == {(0.0, Certainty.LIKELY, None)}
     assert [one.rps for one in found] == pytest.approx([5.0, USABLE / 2, USABLE / 2, USABLE])
     assert "does not hold, 3.67 is taken before a load is seen that does" in found[1].reason
     assert "load is not the cause" in found[-1].reason
@@ -172,17 +166,15 @@ def test_kept_load_without_benchmark_bounds_below() -> None:
     assert (asked.capacity, asked.no_replicas) == (None, "the plan has no curve to derive usable rps from")
 
 
-def test_two_days_without_history_leave_the_plan() -> None:
-    context = tier_view()
-    found = capacity_now(context, [[] for _ in range(DAYS)])
-    assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [({}, [[] for _ in range(DAYS)]), (SPLIT, days(tier_view(**SPLIT), {}, slow_from=0))],
+    ids=["no history", "split pools"],
+)
+def test_planned_capacity_stays(parts: dict[str, Any], found: list[list[BinnedWindow]]) -> None:
+    capacity = capacity_now(tier_view(**parts), found)
+    assert (capacity.rps, capacity.source) == (pytest.approx(USABLE), BENCHMARK)
     assert capacity_now(tier_view(curve=None), [[] for _ in range(DAYS)]) is None
-
-
-def test_split_pools_have_planned_capacity() -> None:
-    apart = tier_view(pools=["prefill", "decode"])
-    found = capacity_now(apart, days(apart, {}, slow_from=0))
-    assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
 
 
 @given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=8))
@@ -216,13 +208,7 @@ def test_unfinished_rise_and_unknown_days() -> None:
     assert (risen.rps, risen.certainty) == (pytest.approx(5.5), Certainty.LIKELY)
 
 
-@pytest.mark.parametrize("rps", [0.0, -1.0, float("inf"), float("nan")])
-def test_what_nobody_can_carry_is_refused(rps: float) -> None:
-    with pytest.raises(ValueError, match="cannot be counted in"):
-        stated_capacity(rps, "said")
-
-
-USUAL = margin_of()
+USUAL, UNSERVED = margin_of(), (-1.0, math.inf, math.nan)
 DEMANDS, CAPACITIES = st.floats(0, 1e5), st.floats(0.01, 1e3)
 MARGINS = st.builds(Margin, target_utilization=st.floats(0.1, 1.0), survives_loss_from=st.integers(0, 12))
 
@@ -232,15 +218,6 @@ def test_margin_is_not_the_headroom_limit() -> None:
     other = margin_of({"NoHeadroom": {"above": 0.7, "survives_loss_from": 0}})
     assert other == Margin(target_utilization=0.7, survives_loss_from=0)
     assert margin_of({"NoHeadroom": {"above": 1.5}}) == Margin(target_utilization=1.0, survives_loss_from=4)
-
-
-def test_the_guides_tier_at_119_rps() -> None:
-    found = replica_count(119.0, stated_capacity(12.0, "the plan"), USUAL)
-    assert found.replicas == 12
-    assert found.utilization == pytest.approx(119 / 144)
-    assert found.utilization_one_lost == pytest.approx(119 / 132)
-    assert count_replicas(119.0, 12.0) == 10
-    assert found.arithmetic_text == "119 rps at 12 rps a replica at up to 0.9 of it, one may be lost: 12"
 
 
 @pytest.mark.parametrize(
@@ -255,10 +232,21 @@ def test_the_guides_tier_at_119_rps() -> None:
         (10.5, 3.0, Margin(target_utilization=0.9), 4),
         (0.0, 3.0, USUAL, 0),
         (55.0, 1.0, Margin(target_utilization=1 / 1.1), 61),
+        (119.0, 12.0, NO_MARGIN, 10),
     ],
 )
-def test_by_hand(demand: float, capacity: float, margin: Margin, expected: int) -> None:
+def test_count_by_hand(demand: float, capacity: float, margin: Margin, expected: int) -> None:
     assert count_replicas(demand, capacity, margin) == expected
+
+
+def test_fleet_is_counted_and_rounded_once() -> None:
+    """Step 11 of the guide, and its tier at 119 rps."""
+    peaks = ((120, 12, 1.3, USUAL), (160, 12, 1.3, USUAL), (120, 12, 1.0, USUAL), (50, 1, 1.1, NO_MARGIN))
+    assert [count_fleet(*peak) for peak in peaks] == [13, 18, 12, 55]
+    assert count_fleet(4, 3.2, 1.2, USUAL, minimum=3) == 3
+    found = replica_count(119.0, stated_capacity(12.0, "the plan"), USUAL)
+    assert (found.utilization, found.utilization_one_lost) == pytest.approx((119 / 144, 119 / 132))
+    assert found.arithmetic_text == "119 rps at 12 rps a replica at up to 0.9 of it, one may be lost: 12"
 
 
 @given(DEMANDS, CAPACITIES, MARGINS)
@@ -287,43 +275,26 @@ def test_arrays_are_counted_as_numbers_are(demands: list[float], capacity: float
 
 
 def test_capacity_bounds_bound_the_count() -> None:
-    between = Capacity(
-        rps=3.5,
-        low=3.0,
-        high=4.0,
-        source=CapacitySource.PRODUCTION,
-        certainty=Certainty.LIKELY,
-        reason="production's own",
-    )
+    between = replace(stated_capacity(3.5, "production's own"), low=3.0, high=4.0)
     found = replica_count(20.0, between, USUAL)
-    assert (found.fewest, found.replicas, found.most) == (6, 7, 8)
-    assert found.bounds_text == "6 to 8"
-    open_ended = replica_count(20.0, Capacity(**{**_fields(between), "low": 0.0, "high": None}), USUAL)
+    assert (found.fewest, found.replicas, found.most, found.bounds_text) == (6, 7, 8, "6 to 8")
+    open_ended = replica_count(20.0, replace(between, low=0.0, high=None), USUAL)
     assert (open_ended.fewest, open_ended.most, open_ended.bounds_text) == (None, None, "1 or more")
 
 
-def _fields(one: Capacity) -> dict[str, object]:
-    return {name: getattr(one, name) for name in Capacity.__slots__}
-
-
-def test_step_11_rounds_once() -> None:
-    assert count_fleet(120, 12, 1.3, USUAL) == 13
-    assert count_fleet(160, 12, 1.3, USUAL) == 18
-    assert count_fleet(120, 12, 1.0, USUAL) == 12
-    assert count_fleet(50, 1, 1.1, NO_MARGIN) == 55
-    assert count_fleet(4, 3.2, 1.2, USUAL, minimum=3) == 3
+EIGHTY, ONE_LOST = Margin(target_utilization=0.8), Margin(target_utilization=0.8, survives_loss_from=4)
 
 
 @pytest.mark.parametrize(
     ("replicas", "demand", "margin", "expected"),
     [
-        (2, 10.0, Margin(target_utilization=0.8, survives_loss_from=4), 6.0),
-        (3, 10.0, Margin(target_utilization=0.8, survives_loss_from=4), 14.0),
-        (4, 10.0, Margin(target_utilization=0.8, survives_loss_from=4), 20.0),
-        (4, 10.0, Margin(target_utilization=0.8), 22.0),
-        (10, 10.0, Margin(target_utilization=0.8, survives_loss_from=4), 70.0),
-        (2, 17.0, Margin(target_utilization=0.8), 0.0),
-        (0, 0.0, Margin(target_utilization=0.8), 0.0),
+        (2, 10.0, ONE_LOST, 6.0),
+        (3, 10.0, ONE_LOST, 14.0),
+        (4, 10.0, ONE_LOST, 20.0),
+        (4, 10.0, EIGHTY, 22.0),
+        (10, 10.0, ONE_LOST, 70.0),
+        (2, 17.0, EIGHTY, 0.0),
+        (0, 0.0, EIGHTY, 0.0),
     ],
 )
 def test_spare_rate_is_what_the_margin_leaves(replicas: int, demand: float, margin: Margin, expected: float) -> None:
@@ -332,18 +303,18 @@ def test_spare_rate_is_what_the_margin_leaves(replicas: int, demand: float, marg
     assert not expected or count_replicas(demand + expected, 10.0, margin) <= replicas
 
 
-@pytest.mark.parametrize(
-    ("demand", "capacity"), [(-1.0, 2.0), (float("nan"), 2.0), (float("inf"), 2.0), (1.0, 0.0), (1.0, float("inf"))]
-)
+@pytest.mark.parametrize(("demand", "capacity"), [*((bad, 2.0) for bad in UNSERVED), (1.0, 0.0), (1.0, math.inf)])
 def test_what_cannot_be_served_is_refused(demand: float, capacity: float) -> None:
     with pytest.raises(ValueError, match="cannot be served"):
         count_replicas(demand, capacity)
+    for rps in (0.0, *UNSERVED):
+        with pytest.raises(ValueError, match="cannot be counted in"):
+            stated_capacity(rps, "said")
 
 
 def test_minimum_count_is_said_as_such() -> None:
     capacity = stated_capacity(12.0, "said")
-    assert replica_count(20.0, capacity, margin_of(), minimum=3).arithmetic_text.endswith(
-        "of it, never fewer than 3: 3"
-    )
-    assert "fewer" not in replica_count(30.0, capacity, margin_of(), minimum=3).arithmetic_text
+    texts = [replica_count(rps, capacity, margin_of(), minimum=3).arithmetic_text for rps in (20.0, 30.0)]
+    assert texts[0].endswith("of it, never fewer than 3: 3")
+    assert "fewer" not in texts[1]
     assert replica_count(0.0, capacity, margin_of()).arithmetic_text.endswith("never fewer than 1: 1")

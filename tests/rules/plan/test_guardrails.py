@@ -46,33 +46,25 @@ def quantile(low: float, value: float | None, high: float | None, n: float = 100
     return Reading(value=value, low=low, high=high, n=n)
 
 
+BASIS = "80% to 90% of 2 s x 50 rps, the planned peak"
+
+
 @pytest.mark.parametrize(
-    ("depth", "state"),
+    ("depth", "words"),
     [
-        *((1, "too_low"), (40, "too_low"), (79, "too_low"), (80, "fits"), (85, "fits"), (90, "fits")),
-        *((91, "too_high"), (100, "too_high"), (101, "ineffective"), (1000, "ineffective")),
+        (85, "queue breaker 85 fits; 80 to 90"),
+        (40, "queue breaker 40 sheds too early, at 40%; 80 to 90 fit"),
+        (95, "queue breaker 95 is too close to a guaranteed violation, at 95%; 80 to 90 fit"),
+        (
+            101,
+            "queue breaker 101 is too deep: beyond 100 a violation is guaranteed before any request is shed; 80 to 90 fit",
+        ),
+        (None, "no queue breaker; 80 to 90 fit"),
     ],
 )
-def test_breaker_fits_by_arrivals(depth: float, state: str) -> None:
-    found = judged(BREAKER, queue_breaker=depth)
-    assert (found.state, found.certainty, found.low, found.high) == (state, Certainty.CERTAIN, 80, 90)
-    assert found.status == ("ok" if state == "fits" else "warning")
-
-
-def test_breaker_sentence_has_verdict_and_fit() -> None:
-    basis = "80% to 90% of 2 s x 50 rps, the planned peak"
-    assert judged(BREAKER, queue_breaker=85).sentence == f"queue breaker 85 fits; 80 to 90: {basis}"
-    assert (
-        judged(BREAKER, queue_breaker=40).sentence == f"queue breaker 40 sheds too early, at 40%; 80 to 90 fit: {basis}"
-    )
-    assert judged(BREAKER, queue_breaker=95).sentence == (
-        f"queue breaker 95 is too close to a guaranteed violation, at 95%; 80 to 90 fit: {basis}"
-    )
-    assert judged(BREAKER, queue_breaker=101).sentence == (
-        "queue breaker 101 is too deep: beyond 100 a violation is guaranteed before any request is shed; "
-        f"80 to 90 fit: {basis}"
-    )
-    assert judged(BREAKER, max_prompt_tokens=9000).sentence == f"no queue breaker; 80 to 90 fit: {basis}"
+def test_breaker_sentence_has_verdict_and_fit(depth: int | None, words: str) -> None:
+    limits = {PROMPTS: 9000} if depth is None else {BREAKER: depth}
+    assert judged(BREAKER, **limits).sentence == f"{words}: {BASIS}"
 
 
 @pytest.mark.parametrize(("rps", "fitting"), [(6.0, (10, 11)), (3.0, (5, 5)), (1.0, (2, 2)), (0.2, (1, 1))])
@@ -84,111 +76,121 @@ def test_small_fleet_has_a_fitting_number(rps: float, fitting: tuple[int, int]) 
         assert (found.state == "fits") is (fitting[0] <= depth <= fitting[1]), depth
 
 
-def test_busiest_arrivals_count_for_breakers() -> None:
-    assert judged(BREAKER, rps=2.0, queue_breaker=85).state == "fits"
-    busy = judged(BREAKER, rps=100.0, queue_breaker=85)
-    assert (busy.state, busy.low, busy.proposed) == ("too_low", 160, 170)
-    assert busy.sentence.endswith("160 to 180 fit: 80% to 90% of 2 s x 100 rps, the peak seen")
-    assert judged(BREAKER, workload=None, rps=50.0, queue_breaker=85).state == "fits"
-    unknown = judged(BREAKER, workload=None, queue_breaker=85)
-    assert (unknown.state, unknown.sentence) == (
-        "unknown",
-        "queue breaker 85 cannot be compared; no arrivals are planned or seen",
-    )
-    assert judged(BREAKER, workload=None, max_prompt_tokens=9000).state == "missing"
-
-
-def test_batch_needs_no_breaker() -> None:
-    threshold = partial(CATALOGUE["Guardrails"].limit, overrides={})
-    tier = parse_plan(whole(slo=None)).tiers["t"]
-    assert [guardrail.key for guardrail in judge_guardrails(tier, threshold, {}, None)] == [PROMPTS, OUTPUTS]
+CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
+SEEN = {"prompt_tokens_p95": quantile(5000, 6389, 10_000)}
+EXACT = {"prompt_tokens_p95": quantile(6000, 6389, 6500)}
+OPEN_ENDED = {"prompt_tokens_p95": quantile(20_000, None, None)}
+LONG_OUTPUTS = {"generation_tokens_p99": quantile(2000, 3000, 5000)}
+LONG_PROMPTS = {"prompt_tokens_p95": quantile(500, 800, 1000), "prompt_tokens_p99": quantile(2000, 3000, 5000)}
+MOVED = {"Guardrails": {"most_headroom": 4.0, "low": 0.5}}
 
 
 @pytest.mark.parametrize(
-    ("limit", "state"),
+    ("key", "limits", "parts", "state"),
     [
-        *(
-            (3999, "refuses"),
-            (4000, "too_low"),
-            (7999, "too_low"),
-            (8000, "fits"),
-            (12000, "fits"),
-            (12001, "too_high"),
-        ),
-        (131072, "too_high"),
+        # 80 to 90 % of what arrives within the objective, 100.
+        (BREAKER, (1, 40, 79), {}, "too_low"),
+        (BREAKER, (80, 85, 90), {}, "fits"),
+        (BREAKER, (91, 100), {}, "too_high"),
+        (BREAKER, (101, 1000), {}, "ineffective"),
+        # 2 to 3 times the planned P95 of prompts, or P99 of outputs.
+        (PROMPTS, (3999,), {}, "refuses"),
+        (PROMPTS, (4000, 7999), {}, "too_low"),
+        (PROMPTS, (8000, 12_000), {}, "fits"),
+        (PROMPTS, (12_001, 131_072), {}, "too_high"),
+        (OUTPUTS, (499,), {}, "refuses"),
+        (OUTPUTS, (1799,), {}, "too_low"),
+        (OUTPUTS, (1800,), {}, "fits"),
+        (OUTPUTS, (2701,), {}, "too_high"),
+        # Lengths that were seen, and their bounds, count before planned ones.
+        (PROMPTS, (9999,), {"seen": SEEN}, "too_low"),
+        (PROMPTS, (10_000, 12_000), {"seen": SEEN}, "too_low likely"),
+        (PROMPTS, (15_000,), {"seen": SEEN}, "fits likely"),
+        (PROMPTS, (30_000,), {"seen": SEEN}, "too_high likely"),
+        (PROMPTS, (30_001,), {"seen": SEEN}, "too_high"),
+        (PROMPTS, (15_000,), {"seen": EXACT}, "fits"),
+        # An open bucket proves low limits only.
+        (PROMPTS, (39_999,), {"seen": OPEN_ENDED}, "too_low"),
+        (PROMPTS, (40_001,), {"seen": OPEN_ENDED}, "fits likely"),
+        # Longer requests prove a limit that is not enforced.
+        (OUTPUTS, (2000,), {"seen": LONG_OUTPUTS}, "ineffective"),
+        (OUTPUTS, (2500,), {"seen": LONG_OUTPUTS}, "ineffective likely"),
+        (OUTPUTS, (3000,), {"seen": LONG_OUTPUTS}, "too_low"),
+        (PROMPTS, (1900,), {"seen": LONG_PROMPTS}, "ineffective"),
+        # The busiest arrivals count for the breaker.
+        (BREAKER, (85,), {"rps": 2.0}, "fits"),
+        (BREAKER, (85,), {"rps": 100.0}, "too_low"),
+        (BREAKER, (85,), {"rps": 50.0, "workload": None}, "fits"),
+        # A tier may move the thresholds.
+        (PROMPTS, (16_000,), {"overrides": MOVED}, "fits"),
+        (BREAKER, (50,), {"overrides": MOVED}, "fits"),
     ],
 )
-def test_prompt_limit_fits_by_planned_p95(limit: int, state: str) -> None:
-    found = judged(PROMPTS, max_prompt_tokens=limit)
-    assert (found.state, found.certainty, found.low, found.high) == (state, Certainty.CERTAIN, 8000, 12000)
-    assert "8,000 to 12,000" in found.sentence
-    assert found.sentence.endswith(": 2 to 3 x the planned P95, 4,000 tokens")
+def test_limit_fits_by_lengths_and_arrivals(
+    key: str, limits: tuple[int, ...], parts: dict[str, Any], state: str
+) -> None:
+    for limit in limits:
+        found = judged(key, **parts, **{key: limit})
+        assert f"{found.state}{' likely' if found.certainty is LIKELY else ''}" == state, limit
+        assert (found.status == "ok") is state.startswith("fits")
 
 
-@pytest.mark.parametrize(("limit", "state"), [(499, "refuses"), (1799, "too_low"), (1800, "fits"), (2701, "too_high")])
-def test_output_limit_fits_by_planned_p99(limit: int, state: str) -> None:
-    assert judged(OUTPUTS, max_generation_tokens=limit).state == state
+@pytest.mark.parametrize(
+    ("key", "parts", "expected", "words"),
+    [
+        (PROMPTS, {PROMPTS: 9000}, (8000, 12_000), "8,000 to 12,000: 2 to 3 x the planned P95, 4,000 tokens"),
+        (
+            PROMPTS,
+            {PROMPTS: 12_000, "seen": SEEN},
+            *((12_778, 19_167), "12,778 to 19,167 fit: 2 to 3 x the seen P95, 6,389 tokens (5,000 to 10,000 tokens)"),
+        ),
+        (PROMPTS, {PROMPTS: 39_999, "seen": OPEN_ENDED}, (40_000, None), "40,000 or more fit"),
+        # Few observations leave planned lengths.
+        (
+            PROMPTS,
+            {PROMPTS: 9000, "seen": {"prompt_tokens_p95": quantile(100, 150, 200, n=99)}},
+            ...,
+            "the planned P95",
+        ),
+        (PROMPTS, {PROMPTS: 9000, "seen": {"prompt_tokens_p95": quantile(100, 150, 200, n=100)}}, ..., "the seen P95"),
+        (
+            OUTPUTS,
+            {OUTPUTS: 2000, "seen": LONG_OUTPUTS},
+            ...,
+            "is not enforced, or cuts, as P99 is 2,000 to 5,000 tokens",
+        ),
+        # A limit that is missing is told with its fit.
+        (OUTPUTS, {}, (1800, 2700), "no output limit; 1,800 to 2,700 fit: 2 to 3 x the planned P99, 900 tokens"),
+        (OUTPUTS, {"workload": {}}, (None, None), "no output limit; no P99 of generation_tokens is planned or seen"),
+        (
+            BREAKER,
+            {BREAKER: 85, "rps": 100.0},
+            (160, 180),
+            "160 to 180 fit: 80% to 90% of 2 s x 100 rps, the peak seen",
+        ),
+        (
+            BREAKER,
+            {BREAKER: 85, "workload": None},
+            *((None, None), "queue breaker 85 cannot be compared; no arrivals are planned or seen"),
+        ),
+    ],
+)
+def test_sentence_tells_fit_and_source(key: str, parts: dict[str, Any], expected: Any, words: str) -> None:
+    found = judged(key, **{PROMPTS: 9000, **parts})
+    assert words in found.sentence
+    assert expected is ... or (found.low, found.high) == expected
 
 
-def test_missing_limit_is_told_with_fit() -> None:
-    found = judged(OUTPUTS, max_prompt_tokens=9000)
-    assert (found.state, found.status) == ("missing", "warning")
-    assert found.sentence == "no output limit; 1,800 to 2,700 fit: 2 to 3 x the planned P99, 900 tokens"
-    assert judged(OUTPUTS, workload={}).sentence == "no output limit; no P99 of generation_tokens is planned or seen"
-
-
-def test_observed_lengths_precede_planned_ones() -> None:
-    """The report said "fit" and "12,000; 12,778 to 19,167 would fit" four lines apart."""
-    seen = {"prompt_tokens_p95": quantile(5000, 6389, 10_000)}
-    likely = judged(PROMPTS, seen, max_prompt_tokens=12_000)
-    assert (likely.state, likely.certainty, likely.low, likely.high) == ("too_low", Certainty.LIKELY, 12_778, 19_167)
-    assert likely.sentence == (
-        "prompt limit 12,000 is too low; 12,778 to 19,167 fit: 2 to 3 x the seen P95, 6,389 tokens (5,000 to 10,000 tokens)"
-    )
-    for limit, state, certainty in (
-        (9999, "too_low", Certainty.CERTAIN),
-        (10_000, "too_low", Certainty.LIKELY),
-        (15_000, "fits", Certainty.LIKELY),
-        (30_000, "too_high", Certainty.LIKELY),
-        (30_001, "too_high", Certainty.CERTAIN),
-    ):
-        found = judged(PROMPTS, seen, max_prompt_tokens=limit)
-        assert (found.state, found.certainty) == (state, certainty), limit
-    exact = judged(PROMPTS, {"prompt_tokens_p95": quantile(6000, 6389, 6500)}, max_prompt_tokens=15_000)
-    assert (exact.state, exact.certainty) == ("fits", Certainty.CERTAIN)
-
-
-def test_few_observations_leave_planned_lengths() -> None:
-    few = {"prompt_tokens_p95": quantile(100, 150, 200, n=99)}
-    assert "the planned P95" in judged(PROMPTS, few, max_prompt_tokens=9000).sentence
-    enough = {"prompt_tokens_p95": quantile(100, 150, 200, n=100)}
-    assert "the seen P95" in judged(PROMPTS, enough, max_prompt_tokens=9000).sentence
-
-
-def test_open_bucket_proves_low_limits_only() -> None:
-    seen = {"prompt_tokens_p95": quantile(20_000, None, None)}
-    low = judged(PROMPTS, seen, max_prompt_tokens=39_999)
-    assert (low.state, low.certainty, low.high, low.proposed) == ("too_low", Certainty.CERTAIN, None, None)
-    assert "40,000 or more fit" in low.sentence
-    above = judged(PROMPTS, seen, max_prompt_tokens=40_001)
-    assert (above.state, above.certainty) == ("fits", Certainty.LIKELY)
-
-
-def test_longer_requests_prove_unenforced_limit() -> None:
-    seen = {"generation_tokens_p99": quantile(2000, 3000, 5000)}
-    for limit, certainty in ((2000, Certainty.CERTAIN), (2500, Certainty.LIKELY)):
-        found = judged(OUTPUTS, seen, max_generation_tokens=limit)
-        assert (found.state, found.certainty) == ("ineffective", certainty)
-        assert "is not enforced, or cuts, as P99 is 2,000 to 5,000 tokens" in found.sentence
-    assert judged(OUTPUTS, seen, max_generation_tokens=3000).state == "too_low"
-    prompts = {"prompt_tokens_p95": quantile(500, 800, 1000), "prompt_tokens_p99": quantile(2000, 3000, 5000)}
-    assert judged(PROMPTS, prompts, max_prompt_tokens=1900).state == "ineffective"
-
-
-def test_a_tier_may_move_the_thresholds() -> None:
-    moved = {"Guardrails": {"most_headroom": 4.0, "low": 0.5}}
-    assert judged(PROMPTS, overrides=moved, max_prompt_tokens=16_000).state == "fits"
-    assert judged(BREAKER, overrides=moved, queue_breaker=50).state == "fits"
+def test_missing_unknown_and_unneeded_limits() -> None:
+    missing = judged(OUTPUTS, max_prompt_tokens=9000)
+    assert (missing.state, missing.status) == ("missing", "warning")
+    assert judged(BREAKER, workload=None, max_prompt_tokens=9000).state == "missing"
+    assert judged(BREAKER, workload=None, queue_breaker=85).state == "unknown"
+    proposals = [judged(BREAKER, rps=100.0, queue_breaker=85), judged(PROMPTS, OPEN_ENDED, max_prompt_tokens=39_999)]
+    assert [one.proposed for one in proposals] == [170, None]
+    tier = parse_plan(whole(slo=None)).tiers["t"]
+    found = judge_guardrails(tier, partial(CATALOGUE["Guardrails"].limit, overrides={}), {}, None)
+    assert [guardrail.key for guardrail in found] == [PROMPTS, OUTPUTS], "a batch needs no breaker"
 
 
 @pytest.mark.parametrize("value", [0, 1e-300, 1e300, -1.0])
@@ -204,25 +206,22 @@ def remarks(**parts: Any) -> list[PlanWarning]:
     return [one for one in found if one.path.startswith("tiers.t.guardrails")]
 
 
-def test_plan_check_warns_of_guardrails() -> None:
-    fitting = {"max_prompt_tokens": 9000, "max_generation_tokens": 2000}
-    assert remarks(**fitting, queue_breaker=85) == []
-    assert remarks(**fitting, queue_breaker=85, workload={}) == []
-    (told,) = remarks(**fitting, queue_breaker=12)
-    assert (told.path, told.severity) == ("tiers.t.guardrails.queue_breaker", "warning")
-    assert told.text.startswith("queue breaker 12 sheds too early, at 12%; 80 to 90 fit")
-    (missing,) = remarks(**fitting)
-    assert (missing.path, missing.severity) == ("tiers.t.guardrails.queue_breaker", "info")
-    (told,) = remarks()
-    assert (told.path, told.severity) == ("tiers.t.guardrails", "info")
-    assert told.text.startswith("is not in the plan; no prompt limit; 8,000 to 12,000 fit")
-    (bare,) = remarks(workload={})
-    assert bare.text == "is not in the plan"
+FITTING = {"max_prompt_tokens": 9000, "max_generation_tokens": 2000}
 
 
-def test_limit_below_p95_is_a_mistake() -> None:
-    worst = remarks(max_prompt_tokens=3000, max_generation_tokens=2000, queue_breaker=85)
-    assert [(one.severity, one.path) for one in worst] == [("mistake", f"tiers.t.guardrails.{PROMPTS}")]
-    p95_only = {"generation_tokens": {"p95": 500}}
-    found = remarks(workload=p95_only, max_generation_tokens=400)
-    assert ("mistake", f"tiers.t.guardrails.{OUTPUTS}") in [(one.severity, one.path) for one in found]
+@pytest.mark.parametrize(
+    ("parts", "path", "severity", "words"),
+    [
+        ({**FITTING, BREAKER: 12}, f".{BREAKER}", "warning", "queue breaker 12 sheds too early, at 12%; 80 to 90 fit"),
+        (FITTING, f".{BREAKER}", "info", "no queue breaker; 80 to 90 fit"),
+        ({}, "", "info", "is not in the plan; no prompt limit; 8,000 to 12,000 fit"),
+        ({"workload": {}}, "", "info", "is not in the plan"),
+        ({**FITTING, PROMPTS: 3000, BREAKER: 85}, f".{PROMPTS}", "mistake", ""),
+        ({"workload": {"generation_tokens": {"p95": 500}}, OUTPUTS: 400}, f".{OUTPUTS}", "mistake", ""),
+    ],
+)
+def test_plan_check_warns_of_guardrails(parts: dict[str, Any], path: str, severity: str, words: str) -> None:
+    (worst, *_) = remarks(**parts)
+    assert (worst.path, worst.severity) == (f"tiers.t.guardrails{path}", severity)
+    assert worst.text.startswith(words)
+    assert remarks(**FITTING, queue_breaker=85) == remarks(**FITTING, queue_breaker=85, workload={}) == []

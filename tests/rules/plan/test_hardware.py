@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 from making import plan_document
-from paths import SHARED
 
-from agent.scrape.scrapers import PageReader
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import PlanWarning, check_plan
 from rules.plan.gpus import engine_kv_tokens, find_product, needed_format, planned_kv_tokens
@@ -257,14 +255,6 @@ def test_engine_tokens_come_from_its_page(facts: dict[str, str], attention: str 
     if attention is not None:
         architecture = Architecture.model_validate({"attention": attention} if attention else {})
     assert engine_kv_tokens(facts, architecture) == tokens
-
-
-@pytest.mark.skipif(not (SHARED / "pages").is_dir(), reason="no shared pages beside the checkout")
-def test_pages_of_engines_tell_their_tokens() -> None:
-    pages = {"real/kv_cascade_startup.prom": 8192, "real/sglang_startup.prom": 3072, "real/startup.prom": 32_768}
-    for name, tokens in pages.items():
-        page = PageReader().read((SHARED / "pages" / name).read_bytes(), 1.8e9)
-        assert engine_kv_tokens(page.facts) == tokens, name
 
 
 def test_wrong_degrees_are_refused() -> None:

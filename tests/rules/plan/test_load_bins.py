@@ -3,13 +3,8 @@
 from dataclasses import replace
 
 import pytest
-import recorded
-from evaluation_steps import EvaluationSteps
 from judging_samples import context, each, gauge, minute, minutes, seen
 
-from agent.config.files import load_plan
-from agent.scrape.scrapers import PageReader
-from agent.sources.recording import load, scrapes
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, bin_window
 from rules.plan.load_bins import build_tier_context as view_of
@@ -72,6 +67,8 @@ def test_queue_decides_the_bin(windows: list[Window], bins: list[int | None], ou
 def test_queue_leaves_its_longest_behind() -> None:
     assert placed(CALM, queue(1, 3, 6, 9))[-1].leftover == 6
     assert [one.leftover for one in placed(*WORKED_OFF)][2:] == [3, 0]
+    both = minutes(context(), {"a": [CALM, OVER], "b": [minute(0), queue(1.5, 2, 3, 0)]})
+    assert {s.replica: s.bin for s in both.binned[-2:]} == {"a": None, "b": 0}, "each replica has its own backlog"
 
 
 def test_briefly_known_queue_is_no_mean() -> None:
@@ -80,34 +77,6 @@ def test_briefly_known_queue_is_no_mean() -> None:
     assert load_bins.mean_waiting(placed(known, queue(1, mean=5.0, most=5, change=0.0))) == 4.0
     assert load_bins.mean_waiting((*placed(known), *placed(unseen))) == 3.0
     assert load_bins.mean_waiting((*placed(known), *placed(unseen), *placed(unseen))) is None
-
-
-def test_each_replica_has_its_own_backlog() -> None:
-    both = minutes(context(), {"a": [queue(0, 0.2, 1, 0), queue(1, 4, 7, 20)], "b": [minute(0), queue(1.5, 2, 3, 0)]})
-    assert {s.replica: s.bin for s in both.binned[-2:]} == {"a": None, "b": 0}
-
-
-def test_backlog_needs_a_curve() -> None:
-    bare = minutes(view_of("t", None), {"a": [CALM, OVER]}).binned[-1]
-    assert (bare.bin, bare.outside) == (None, "")
-
-
-def test_jammed_cascade_is_no_light_load() -> None:
-    plan = load_plan(recorded.PLANS / "cpu-small-open.yaml")
-    recording, _ = load(recorded.folder("kv_cascade"))
-    watcher, reader = EvaluationSteps({"cpu-small": view_of("cpu-small", plan.tiers["cpu-small"])}), PageReader("vllm")
-    for scrape in scrapes(recording, []):
-        assert scrape.body is not None
-        watcher.apply_snapshot("cpu-small", "r", reader.read(scrape.body, scrape.t))
-    watcher.flush()
-    # Minutes: light, filling, growing, growing with a burst, worked off, light again.
-    assert [s.bin for s in watcher.minutes["cpu-small"].binned] == [0, 0, None, None, None, 0]
-    assert [bool(s.beyond) for s in watcher.minutes["cpu-small"].binned] == [False, False, True, True, False, False]
-
-
-def test_planless_tier_has_no_curve() -> None:
-    bare = view_of("t", None)
-    assert (bare.plan, bare.curve, bare.basis.ttft_slo_seconds) == (None, None, None)
 
 
 def test_view_holds_facts_of_the_plan() -> None:
@@ -168,9 +137,14 @@ def test_sampled_minutes_use_engine_gauges() -> None:
     assert hold([bin_window(minute(0, seconds=120.0, end=usual.start + 120.0), None, "a")]).is_seldom_scraped
 
 
-def test_sum_of_one_bin_keeps_it() -> None:
+def test_bin_is_kept_or_needs_its_curve() -> None:
     one = bin_window(minute(0, rps=7.0), context().curve, None, bin=2)
     assert (one.bin, one.beyond, one.rps) == (2, "", 7.0)
+    assert hold([bin_window(minute(0), context().curve, None, bin=3)]).by_load_bin(context().curve) == {}
+    bare = view_of("t", None)
+    assert (bare.plan, bare.curve, bare.basis.ttft_slo_seconds) == (None, None, None)
+    backlog = minutes(bare, {"a": [CALM, OVER]}).binned[-1]
+    assert (backlog.bin, backlog.outside) == (None, "")
 
 
 def test_bins_add_only_their_slices() -> None:
@@ -184,11 +158,6 @@ def test_bins_add_only_their_slices() -> None:
     assert sum(part.n for part in found[1].parts("ttft_seconds")) == 330
     assert found[1].gauge("requests_running") == (60 * (3.0 + 4.0), 120, False)
     assert found[1].gauge("gpu_sm_active") == (0, 0, False)
-
-
-def test_other_curves_bins_are_left_out() -> None:
-    one = bin_window(minute(0), context().curve, None, bin=3)
-    assert hold([one]).by_load_bin(context().curve) == {}
 
 
 def test_polled_slice_marks_the_bin() -> None:

@@ -1,7 +1,6 @@
 """What became of requests, times that contradict each other, and how windows add up."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import making
@@ -224,9 +223,3 @@ def test_oldest_vllm_page_contradicts_nothing() -> None:
     assert problem.startswith("ttft_seconds: TPOT 7.519e-05 s x 99 tokens is 0.007444 s, E2E - TTFT is 4.125 s")
     for zeros in ((b" 0.5871782302856445\n", b" 0.0\n"), (b"} 60.0\n", b"} 0.0\n")):
         assert PageReader().read(body.replace(*zeros), 1.8e9).contradictory == {"ttft_seconds", "itl_seconds"}
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in (TESTS / "pages").glob("*_after_load.prom")))
-def test_pages_of_real_engines_contradict_nothing(name: str) -> None:
-    snapshot = PageReader().read(Path(TESTS / "pages" / name).read_bytes(), 1.8e9)
-    assert not snapshot.contradictory

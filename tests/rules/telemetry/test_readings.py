@@ -226,12 +226,18 @@ def test_signal_matches_hand_reckoning(name: str) -> None:
 
 
 def test_every_signal_is_reckoned_in_order() -> None:
-    """But one that no engine so far exposes."""
+    """But one that no engine so far exposes. Windows of replicas and minutes add up in any grouping, with a number each."""
     assert [signal.name for signal in SIGNALS if signal.name not in BY_HAND] == ["adapter_evictions_per_second"]
     assert value("adapter_evictions_per_second") == Missing(gap=Gap.NOT_EXPOSED)
     counted = minute(counters={"adapter_evictions": 30.0})
     assert_close(value("adapter_evictions_per_second", counted), exactly(0.5, 30))
-    assert list(read_all(minute(), BASIS)) == [signal.name for signal in SIGNALS]
+    several = [replace(counted, start=START + 60 * i, end=START + 60 * i + 60) for i in range(3) for _ in "ab"]
+    whole = read_all(windows.sum_windows(several), BASIS)
+    assert list(whole) == [signal.name for signal in SIGNALS]
+    assert all(isinstance(reading, Reading) for reading in whole.values())
+    by_time = [windows.sum_windows(several[place : place + 2]) for place in (0, 2, 4)]
+    by_replica = [windows.sum_windows(several[place::2]) for place in (0, 1)]
+    assert read_all(windows.sum_windows(by_time), BASIS) == read_all(windows.sum_windows(by_replica), BASIS) == whole
 
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: signal.name)

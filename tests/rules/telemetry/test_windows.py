@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from making import EDGES, START, cumulative, gauge, histogram, snapshot, window, without
+from making import EDGES, START, cumulative, snapshot, window, without
 
 from rules.plan.capacity import stated_capacity
 from rules.telemetry import windows
@@ -38,7 +38,6 @@ BASIS = PlanFacts(
     ),
 )
 OLD_EDGES = (0.25, 2.0, math.inf)
-NEVER_COUNTED = "adapter_evictions"
 SECONDS = 60.0
 
 amounts = st.integers(0, 50).map(float)
@@ -115,37 +114,14 @@ def test_any_grouping_reads_the_same(several: list[Window], random: Random) -> N
             assert read(signal, windows.sum_families(several, families_of(signal)), BASIS) == readings[signal.name]
 
 
-def full(start: float, finished: float = 30.0) -> Window:
-    """A window from which every signal can be read."""
-    counters = {family.name: finished for family in FAMILIES if family.kind is FamilyKind.COUNTER}
-    counters |= {"spec_drafts": 10.0, "spec_draft_tokens": 40.0, "spec_accepted_tokens": 20.0}
-    counters |= {f"spec_accepted_at_position/{place}": 5.0 for place in range(4)}
-    parts = {
-        family.name: (histogram([0.2] * 10 + [0.7] * 5),) for family in FAMILIES if family.kind is FamilyKind.HISTOGRAM
-    }
-    parts["generation_tokens_per_request"] = (histogram([60.0] * 15, (50.0, 100.0, math.inf)),)
-    gauges = {family.name: gauge(0.5, SECONDS) for family in FAMILIES if family.kind is FamilyKind.GAUGE}
-    return window(start, SECONDS, counters=counters, histograms=parts, gauges=gauges)
-
-
-def test_grouping_covers_every_signal() -> None:
-    """The property above is empty for a signal that never has a number: here each has one."""
-    several = [full(START + SECONDS * minute, 30.0 + minute) for minute in range(3) for _ in range(2)]
-    whole = read_all(windows.sum_windows(several), BASIS)
-    unread = {signal.name for signal in SIGNALS if not isinstance(whole[signal.name], Reading)}
-    assert unread == {signal.name for signal in SIGNALS if NEVER_COUNTED in signal.families}
-    by_time = [windows.sum_windows(several[place : place + 2]) for place in (0, 2, 4)]
-    by_replica = [windows.sum_windows(several[place::2]) for place in (0, 1)]
-    assert read_all(windows.sum_windows(by_time), BASIS) == read_all(windows.sum_windows(by_replica), BASIS) == whole
-
-
 def test_known_families_and_empty_sums() -> None:
-    known = {family.name for family in FAMILIES} | {NEVER_COUNTED}
+    known = {family.name for family in FAMILIES} | {"adapter_evictions"}
     assert {family for signal in SIGNALS for family in signal.families} <= known
-    with pytest.raises(ValueError, match="no windows"):
-        windows.sum_windows([])
-    with pytest.raises(ValueError, match="no windows"):
-        windows.sum_families((), ("requests_finished",))
+    for several in ((), []):
+        with pytest.raises(ValueError, match="no windows"):
+            windows.sum_windows(several)
+        with pytest.raises(ValueError, match="no windows"):
+            windows.sum_families(several, ("requests_finished",))
     alone = window(START)
     assert windows.sum_families((alone,), ()) is alone, "nothing is added: it is returned whole"
 
