@@ -27,9 +27,9 @@ from agent.pipeline.runtime_state import RuntimeState
 from agent.scrape.scrapers import Scrapers, list_targets
 from agent.sources.scrape import ScrapeSource, make_gpu_reader
 from agent.version import VERSION
-from exporters.status.records import DAY_SECONDS
 from rules.plan.load_bins import TierContext
 from rules.replicas.starts import KEPT_SECONDS
+from rules.telemetry.windows import DAY_SECONDS
 
 if TYPE_CHECKING:
     from agent.kubernetes.node_pods import PodSource

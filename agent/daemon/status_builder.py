@@ -12,20 +12,13 @@ from agent.http_client.errors import place_of
 from agent.pipeline.runtime_state import ReplicaRuntime, RuntimeState
 from agent.scrape.scrapers import Target
 from agent.version import VERSION
-from exporters.status.records import (
-    DAY_SECONDS,
-    AgentHealth,
-    AgentStatus,
-    ForecastStatus,
-    ReplicaStatus,
-    TierStatus,
-)
+from exporters.status.records import AgentHealth, AgentStatus, ForecastStatus, ReplicaStatus, TierStatus
 from forecast.capacity.cold_start import cold_start
 from rules.evaluator.alert_severity import list_open_burns
 from rules.evaluator.state import EvaluatorState
 from rules.telemetry import windows
 from rules.telemetry.snapshots import ENGINE_VERSION, GpuReadout
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import DAY_SECONDS, Window
 from rules.verdicts.error_budget import count_observed_seconds
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent.pipeline.interfaces import Sink
-from exporters.status.records import DAY_SECONDS, TrendPoint
+from exporters.status.records import TrendPoint
 from rules.evaluator.observation import ClosedMinute, Observation, ReplicaGpus, ReplicaKey, ReplicaScrape, StepResult
 from rules.evaluator.tier_minutes import AHEAD_SECONDS
 from rules.evaluator.timeline import TimelineEvent
@@ -21,7 +21,7 @@ from rules.plan.load_bins import TierContext
 from rules.telemetry import readings, windows
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import BY_NAME
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import DAY_SECONDS, Window
 from rules.verdicts.verdict import Finding
 
 

@@ -20,8 +20,8 @@ from agent.version import VERSION
 from exporters.documents.calibration import ADAPTER, Calibration, CalibrationFile, calibrate, collect_calibrations
 from exporters.render.text import copy_fields
 from exporters.report.build import next_plan_text, report
+from exporters.report.findings import Prewarming, ReportInputs, TierPast
 from exporters.report.formats import report_html, report_markdown
-from exporters.report.inputs import Prewarming, ReportInputs, TierPast
 from exporters.report.records import Report, report_json
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.evaluator.benchmark_check import check_benchmark

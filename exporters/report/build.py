@@ -21,17 +21,9 @@ from exporters.documents.plan_show import plan_diff, tier_diff
 from exporters.documents.replay import HEADS, result_words
 from exporters.render import text as render
 from exporters.render.safe_text import printable_line, shorten
-from exporters.report.findings import (
-    list_alerting,
-    list_findings,
-    list_incidents,
-    quality,
-    quality_summary,
-    restarts,
-    worst_titles,
-)
-from exporters.report.guide_tables import judge_row, lengths_words, monitoring_rows, questions
-from exporters.report.inputs import Prewarming, ReportInputs, TierPast
+from exporters.report import findings
+from exporters.report.findings import Prewarming, ReportInputs, TierPast
+from exporters.report.guide_tables import KEYS, judge_row, lengths_words, monitoring_rows, questions
 from exporters.report.records import SCHEMA, CurvePart, Report, TierReport, WeekHour
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import CATALOGUE
@@ -64,23 +56,15 @@ def report(past: ReportInputs) -> tuple[Report, Plan | None]:
     return whole, proposed
 
 
-_DONE = {
-    ProposalKind.GROW: "grow",
-    ProposalKind.SHRINK: "shrink",
-    ProposalKind.KEEP: "keep",
-    ProposalKind.NONE: "no recommendation for",
-}
-
-
 def _headline(tiers: tuple[TierReport, ...]) -> str:
     """Return the recommended actions by kind, changes first."""
     if not tiers:
         return "No tier is watched: the configuration names none."
     parts, paid = [], []
-    for kind, word in _DONE.items():
+    for kind in (ProposalKind.GROW, ProposalKind.SHRINK, ProposalKind.KEEP, ProposalKind.NONE):
         names = [tier.tier for tier in tiers if tier.proposal.kind is kind]
         if names:
-            parts.append(f"{word} {', '.join(names)}")
+            parts.append(f"{kind.value.replace('no_recommendation', 'no recommendation for')} {', '.join(names)}")
     for currency, rows in group_by(tiers, lambda tier: tier.currency).items():
         saved = sum(tier.saves_a_day or 0.0 for tier in rows)
         if round(saved):
@@ -115,26 +99,24 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
         verdict=verdict(past, zone),
         lengths=lengths_words(resize.seen.total, context.basis),
         monitoring=monitoring,
-        workload=resize.workload,
         hourly=tuple(hourly),
         drift=tuple(judge_row((rule,), past) for rule in ("WorkloadDrift", "OutputLengthDrift")),
         curve=_curve(resize),
         count=resize.sized,
         costs=tuple(cost for cost in costs if cost is not None),
         trap=judge_row(("UtilizationTrap",), past),
-        levers=resize.levers,
         week=tuple(_week(resize.seen, zone)) if context.capacity else (),
         prewarming=_prewarming(past, context.limits),
         guardrails=list_guardrails(resize.seen, resize.workload),
-        grouped_incidents=list_incidents(past),
-        incidents=list_findings(past),
-        restarts=restarts(past),
-        quality=quality(past, zone),
+        grouped_incidents=findings.list_incidents(past),
+        incidents=findings.list_findings(past),
+        restarts=findings.restarts(past),
+        quality=findings.quality(past, zone),
         questions=questions(past),
-        proposal=resize.proposal,
         saves_a_day=_saves(resize),
         changes=tier_diff(name, before, after) if before and after else (),
         left=unchanged_lengths(resize),
+        **render.copy_fields(resize, "workload", "levers", "proposal"),
     )
 
 
@@ -144,7 +126,7 @@ def verdict(past: TierPast, zone: str) -> str:
     name, proposal = resize.seen.context.name, resize.proposal
     if not resize.seen.hours:
         return f"{name}: nothing was seen in this time, so nothing is known and nothing is proposed."
-    odd = quality_summary(past, zone)
+    odd = findings.quality_summary(past, zone)
     text = f"{name} ({odd}): " if odd else f"{name}: "
     text += render.lower_first(proposal.sentence)
     if proposal.kind is not ProposalKind.NONE:
@@ -161,7 +143,7 @@ def verdict(past: TierPast, zone: str) -> str:
         text += f"; {result_words(step13)}{_suspect(past)}"
     if step13.status is Status.OK and step13.highest_share is not None and step13.highest_share < REACHED:
         text += f" up to {step13.highest_share:.0%} of the usable load"
-    if critical := worst_titles(past):
+    if critical := findings.worst_titles(past):
         text += f"; critical in this time: {', '.join(critical[:SHOWN])}"
     return f"{text}."
 
@@ -169,10 +151,8 @@ def verdict(past: TierPast, zone: str) -> str:
 def _suspect(past: TierPast) -> str:
     """Return the first cause of a difference from the benchmark, without numbers. Return "" if unknown."""
     fires = [result for result in past.step13.results if isinstance(result, Verdict) and result.status in FIRING]
-    causes = max(
-        (result for result in fires if result.causes), key=lambda result: SEVERITY[result.status], default=None
-    )
-    texts = causes.causes[0].evidence if causes is not None else ()
+    suspected = sorted((result for result in fires if result.causes), key=lambda result: -SEVERITY[result.status])
+    texts = [cause.evidence[0] for result in suspected[:1] for cause in result.causes[:1] if cause.evidence]
     return f" ({texts[0].partition(':')[0]})" if texts else ""
 
 
@@ -193,10 +173,10 @@ def _status(past: TierPast, rows: list[str]) -> str:
         return Status.UNKNOWN.value
     texts = {*rows, past.step13.status.value}
     if past.resize.proposal.kind is ProposalKind.KEEP and past.step13.status is not Status.WARNING:
-        lasting = [finding for finding in list_alerting(past) if finding.ended_at is None]
+        lasting = [finding for finding in findings.list_alerting(past) if finding.ended_at is None]
         if not any(severity_of(finding.worst, finding) for finding in lasting):
             texts.discard(Status.WARNING.value)
-    return next((s.value for s in (Status.CRITICAL, Status.WARNING, Status.OK) if s.value in texts), "unknown")
+    return findings.worst_status(texts).value
 
 
 def _curve(resize: Resize) -> CurvePart:
@@ -274,9 +254,6 @@ def message(mapping: Mapping[str, Any], link: str) -> tuple[str, str]:
     paragraphs.append(f"{span}: {link}" if link else span)
     return shorten(printable_line(str(mapping["headline"])), MOST_LETTERS), "\n\n".join(paragraphs)
 
-
-KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
-"""Plan keys by the report's words."""
 
 MEASURE = "take it from the requests that a gateway logs, and write it into the plan by hand"
 

@@ -1,6 +1,7 @@
-"""Incidents, findings and engine restarts of a tier, its gaps, and remarks on incomplete weeks, as rows and as lines.
+"""Inputs of the report, and from them a tier's incidents, findings, restarts, gaps and remarks, as rows and as lines.
 
-The findings of a rule are a single row with a count. Remarks cover missing data, a plan change and a clock change.
+`agent.reporting` fills the inputs from the history: the re-sizing, rule results over the period, and what was found.
+The findings of a rule are a single row with a count. Remarks cover missing data and a plan change.
 """
 
 from __future__ import annotations
@@ -8,22 +9,78 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from zoneinfo import ZoneInfo
 
+from exporters.documents.forecast import PrewarmValue, Strategy
 from exporters.render.text import copy_fields, format_duration, format_local, instant, money, rule_title, seen_words
-from exporters.report.inputs import TierPast
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
+from rules.evaluator.benchmark_check import Step13
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incidents import group_incidents
-from rules.evaluator.timeline import SEVERITY_WORDS, TimelineKind, join_releases, parse_start_event
-from rules.plan.schema import plan_version
+from rules.evaluator.timeline import SEVERITY_WORDS, TimelineEvent, TimelineKind, join_releases, parse_start_event
+from rules.plan.schema import Plan, plan_version
 from rules.replicas.cascade import STAGES
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
-from rules.telemetry.windows import HOUR_SECONDS, group_by
+from rules.resize.proposal import Resize
+from rules.telemetry.windows import HOUR_SECONDS, Window, group_by
+from rules.telemetry.wording import format_count
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import SEVERITY, Finding, IdleReplicas, MissedObjective, Status, UnknownSpan
+from rules.verdicts.verdict import Finding, IdleReplicas, MissedObjective, RuleResult, Status, UnknownSpan, rank_verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prewarming:
+    """Effect of pre-warming on a tier. `worth` compares strategies over the tier's history. `covered_ratio` is the
+    share of targets at or below the 95 % quantile. `error_ratio` is relative to the error of the method `naive`. None
+    means unknown. `decision` is the recommendation of that time in words.
+
+    `saved` is what the best strategy without a forecast needed more than ours. `missing` is the reason if nothing is
+    known, `failed` the reason if the forecast was no better than none.
+    """
+
+    worth: PrewarmValue | None = None
+    decision: str = ""
+    method: str = ""
+    naive: str = ""
+    covered_ratio: float | None = None
+    error_ratio: float | None = None
+    forecasts: int = 0
+    saved: Strategy | None = None
+    missing: str = ""
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierPast:
+    """Tier over the report's period. `results` are rule results over the whole period. `before` summarises an equal
+    period before it (None: no data). `no_prewarming` is the reason if pre-warming is absent.
+    """
+
+    resize: Resize
+    step13: Step13
+    results: tuple[RuleResult, ...]
+    before: Window | None = None
+    findings: tuple[Finding, ...] = ()
+    unknowns: tuple[UnknownSpan, ...] = ()
+    foreign: tuple[ExternalAlert, ...] = ()
+    events: tuple[TimelineEvent, ...] = ()
+    prewarming: Prewarming | None = None
+    no_prewarming: str = "forecasting is not configured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportInputs:
+    """Inputs of the whole report, tiers in plan order. `remarks` are about the installation."""
+
+    made_at: float
+    since: float
+    until: float
+    zone: str
+    version: str
+    tiers: tuple[TierPast, ...]
+    plan: Plan | None = None
+    remarks: tuple[str, ...] = ()
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +156,7 @@ def list_findings(past: TierPast) -> tuple[FindingRow, ...]:
     """Return the findings of alerting rules, oldest first, each with the foreign alerts that it explains."""
     rows = []
     for findings in group_by(list_alerting(past), lambda finding: finding.rule).values():
-        worst = max(findings, key=_badness)
+        worst = max(findings, key=lambda finding: rank_verdict(finding.worst))
         rows.append(
             FindingRow(
                 rule=worst.rule,
@@ -110,23 +167,19 @@ def list_findings(past: TierPast) -> tuple[FindingRow, ...]:
                 ended_at=_last_end(findings),
                 last_started_at=findings[-1].started_at,
                 worst=worst,
-                foreign=_explained(findings, past.foreign),
+                foreign=tuple(_explained(findings, past.foreign)),
             )
         )
     return tuple(rows)
 
 
-def _explained(findings: Iterable[Finding], foreign: Iterable[ExternalAlert]) -> tuple[ExternalAlertRow, ...]:
-    """Return the alerts of other systems that these findings explain, by name."""
+def _explained(findings: Iterable[Finding], foreign: Iterable[ExternalAlert]) -> Iterator[ExternalAlertRow]:
+    """Yield the alerts of other systems that these findings explain, by name."""
     known = {(finding.rule, finding.subject, finding.started_at) for finding in findings}
     tied = [a for a in foreign if (d := a.diagnosis) is not None and (d.rule, d.subject, d.began_at) in known]
-    rows = []
     for name, alerts in group_by(sorted(tied, key=lambda alert: alert.started_at), lambda alert: alert.name).items():
-        begin, why = alerts[0].started_at, alerts[0].diagnosis
-        text = why.sentence if why else ""
-        row = ExternalAlertRow(name=name, times=len(alerts), started_at=begin, ended_at=_last_end(alerts), text=text)
-        rows.append(row)
-    return tuple(rows)
+        begin, text = alerts[0].started_at, alerts[0].diagnosis.sentence if alerts[0].diagnosis else ""
+        yield ExternalAlertRow(name=name, times=len(alerts), started_at=begin, ended_at=_last_end(alerts), text=text)
 
 
 def list_incidents(past: TierPast) -> tuple[IncidentRow, ...]:
@@ -144,9 +197,6 @@ def list_incidents(past: TierPast) -> tuple[IncidentRow, ...]:
 
 
 LOUDEST_FIRST = (Severity.PAGE, Severity.TICKET, Severity.REPORT)
-
-MOST_SYMPTOMS = 5
-"""Maximum number of symptoms named in a line. report.json lists all."""
 
 
 def incident_lines(
@@ -178,12 +228,8 @@ def _incident_text(incident: IncidentRow, zone: str, currency: str) -> str:
         lasted = f"for {format_duration(incident.ended_at - incident.started_at)}"
     begin = instant(incident.started_at, zone)
     text = f"{SEVERITY_WORDS[incident.severity]}, {begin}, {lasted}: {incident.sentence}."
-    named = []
-    for row in incident.symptoms[:MOST_SYMPTOMS]:
-        named.append(f"{rule_title(row.rule)} ({format_local(row.started_at, zone, '%d %b %H:%M')})")
-    more = len(incident.symptoms) - len(named)
-    named += [f"{more} more"] if more else []
-    text += f" Symptoms: {', '.join(named)}." if named else ""
+    if incident.symptoms:
+        text += f" Symptoms: {', '.join(rule_title(row.rule) for row in incident.symptoms)}."
     if incident.idle is not None:
         cost = incident.idle.cost_per_day
         paid = "" if cost is None else f", {money(cost, currency)} a day"
@@ -199,9 +245,8 @@ def _lines_below(finding: FindingRow, zone: str) -> Iterator[str]:
             worst = step.stage
             yield f"{format_local(step.t, zone, '%a %d %b %H:%M:%S %Z')}: stage {worst}, {STAGES[worst]}"
     for alert in finding.foreign:
-        often = "" if alert.times == 1 else f", {alert.times:,} times"
-        text = f": {alert.text}" if alert.text else ""
-        yield f"{instant(alert.started_at, zone)}: alert {alert.name}{often}{text}"
+        often = format_count(alert.times, "time")
+        yield f"{instant(alert.started_at, zone)}: alert {alert.name}, {often}: {alert.text}"
 
 
 def worst_titles(past: TierPast) -> tuple[str, ...]:
@@ -213,12 +258,10 @@ def worst_titles(past: TierPast) -> tuple[str, ...]:
 
 def list_alerting(past: TierPast) -> list[Finding]:
     """Return the findings of alerting rules in order of their begin."""
-    loud = [
-        finding
-        for finding in past.findings
-        if finding.rule in RULES and RULES[finding.rule].severity is not Severity.REPORT
-    ]
-    return sorted(loud, key=lambda finding: finding.started_at)
+    loud = {rule.name for rule in RULES.values() if rule.severity is not Severity.REPORT}
+    return sorted(
+        (finding for finding in past.findings if finding.rule in loud), key=lambda finding: finding.started_at
+    )
 
 
 def _last_end(spans: Iterable[Finding | ExternalAlert]) -> float | None:
@@ -227,9 +270,10 @@ def _last_end(spans: Iterable[Finding | ExternalAlert]) -> float | None:
     return None if math.inf in ends else max(ends)
 
 
-def _badness(finding: Finding) -> tuple[int, bool, int]:
-    worst = finding.worst
-    return SEVERITY[worst.status], worst.certainty is Certainty.CERTAIN, worst.stage or 0
+def worst_status(states: Iterable[str]) -> Status:
+    """Return the worst status, ok before unknown."""
+    known = set(states)
+    return next((s for s in (Status.CRITICAL, Status.WARNING, Status.OK) if s.value in known), Status.UNKNOWN)
 
 
 def total_duration(spans: Iterable[Finding | UnknownSpan], seen: ProductionSummary) -> float:
@@ -270,11 +314,10 @@ def restart_line(rows: Sequence[RestartRow]) -> str:
         return ""
     times, untimed = sum(row.times for row in rows), sum(row.untimed for row in rows)
     text = f"Engines restarted {'once' if times == 1 else f'{times:,} times'}"
-    if untimed == times:
-        return f"{text}; for how long nothing was seen around that is not known."
-    unseen = format_duration(math.fsum(row.unseen_seconds for row in rows))
-    unknown = f" at least, for {untimed:,} of them it is not known" if untimed else ""
-    return f"{text}; nothing was seen around that for {unseen}{unknown}."
+    if untimed < times:
+        unseen = format_duration(math.fsum(row.unseen_seconds for row in rows))
+        text += f"; nothing was seen around that for {unseen}{' at least' if untimed else ''}"
+    return f"{text}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,7 +366,7 @@ def quality(past: TierPast, zone: str) -> DataQuality:
         hours_seen=seen.observed_seconds / HOUR_SECONDS,
         coverage=seen.total.coverage if seen.total else None,
         plan_versions=seen.versions,
-        remarks=tuple(sentence for _, sentence in _remarks(past, zone)),
+        remarks=tuple(sentence for _, sentence in _remarks(past, zone) if sentence),
         blind=tuple(sorted(blind, key=lambda row: (-row.seconds, row.rule))),
     )
 
@@ -353,7 +396,7 @@ def quality_summary(past: TierPast, zone: str) -> str:
 
 
 def _remarks(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
-    """Yield what makes the period no usual one: in few words for the verdict ("": not there), and as a sentence."""
+    """Yield what makes the period no usual one: in few words for the verdict, and a sentence for what needs more ("": none)."""
     seen, known_until = past.resize.seen, None
     if past.before is not None and past.before.covered_seconds > 0:
         known_until = past.before.end
@@ -366,19 +409,12 @@ def _remarks(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
         return
     first, last = min(hour.start for hour in seen.hours), max(hour.end for hour in seen.hours)
     if seen.until - last > 2 * HOUR_SECONDS:
-        when = instant(last, zone)
-        yield (
-            f"not seen since {when}",
-            f"Nothing of this tier was seen since {when}: what is said of it ends there. {GONE}",
-        )
+        yield f"not seen since {instant(last, zone)}", f"What is said of this tier ends when it was last seen. {GONE}"
     if first - seen.since > 2 * HOUR_SECONDS and known_until is None:
-        when = instant(first, zone)
-        text = f"The tier was first seen on {when} and never in as long a time before: it is new."
-        yield f"new since {when}", text
+        yield f"new since {instant(first, zone)}", ""
     hours, known = (seen.until - seen.since) / HOUR_SECONDS, seen.observed_seconds / HOUR_SECONDS
     if known < NEARLY * hours:
-        text = seen_words(known, hours)
-        yield f"seen for {text} only", f"Only {text} were seen{_longest_hole(seen, zone)}."
+        yield f"seen for {seen_words(known, hours)} only", ""
     yield from _changes(past, zone)
     # A week in which the clock was set back has an extra hour.
     if seen.until - seen.since > RECENT_SECONDS + HOUR_SECONDS:
@@ -387,18 +423,8 @@ def _remarks(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
         yield "", "Arrivals are not in the history: peak and average are not known."
 
 
-def _longest_hole(seen: ProductionSummary, zone: str) -> str:
-    """Return the longest gap in words if it is at least two hours, else ""."""
-    ends = [seen.since, *(hour.end for hour in seen.hours)]
-    starts = [*(hour.start for hour in seen.hours), seen.until]
-    length, begin, end = max((b - a, a, b) for a, b in zip(ends, starts, strict=True))
-    if length < 2 * HOUR_SECONDS:
-        return ""
-    return f"; the longest hole is {format_duration(length)}, {instant(begin, zone)} to {instant(end, zone)}"
-
-
 def _changes(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
-    """Yield as `_remarks` does what changed within the period: the plan, the engine's release and the clock."""
+    """Yield as `_remarks` does what changed within the period: the plan and the engine's release."""
     seen = past.resize.seen
     present = plan_version(seen.context.plan) if seen.context.plan else ""
     events = [event for event in past.events if seen.since <= event.t < seen.until]
@@ -417,21 +443,3 @@ def _changes(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
     for event in join_releases(past.events):
         if event.kind == TimelineKind.RELEASE and seen.since <= event.t < seen.until:
             yield "", f"The engine's release changed on {instant(event.t, zone)}: {event.text}."
-    if clock := clock_change(seen.since, seen.until, zone):
-        yield "", clock
-
-
-def clock_change(since: float, until: float, zone: str) -> str:
-    """Return a sentence for each clock change of `zone` in [since, until), "" if there was none."""
-    place, rows, before = ZoneInfo(zone), [], None
-    # Every zone changes its clock on a full or half hour of UTC.
-    for step in range(round((until - since) / HOUR_SECONDS * 2) + 1):
-        t = since + step * HOUR_SECONDS / 2
-        ahead = datetime.fromtimestamp(t, place).replace(tzinfo=UTC).timestamp() - t
-        if before is not None and ahead != before:
-            which, twice = ("forward", "is missing") if ahead > before else ("back", "comes twice")
-            moved, day = format_duration(abs(ahead - before)), format_local(t, zone, "%a %d %b")
-            text = f"The clock in {zone} was set {which} by {moved} on {day}: an hour of that night {twice}"
-            rows.append(f"{text} in the hours of the week; rates are not affected.")
-        before = ahead
-    return " ".join(rows)

@@ -1,45 +1,33 @@
 """report.md for terminals, tickets and repositories, and report.html: a single file without scripts or other resources.
 
 Both are written from the same sections, in reading order: what to do and the money first, then each tier. A new section is
-a function here and a row of SECTIONS. The layout of the page is `report.html.j2`, its style `report.css`. The template
-escapes every text; only the pictures, whose colours are CSS classes of the page, are markup.
+a function here and a row of SECTIONS. The layout of the page is `report.html.j2`, its style `report.css` over that of the
+status page. The template escapes every text and draws the charts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 from exporters.render import text as render
 from exporters.render.safe_text import strip_control_characters
-from exporters.report.findings import NEARLY, blind_lines, incident_lines, restart_line
+from exporters.report.findings import blind_lines, incident_lines, restart_line, worst_status
 from exporters.report.guide_tables import NO_SLO, MonitoredValue
-from exporters.report.records import Report, TierReport, WeekHour
+from exporters.report.records import Report, TierReport
+from exporters.status.page import render_template, style, trace
 from rules.plan.money import figure
-from rules.plan.replica_count import ReplicaCount
 from rules.resize.proposal import ProposalKind
 from rules.telemetry.signals import BY_NAME, Missing, Reading, SignalKind
 from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, group_by
 from rules.telemetry.wording import format_count, join_range, number
-from rules.verdicts.verdict import FIRING, Status
-
-HERE = Path(__file__).parent
+from rules.verdicts.verdict import FIRING
 
 BOUNDS = "Bounds are those of what was measured; “likely” is a best estimate, “certain” holds whatever lies inside the bounds."
 
-NEXT = "What to do: read plan.next.yaml, then `sizewatch plan check plan.next.yaml`, then take it over as the plan."
-UNTIL = (
-    "Until then plan.next.yaml holds what production takes: read it, run `sizewatch plan check plan.next.yaml`, then take it "
-    "over as the plan."
-)
-LACKING = "What to do: the plan stays as it is. What is lacking for {} stands under its proposal; then report again."
-NOTHING_TO_DO = "Nothing is to be done: the plan stays as it is."
-
+NEXT = "read plan.next.yaml, then `sizewatch plan check plan.next.yaml`, then take it over as the plan."
 
 TREND = 0.05
 """Smallest change that is shown, as a share of the earlier value. report.json has all."""
@@ -47,9 +35,10 @@ TREND = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Section of a report: paragraphs, entries of a list with others below them, a table, an SVG with its caption.
+    """Section of a report: paragraphs, entries of a list with others below them, a table, a chart with its caption.
 
-    `level` 1 is the report, 2 a tier with its status as `tone`. `tones` has a status for each row, or is empty.
+    `level` 1 is the report, 2 a tier with its status as `tone`. `tones` has a status for each row, or is empty. `chart` is
+    a macro of the template with its argument, None without data.
     """
 
     title: str
@@ -58,7 +47,8 @@ class Section:
     head: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     tones: tuple[str, ...] = ()
-    picture: tuple[str, str] | None = None
+    chart: tuple[str, Any] = ("", None)
+    caption: str = ""
     level: int = 3
     tone: str = ""
 
@@ -83,26 +73,9 @@ def report_markdown(report: Report) -> str:
 
 def report_html(report: Report) -> str:
     """Return the whole page."""
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["coded"] = _coded
-    states = {tier.status for tier in report.tiers}
-    order = (Status.CRITICAL, Status.WARNING, Status.OK)
-    page = environment.get_template("report.html.j2").render(
-        sections=list_sections(report),
-        style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
-        icon=render.icon(next((status for status in order if status.value in states), Status.UNKNOWN)),
-        signs=render.SIGNS,
-        markup=Markup,
-    )
-    return strip_control_characters(page)
-
-
-def _coded(text: str) -> Markup:
-    """Return the text with backtick spans as code."""
-    parts = [escape(part) for part in text.split("`")]
-    return Markup("").join(Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
+    icon = render.icon(worst_status(tier.status for tier in report.tiers))
+    names = {"sections": list_sections(report), "icon": icon, "style": style("status/page.css", "report/report.css")}
+    return render_template("report/report.html.j2", **names)
 
 
 def list_sections(report: Report) -> list[Section]:
@@ -124,12 +97,14 @@ def next_step(report: Report) -> str:
     lacking = ", ".join(tier.tier for tier in report.tiers if tier.proposal.kind is ProposalKind.NONE)
     refuted = ", ".join(tier.tier for tier in report.tiers if tier.curve.benchmark_refuted)
     if refuted:
-        return f"What to do: first benchmark {refuted} again, production takes less than its benchmark says. {UNTIL}"
+        first = f"first benchmark {refuted} again, production takes less than its benchmark says"
+        return f"What to do: {first}. Until then the next plan holds what production takes: {NEXT}"
     if report.plan_changes:
-        return NEXT
+        return f"What to do: {NEXT}"
+    text = "the plan stays as it is."
     if lacking:
-        return LACKING.format(lacking)
-    return NOTHING_TO_DO
+        return f"What to do: {text} What is lacking for {lacking} stands with its replicas; then report again."
+    return f"Nothing is to be done: {text}"
 
 
 def _tier_head(tier: TierReport, zone: str) -> Section:
@@ -142,8 +117,9 @@ def _tier_head(tier: TierReport, zone: str) -> Section:
     return Section(title=tier.tier, text=tuple(filter(None, text)), level=2, tone=tier.status)
 
 
-def _list(title: str, lines: Iterable[str], picture: tuple[str, str] | None = None) -> Section:
-    return Section(title=title, entries=tuple((line,) for line in lines if line), picture=picture)
+def _list(title: str, lines: Iterable[str], chart: tuple[str, Any] = ("", None), caption: str = "") -> Section:
+    entries = tuple((line,) for line in lines if line)
+    return Section(title=title, entries=entries, chart=chart, caption=caption)
 
 
 def _cost(tier: TierReport, report: Report) -> Section:
@@ -153,12 +129,30 @@ def _cost(tier: TierReport, report: Report) -> Section:
         paid = (render.money(amount, tier.currency) for amount in (cost.money_a_day, cost.per_million_tokens))
         used = render.number_text(cost.utilization, "ratio")
         rows.append((cost.name, *counts, f"{cost.gpu_hours_a_day:,.0f}", *paid, used))
-    text = f"needed: not known; {'; '.join(tier.proposal.needed)}"
-    if tier.count is not None:
-        needed = f"needed: {format_count(tier.count.replicas, 'replica')}"
-        text = "; ".join((needed, *_other_counts(tier, tier.count)))
     head = ("fleet", "replicas", "GPUs", "GPU-hours a day", "a day", "a million output tokens", render.FLEET_USE)
-    return Section(title="Replicas and cost (steps 11 and 12)", text=(text,), head=head, rows=tuple(rows))
+    section = _list("Replicas and cost (steps 11 and 12)", _count_lines(tier))
+    return replace(section, head=head, rows=tuple(rows))
+
+
+def _count_lines(tier: TierReport) -> Iterator[str]:
+    """Yield the replicas that are needed with their arithmetic, what speaks against the proposal, and the next plan."""
+    proposal, count = tier.proposal, tier.count
+    if proposal.needed:
+        yield f"lacking for a proposal: {'; '.join(proposal.needed)}"
+    if count is not None:
+        peak = format_count(count.without_safety, "replica")
+        text = f"the peak needs {peak} ({count.arithmetic_text})"
+        if count.without_safety != count.replicas:
+            text += f"; with the plan's safety factor {count.replicas}"
+        yield f"{text}; {count.bounds_text} at the bounds of what a replica takes" if count.bounds_text else text
+        if proposal.replicas not in (None, count.replicas):
+            yield f"proposed: {proposal.replicas}"
+            yield from proposal.evidence
+    yield from (f"but: {text}" for text in proposal.against)
+    if tier.left:
+        yield f"not taken over, only bounds: {', '.join(text.partition(':')[0] for text in tier.left)}"
+    if tier.changes:
+        yield f"plan.next.yaml: {format_count(len(tier.changes), 'change')}, with old values and reasons"
 
 
 def _monitoring(tier: TierReport, report: Report) -> Section:
@@ -172,8 +166,6 @@ def _monitoring(tier: TierReport, report: Report) -> Section:
             text.append(f"{kind}: {'; '.join(within)}.")
     for why, rows in group_by(kinds.get("Not known", ()), _missing_words).items():
         text.append(f"Not known: {', '.join(row.title for row in rows)} ({why}).")
-    if all(row.change is None for row in tier.monitoring):
-        text.append("There is no trend: nothing that could be compared was seen in as long a time before.")
     cells, tones = [], []
     for row in kinds.get("", ()):
         cells.append((row.title, row.target.text, observed_text(row, tier.currency), _row_verdict(row)))
@@ -195,9 +187,7 @@ def _kind(row: MonitoredValue) -> str:
 
 
 def _missing_words(row: MonitoredValue) -> str:
-    return (
-        row.observed.text if isinstance(row.observed, Missing) and row.observed.text else render.best(row.observed, "")
-    )
+    return getattr(row.observed, "text", "") or render.best(row.observed, "")
 
 
 def observed_text(row: MonitoredValue, currency: str) -> str:
@@ -219,24 +209,6 @@ def _row_verdict(row: MonitoredValue) -> str:
     return f"{text}: {row.sentence.partition('. First suspect: ')[0]}"
 
 
-def _proposal(tier: TierReport, report: Report) -> Section:
-    proposal = tier.proposal
-    # The sentence names what is lacking where that is one thing.
-    lacking = proposal.needed if len(proposal.needed) > 1 else ()
-    lines = [f"lacking: {text}" for text in lacking]
-    if tier.count is not None and proposal.kind is not ProposalKind.NONE:
-        needed = format_count(tier.count.without_safety, "replica")
-        lines.append(f"the peak needs {needed} ({tier.count.arithmetic_text})")
-        if proposal.replicas != tier.count.replicas:
-            lines += proposal.evidence
-    lines += [f"but: {text}" for text in proposal.against]
-    left = ", ".join(text.partition(":")[0] for text in tier.left)
-    lines += [f"not taken over, only bounds: {left}"] if left else []
-    if tier.changes:
-        lines.append(f"plan.next.yaml: {format_count(len(tier.changes), 'change')}, with old values and reasons")
-    return _list("Proposal", lines)
-
-
 def _workload(tier: TierReport, report: Report) -> Section:
     part = tier.workload
     lines = []
@@ -253,8 +225,8 @@ def _workload(tier: TierReport, report: Report) -> Section:
     for outcome in tier.drift:
         if outcome.status in FIRING and outcome.rule not in incidents:
             lines.append(outcome.sentence)
-    picture = rates_chart(tier, report)
-    return _list("Workload (step 1)", lines, (picture, "Requests per second that arrived, by hour."))
+    chart = ("rates_chart", _draw_rates(tier, report))
+    return _list("Workload (step 1)", lines, chart, "Requests per second that arrived, by hour.")
 
 
 def _rps(rate: float | None) -> str:
@@ -295,21 +267,8 @@ def curve_sentence(tier: TierReport) -> str:
     return text
 
 
-def _other_counts(tier: TierReport, count: ReplicaCount) -> Iterator[str]:
-    """Yield every other replica count of the tier's plan or proposal, with its purpose."""
-    proposal = tier.proposal
-    if proposal.now is not None and proposal.now != count.replicas:
-        yield f"the plan has {proposal.now}"
-    if proposal.replicas is not None and proposal.replicas != count.replicas:
-        yield f"{proposal.replicas} is proposed: {render.lower_first(proposal.sentence)}"
-    if count.without_safety != count.replicas:
-        yield f"the peak alone needs {count.without_safety}, the rest is the plan's safety factor"
-    if count.bounds_text:
-        yield f"{count.bounds_text} at the bounds of what a replica takes"
-
-
 def _trap(tier: TierReport, report: Report) -> Section:
-    lines = [busiest_idle(tier, report.zone)]
+    lines = []
     for lever in tier.levers:
         if lever.replicas:
             worth = f"{render.number_text(lever.gpu_hours_a_day)} GPU-hours"
@@ -317,24 +276,9 @@ def _trap(tier: TierReport, report: Report) -> Section:
                 worth = render.money(lever.money_a_day, tier.currency)
             text = f"{lever.name}: {lever.replicas:.1f} replicas, {worth} a day ({lever.certainty.value})"
             lines.append(f"{text}: {lever.basis.partition(': ')[0]}")
-    without = ", ".join(lever.name for lever in tier.levers if not lever.replicas)
-    lines += [f"no worth here: {without}"] if without else []
     caption = f"Fleet utilisation by hour of the week, {report.zone}: the busier, the more it stands out."
-    return _list("Idle capacity, and levers that overlap", lines, (week_chart(tier.week), caption))
-
-
-def busiest_idle(tier: TierReport, zone: str) -> str:
-    """Return the quietest four hours of the average day for batch work, and the idle replicas then."""
-    idle = group_by((hour for hour in tier.week if hour.idle_replicas is not None), lambda hour: hour.hour)
-    if len(idle) < 24:
-        return ""
-    means = [sum(hour.idle_replicas or 0.0 for hour in idle[clock]) / len(idle[clock]) for clock in range(24)]
-    stretch = [(sum(means[(start + step) % 24] for step in range(4)) / 4, start) for start in range(24)]
-    most, start = max(stretch, key=lambda pair: (pair[0], -pair[1]))
-    if most < 0.05:
-        return ""
-    when = f"from {start}:00 to {(start + 4) % 24}:00 ({zone})"
-    return f"Idle most {when}: {most:.1f} replicas on average"
+    week = tier.week if any(hour.utilization is not None for hour in tier.week) else None
+    return _list("Idle capacity, and levers that overlap", lines, ("week_chart", week), caption)
 
 
 def _prewarming(tier: TierReport, report: Report) -> Section:
@@ -390,10 +334,7 @@ def _incidents(tier: TierReport, report: Report) -> Section | None:
 
 
 def _quality(tier: TierReport, report: Report) -> Section | None:
-    part = tier.quality
-    lines = list(blind_lines(part))
-    if part.hours_seen < NEARLY * part.hours or lines:
-        lines.insert(0, f"{render.seen_words(part.hours_seen, part.hours)} were seen")
+    lines = tuple(blind_lines(tier.quality))
     return _list("Data quality", lines) if lines else None
 
 
@@ -402,86 +343,30 @@ def _questions(tier: TierReport, report: Report) -> Section:
     return Section(title="Questions of the sizing guide (8.4)", head=("question", "answer"), rows=rows)
 
 
-SECTIONS: tuple[Callable[[TierReport, Report], Section | None], ...] = (
-    *(
-        _cost,
-        _proposal,
-        _monitoring,
-        _incidents,
-        _workload,
-        _curve,
-        _trap,
-        _prewarming,
-        _guardrails,
-        _quality,
-        _questions,
-    ),
-)
+SECTIONS: tuple[Callable[[TierReport, Report], Section | None], ...]
+SECTIONS = (_cost, _monitoring, _incidents, _workload, _curve, _trap, _prewarming, _guardrails, _quality, _questions)
 """Sections of a tier, in reading order. A section without content is None."""
 
 
-WIDTH, BOTTOM = 620.0, 200.0
-DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-
-
-def rates_chart(tier: TierReport, report: Report) -> str:
-    """Return an inline SVG of hourly arrivals with the plan's peak. Unknown hours stay open."""
-    hourly, since, until = tier.hourly, report.since, report.until
-    if len(hourly) < 2:
-        return ""
-    planned = tier.workload.planned_peak_rps or 0.0
-    highest = max(rps for _, rps in hourly)
+def _draw_rates(tier: TierReport, report: Report) -> dict[str, Any] | None:
+    """Return hourly arrivals with the plan's peak, as lines and labels in a unit square. Unknown hours stay open."""
+    since, until, planned = report.since, report.until, tier.workload.planned_peak_rps or 0.0
+    if len(tier.hourly) < 2:
+        return None
+    highest = max(rps for _, rps in tier.hourly)
     top = max(planned, highest) * 1.12 or 1.0
-    scale = WIDTH / (until - since)
-    parts = [_line("grid", 0, BOTTOM, WIDTH, BOTTOM)]
+    points = [(t + HOUR_SECONDS / 2, rps) for t, rps in tier.hourly]
     hours = [since + HOUR_SECONDS * step for step in range(round((until - since) / HOUR_SECONDS))]
     midnights = [t for t in hours if render.format_local(t, report.zone, "%H") == "00"]
+    days = []
     # Only some of them in a long time.
     for t in midnights[:: max(1, round((until - since) / DAY_SECONDS / 8))]:
-        x = (t - since) * scale
-        parts.append(_line("grid", x, 0, x, BOTTOM))
-        if x < WIDTH - 40:
-            parts.append(_text(x + 4, BOTTOM + 16, render.format_local(t, report.zone, "%a %d")))
-    last = 0.0
-    path = ""
-    for t, rps in hourly:
-        step = "L" if t - last <= 1.5 * HOUR_SECONDS else "M"
-        path += f"{step}{(t + HOUR_SECONDS / 2 - since) * scale:.1f},{BOTTOM * (1 - rps / top):.1f}"
-        last = t
-    parts.append(f'<path class="rate" d="{path}"/>')
-    parts.append(_text(WIDTH - 160, 12, f"highest hour {number(highest, 'per_second')}"))
-    if planned:
-        y = BOTTOM * (1 - planned / top)
-        parts.append(_line("limit", 0, y, WIDTH, y))
-        parts.append(_text(6, y - 5, f"planned peak {number(planned, 'per_second')}"))
-    return _svg(parts, f"requests per second by hour, {len(hourly)} hours", BOTTOM + 24)
-
-
-def week_chart(week: Sequence[WeekHour]) -> str:
-    """Return seven rows of 24 cells: mean fleet utilisation by hour of the week in local time."""
-    if all(hour.utilization is None for hour in week):
-        return ""
-    parts = [_text(4, 20 * day + 17, name) for day, name in enumerate(DAYS)]
-    parts += [_text(24 * hour + 40, 160, f"{hour}:00") for hour in range(0, 24, 3)]
-    for hour in week:
-        kind, text = "none", "not seen"
-        if hour.utilization is not None:
-            kind, text = f"u{min(4, int(hour.utilization * 5))}", f"{hour.utilization:.0%} used"
-        parts.append(
-            f'<rect class="{kind}" x="{24 * hour.hour + 40}" y="{20 * hour.weekday + 4}" width="22" height="18">'
-            f"<title>{DAYS[hour.weekday]} {hour.hour}:00: {text}</title></rect>"
-        )
-    return _svg(parts, "fleet utilisation by hour of the week", 166)
-
-
-def _line(name: str, x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line class="{name}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-
-
-def _text(x: float, y: float, text: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
-
-
-def _svg(parts: Sequence[str], spoken: str, height: float) -> str:
-    head = f'<svg class="chart" role="img" aria-label="{escape(spoken)}" viewBox="0 0 {WIDTH:g} {height:g}">'
-    return f"{head}{''.join(parts)}</svg>"
+        days.append(((t - since) / (until - since), render.format_local(t, report.zone, "%a %d")))
+    return {
+        "hours": len(points),
+        "lines": trace(points, since, until, HOUR_SECONDS, top),
+        "days": days,
+        "highest": number(highest, "per_second"),
+        "planned": number(planned, "per_second") if planned else "",
+        "limit": 1 - planned / top,
+    }

@@ -11,9 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from exporters.render.text import best, copy_fields, describe_gap, format_duration, rule_title
-from exporters.report.findings import NEARLY, total_duration
-from exporters.report.inputs import TierPast
+from exporters.render.text import best, copy_fields, describe_gap, format_duration
+from exporters.report.findings import NEARLY, TierPast, total_duration
 from exporters.status.plan_comparison import read_comparable, worst_result
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.methods.burn_rate import allowed_to_fail
@@ -45,13 +44,12 @@ class RuleOutcome:
     """Rule result over the period."""
 
     rule: str
-    title: str
     status: str
     certainty: str = ""
     sentence: str
 
 
-UNJUDGED = RuleOutcome(rule="", title="", status="not_judged", sentence="no rule judges it")
+UNJUDGED = RuleOutcome(rule="", status="not_judged", sentence="no rule judges it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +174,7 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
 
 
 def _judged(rule: str, status: str, sentence: str, certainty: str = "") -> RuleOutcome:
-    return RuleOutcome(rule=rule, title=rule_title(rule), status=status, certainty=certainty, sentence=sentence)
+    return RuleOutcome(rule=rule, status=status, certainty=certainty, sentence=sentence)
 
 
 Target = Callable[[TierContext], TargetRange]
@@ -282,11 +280,12 @@ ROWS: tuple[tuple[str, str, Target, str], ...] = (
 """Key, title, target and rules of each row, in the order of the guide's tables 9.3 and, from reuse to NVLink, 7.7. E2E and
 the last five are not in them."""
 
-GIGA = 1e9
+KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
+"""Plan keys by the report's words."""
 
 QUESTIONS: Mapping[str, str] = {
     "efficiency": "Is my hardware being used efficiently? {tokens_per_second_per_gpu} generated a GPU; "
-    "MFU {mfu}, MBU {mbu}; tensor pipes {tensor_active}; memory interface {dram_active}",
+    "MFU {mfu}; MBU {mbu}; tensor pipes {tensor_active}; memory interface {dram_active}",
     "contract": "Am I serving users within my latency contract? TTFT {ttft_by_slo}, TPOT {tpot_by_slo} of the SLO",
     "unit": "How many requests can each replica handle? {usable_rps}; {rps_per_replica} on average",
     "dollar": "What am I getting per dollar of GPU spend? {rps_per_gpu} a GPU; "
@@ -312,9 +311,6 @@ MORE_NUMBERS: Mapping[str, tuple[str, ...]] = {
 }
 """Numbers of report.json alone."""
 
-NAMED = frozenset({"mfu", "mbu"})
-"""Signals that are named where they are missing, too."""
-
 PLACE = re.compile(r"{(\w+)}")
 """Place of a number in an answer."""
 
@@ -335,7 +331,7 @@ def lengths_words(window: Window | None, basis: PlanFacts) -> str:
     if window is None:
         return "lengths are not known: nothing was seen"
     rows = []
-    for what, key in (("prompts", "prompt_tokens"), ("outputs", "generation_tokens")):
+    for what, key in KEYS.items():
         values = []
         for name in ("p50", "p95"):
             reading = read(BY_NAME[f"{key}_{name}"], window, basis)
@@ -359,7 +355,7 @@ def questions(past: TierPast) -> tuple[Question, ...]:
             for name in (*PLACE.findall(form), *MORE_NUMBERS.get(key, ())):
                 numbers[name] = computed[name][1] if name in computed else merge_bins(seen, name, window)
             words = {name: _number_words(past, computed, name, value) for name, value in numbers.items()}
-            known = NAMED.union(name for name, value in numbers.items() if isinstance(value, Reading))
+            known = {name for name, value in numbers.items() if isinstance(value, Reading)}
             texts = [_first_words(key, past, numbers)]
             texts += [part.format_map(words) for part in form.split("; ") if known.issuperset(PLACE.findall(part))]
             answer = "; ".join(filter(None, texts)) or "not known"
@@ -395,7 +391,7 @@ def _compute_numbers(past: TierPast, window: Window) -> Mapping[str, tuple[str, 
     installed = _mean(window, "gpu_memory_total_bytes")
     if installed is not None:
         # The GPU exporter measures what the product's name only tells.
-        hbm = installed / GIGA
+        hbm = installed / 1e9
     prefill, decode = (_spent(window, family) for family in ("prefill_seconds", "decode_seconds"))
     usable: SignalValue = Missing(gap=Gap.NOT_IN_PLAN)
     if resize.usable is not None:

@@ -7,14 +7,12 @@ render` to update the schema.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from exporters.report.findings import DataQuality, FindingRow, IncidentRow, RestartRow
+from exporters.report.findings import DataQuality, FindingRow, IncidentRow, Prewarming, RestartRow
 from exporters.report.guide_tables import MonitoredValue, Question, RuleOutcome
-from exporters.report.inputs import Prewarming
 from rules.plan.guardrails import Guardrail
 from rules.plan.replica_count import ReplicaCount
 from rules.plan.schema import Point
@@ -114,17 +112,15 @@ class Report:
     plan_changes: tuple[str, ...]
 
 
-@cache
-def _adapter() -> TypeAdapter[Report]:
-    return TypeAdapter(Report)
+ADAPTER = TypeAdapter(Report)
 
 
 def report_json(report: Report) -> str:
     """Return report.json, by `report_schema`. A number without an end is null."""
-    return _adapter().dump_json(report, indent=2).decode() + "\n"
+    return ADAPTER.dump_json(report, indent=2).decode() + "\n"
 
 
 def report_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of report.json."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
-    return {**head, **_adapter().json_schema(mode="serialization"), "title": "sizewatch re-size report"}
+    return {**head, **ADAPTER.json_schema(mode="serialization"), "title": "sizewatch re-size report"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -27,7 +27,7 @@ from exporters.render.text import copy_fields
 from exporters.status import plan_comparison, tier_overview
 from exporters.status.active_findings import ActiveFinding
 from exporters.status.plan_comparison import PlanComparison, compare_with_plan
-from exporters.status.records import AgentStatus, ForecastStatus, TierStatus
+from exporters.status.records import AgentStatus, DiscoveryHealth, ForecastStatus, ReportHealth, TierStatus
 from exporters.status.tier_overview import describe_state, headline, summarize_tier, worst_first
 from rules.evaluator.incident_alerts import IncidentAlert
 from rules.plan.schema import plan_version, same_model
@@ -42,16 +42,17 @@ PAUSED = "paused=1"
 TIERS_OPEN = 6
 """Number of tiers whose cards are open. Of more tiers the overview has a line each, so that it fits a screen."""
 
+PODS_SHOWN = 8
+"""Maximum number of rejected pods that the page names."""
+
 SHOWN = 200
 """Maximum number of timeline entries, newest first. A replica may restart every minute for a day."""
-
-LINE_WIDTH, LINE_HEIGHT = 120.0, 24.0
-"""Size of a small line, in its own units."""
 
 
 def render_page(status: AgentStatus, *, paused: bool = False) -> bytes:
     """Return the page in UTF-8. `paused` omits the refresh and opens all folded parts."""
-    return _render("status.html.j2", status=status, verdict=headline(status), paused=paused)
+    names = {"verdict": headline(status), "troubles": list(list_troubles(status)), "paused": paused}
+    return _render("status/status.html.j2", status=status, **names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,42 +68,46 @@ class ReportListing:
 def list_page(reports: Sequence[ReportListing]) -> bytes:
     """Return the page in UTF-8, newest report first."""
     html = "" if reports else Markup("<p>None was written yet.</p>")
-    return _render("base.html.j2", title="Weekly reports", links={"../": "status"}, html=html, reports=reports)
+    return _render("status/base.html.j2", title="Weekly reports", links={"../": "status"}, html=html, reports=reports)
 
 
 def text_page(title: str, html: str, links: Mapping[str, str]) -> bytes:
     """Return a page of HTML text, which is escaped already, in UTF-8. `links` are words by address."""
-    return _render("base.html.j2", title=title, links=links, html=Markup(html), reports=())
+    return _render("status/base.html.j2", title=title, links=links, html=Markup(html), reports=())
 
 
 def _render(template: str, **names: object) -> bytes:
-    page = _environment().get_template(template).render(names)
-    return strip_control_characters(page).encode("utf-8", "replace")
+    return render_template(template, style=style("status/page.css"), **names).encode("utf-8", "replace")
+
+
+def render_template(template: str, **names: object) -> str:
+    """Return a page from a template of the exporters, which escapes every text."""
+    return strip_control_characters(_environment().get_template(template).render(names))
 
 
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("exporters.status", ""),
+        loader=PackageLoader("exporters", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters.update(number=wording.number, quantity=wording.quantity, count=wording.format_count)
-    environment.filters.update(duration=text.format_duration, other_models=list_other_models)
+    environment.filters.update(duration=text.format_duration)
     environment.globals.update(
         text=text, replay=replay, forecast=forecast, comparison=plan_comparison, overview=tier_overview
     )
     environment.globals.update(find_tones=find_tones, group_unknowns=group_unknowns, trace_hour=trace_hour)
-    environment.globals.update(PAUSED=PAUSED, SHOWN=SHOWN, STAGES=STAGES, TIERS_OPEN=TIERS_OPEN, style=Markup(style()))
+    environment.globals.update(PAUSED=PAUSED, SHOWN=SHOWN, STAGES=STAGES, TIERS_OPEN=TIERS_OPEN)
     return environment
 
 
 @cache
-def style() -> str:
-    """Return the style sheet as embedded in the page."""
-    return files("exporters.status").joinpath("page.css").read_text("utf-8")
+def style(*sheets: str) -> Markup:
+    """Return style sheets of the exporters as embedded in a page."""
+    return Markup("").join(Markup(files("exporters").joinpath(sheet).read_text("utf-8")) for sheet in sheets)
 
 
 def page_policy(page: bytes) -> str:
@@ -115,7 +120,56 @@ def page_policy(page: bytes) -> str:
     )
 
 
-def list_other_models(tier: TierStatus) -> Iterator[str]:
+def list_troubles(status: AgentStatus) -> Iterator[str]:
+    """Yield what is wrong with the agent itself and its surroundings, for the top of the page."""
+    health, now = status.health, status.now
+    if health.last_cycle_at is not None and now - health.last_cycle_at > MINUTE_SECONDS:
+        ago = text.format_duration(now - health.last_cycle_at)
+        yield f"The last cycle ended {ago} ago: this page is that old. See the log of sizewatch."
+    if health.history_trouble is not None:
+        yield f"History write failed: {health.history_trouble}. {health.unbooked_minutes} minutes are buffered."
+    if health.dropped_minutes:
+        yield f"The history lost {health.dropped_minutes} replica-minutes."
+    if health.config_trouble is not None:
+        yield f"Configuration reload failed; the previous configuration is active: {health.config_trouble}"
+    for tier in status.tiers:
+        yield from _list_other_models(tier)
+    yield from health.gpu_problems
+    if health.store is not None:
+        yield from (f"No data of {tier}: {reason}" for tier, reason in sorted(health.store.in_sight.items()) if reason)
+    if health.discovery is not None:
+        yield from _list_discovery_troubles(health.discovery)
+    if health.forecasting is not None:
+        yield from (f"No new forecast of {trouble}" for trouble in health.forecasting.troubles)
+    if health.reporting is not None:
+        yield from _list_report_troubles(health.reporting, now)
+    for receiver in health.alertmanagers:
+        if receiver.trouble is not None:
+            yield f"Alertmanager unreachable, alerts are not delivered: {receiver.trouble}"
+        yield from (f"{receiver.alertmanager} rejected an alert: {refused}" for refused in receiver.refused)
+
+
+def _list_discovery_troubles(discovery: DiscoveryHealth) -> Iterator[str]:
+    if discovery.trouble is not None:
+        yield f"Pod discovery has failed for {text.format_duration(discovery.age_seconds)}: {discovery.trouble}"
+    yield from (f"Pod {pod}" for pod in discovery.left_out[:PODS_SHOWN])
+    if len(discovery.left_out) > PODS_SHOWN:
+        yield f"{len(discovery.left_out) - PODS_SHOWN} more pods are left out; /api/status lists all."
+    yield from discovery.notes
+
+
+def _list_report_troubles(reporting: ReportHealth, now: float) -> Iterator[str]:
+    if reporting.trouble:
+        yield f"The weekly report cannot be written: {reporting.trouble}. Writing is retried."
+    for delivery in reporting.deliveries:
+        if delivery.trouble:
+            trouble = f"The weekly report does not reach {delivery.destination}: {delivery.trouble}."
+            if delivery.next_at is not None:
+                trouble += f" The next attempt is in {text.format_duration(delivery.next_at - now)}."
+            yield trouble
+
+
+def _list_other_models(tier: TierStatus) -> Iterator[str]:
     """Yield that replicas serve another model than the plan's: every verdict of the tier is then about another sizing."""
     if tier.context.plan is None:
         return
@@ -132,22 +186,26 @@ def find_tones(tier: TierStatus) -> dict[tuple[str | None, str], text.Tone]:
 
 
 def trace_hour(tier: TierStatus, signal: str, now: float) -> list[list[tuple[float, float]]]:
-    """Return the last hour of a signal as lines of points in a box of LINE_WIDTH and LINE_HEIGHT.
-
-    A minute without a value ends a line: a gap stays open. Of a value without a best estimate the lower bound is drawn.
-    """
+    """Return the last hour of a signal as `trace` does. Of a value without a best estimate the lower bound is drawn."""
     minutes = []
     for point in tier.trend:
         reading = point.readings.get(signal)
         if isinstance(reading, Reading) and point.t > now - HOUR_SECONDS:
             minutes.append((point.t, (reading.low or 0.0) if reading.value is None else reading.value))
     top = max((value for _, value in minutes), default=0.0) or 1.0
+    return trace(minutes, now - HOUR_SECONDS, now, MINUTE_SECONDS, top)
+
+
+def trace(
+    points: Iterable[tuple[float, float]], begin: float, end: float, step: float, top: float
+) -> list[list[tuple[float, float]]]:
+    """Return points in time (unix seconds) as lines in a unit square. A step without a value ends a line: a gap stays open."""
     lines: list[list[tuple[float, float]]] = []
     last = 0.0
-    for t, value in minutes:
-        if t - last > 1.5 * MINUTE_SECONDS:
+    for t, value in points:
+        if t - last > 1.5 * step:
             lines.append([])
-        lines[-1].append((LINE_WIDTH * (1 - (now - t) / HOUR_SECONDS), LINE_HEIGHT * (1 - value / top)))
+        lines[-1].append(((t - begin) / (end - begin), 1 - value / top))
         last = t
     return lines
 

@@ -20,7 +20,7 @@ from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Reading, SignalValue
 from rules.telemetry.snapshots import GpuReadout
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import DAY_SECONDS, Window
 from rules.verdicts.context import ForecastPoint
 from rules.verdicts.verdict import Finding, IdleReplicas, RuleResult, Status, Subject, Unknown, Verdict
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     # A node forecasts nothing, and does not load what writes a forecast.
     from exporters.documents.forecast import ForecastResult, Prewarm, Recommendation
     from forecast.capacity.cold_start import ColdStart
-
-DAY_SECONDS = 86_400.0
-"""Seconds that pages look back."""
 
 MISSES_UNTIL_GONE = 3
 """Scrapes that a replica may miss before its series vanish (DESIGN 6; METRICS trap 12)."""

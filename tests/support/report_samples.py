@@ -16,7 +16,7 @@ from judging_samples import TOKEN_EDGES, gauge, seen
 
 from agent.history.store import HistoryStore
 from exporters.report.build import report
-from exporters.report.inputs import ReportInputs, TierPast
+from exporters.report.findings import ReportInputs, TierPast
 from exporters.report.records import Report, TierReport
 from rules.confidence import Certainty
 from rules.evaluator import long_rules

@@ -21,7 +21,7 @@ from agent.files import EVERYBODY_READS, write_files
 from agent.history.store import HistoryStore
 from agent.reporting.generate import make_files, query_report_inputs
 from exporters.report.build import report
-from exporters.report.inputs import ReportInputs
+from exporters.report.findings import ReportInputs
 from exporters.report.records import TierReport, report_schema
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan.schema import Plan

@@ -114,7 +114,6 @@ def restart(hour: float, replica: str = "r1", unseen: float | None = 90.0) -> tu
 
 SEVERAL = (*restart(1), *restart(20), *restart(30, unseen=200.0), *restart(40, "r2"))
 DAILY = tuple(event for day in range(7) for n in range(200) for event in restart(day * 24 + n / 100, f"pod-{n:03}"))
-UNKNOWN = "nothing was seen around that is not known."
 
 
 @pytest.mark.parametrize(
@@ -125,9 +124,9 @@ UNKNOWN = "nothing was seen around that is not known."
         (
             (*restart(1), *restart(2, unseen=None)),
             [("r1", 2, 90.0, 1)],
-            ["2 times; nothing was seen around that for 1 min at least, for 1 of them it is not known."],
+            ["2 times; nothing was seen around that for 1 min at least."],
         ),
-        (restart(2, unseen=None), [("r1", 1, 0.0, 1)], [f"once; for how long {UNKNOWN}"]),
+        (restart(2, unseen=None), [("r1", 1, 0.0, 1)], ["once."]),
         (DAILY, [("pod-000", 7, 630.0, 0)], ["1,400 times; nothing was seen around that for 1 d 11 h."]),
     ],
     ids=["none", "two replicas", "one unknown", "unknown", "200 replicas daily"],
@@ -151,4 +150,4 @@ def test_restarts_of_sums_alone_are_counted() -> None:
     several[5] = replace(several[5], counters={**several[5].counters, "restarts": 2.0})
     found, _ = reported(PLAN, several, events=restart(5))
     assert [(row.replica, row.times) for row in found.tiers[0].restarts] == [("r1", 1), ("", 1)]
-    assert "Engines restarted 2 times; " in section(found, HAPPENED)[0]
+    assert section(found, HAPPENED)[0].startswith("Engines restarted 2 times; ")

@@ -170,7 +170,7 @@ def test_gap_of_last_hour_breaks_line() -> None:
     assert lines(replace(unplanned, trend=unplanned.trend[-1:]), "kv_utilization") == [1]
     assert lines(replace(unplanned, trend=())) == []
     bound = TrendPoint(t=NOW, readings={"ttft_p99_seconds": Reading(value=None, low=640.0, high=None, n=9)})
-    assert trace_hour(replace(planned, trend=(bound,)), "ttft_p99_seconds", NOW) == [[(120.0, 0.0)]]
+    assert trace_hour(replace(planned, trend=(bound,)), "ttft_p99_seconds", NOW) == [[(1.0, 0.0)]]
 
 
 HOSTILE = "<script>alert(1)</script>\"'&<b>"
