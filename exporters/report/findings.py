@@ -344,11 +344,6 @@ class DataQuality:
 
 GONE = "Is it gone? Then take it out of the plan."
 
-PARTS = (
-    "Lengths and the comparison with the benchmark are of the last 7 days, the curve is of the 7 days to midnight "
-    "(UTC), the rest is of the whole time."
-)
-
 NEARLY = 0.98
 """Share of time from which a period counts as fully seen. A scrape or two are always missed."""
 
@@ -418,7 +413,8 @@ def _remarks(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
     yield from _changes(past, zone)
     # A week in which the clock was set back has an extra hour.
     if seen.until - seen.since > RECENT_SECONDS + HOUR_SECONDS:
-        yield "", PARTS
+        recent = "Lengths and the comparison with the benchmark are of the last 7 days, the curve is of the 7 days to"
+        yield "", f"{recent} midnight (UTC), the rest is of the whole time."
     if seen.minutes == 0:
         yield "", "Arrivals are not in the history: peak and average are not known."
 

@@ -319,9 +319,8 @@ def _guardrails(tier: TierReport, report: Report) -> Section | None:
         if status == "ok":
             lines.append(f"ok: {', '.join(f'{row.key} {row.planned:,.6g}' for row in rows)}")
         else:
-            lines += [
-                f"{render.verdict_words(status, row.certainty.value)}: {row.sentence} (`{row.key}`)" for row in rows
-            ]
+            for row in rows:
+                lines.append(f"{render.verdict_words(status, row.certainty.value)}: {row.sentence} (`{row.key}`)")
     return _list("Guardrails", lines) if lines else None
 
 

@@ -23,7 +23,6 @@ from rules.resize.workload import WorkloadNow
 from rules.telemetry.work import Capacity
 
 SCHEMA = 2
-SCHEMA_ID = "urn:sizewatch:report:2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,5 +121,5 @@ def report_json(report: Report) -> str:
 
 def report_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of report.json."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:sizewatch:report:{SCHEMA}"}
     return {**head, **ADAPTER.json_schema(mode="serialization"), "title": "sizewatch re-size report"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from page_reader import PageReader
 from report_samples import (
     HOUR,
     START,
@@ -33,7 +33,7 @@ from exporters.report.build import MOST_TIERS, message, next_plan_text, report
 from exporters.report.findings import Prewarming
 from exporters.report.formats import observed_text, report_html, report_markdown
 from exporters.report.guide_tables import judge_row
-from exporters.report.records import Report, report_json, report_schema
+from exporters.report.records import report_json, report_schema
 from rules.catalogue.registry import CATALOGUE
 from rules.confidence import Certainty
 from rules.plan.checks import check_plan
@@ -266,36 +266,10 @@ def test_markdown_has_sections_in_order() -> None:
     ]
 
 
-class _Page(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "link", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def page_of(found: Report) -> _Page:
-    page = _Page()
-    page.feed(report_html(found))
-    page.close()
-    return page
-
-
 @pytest.mark.parametrize("count", [168, 84, 0])
 def test_page_is_whole_without_scripts(count: int) -> None:
     found, _ = reported(PLAN, hours(count))
-    page = page_of(found)
-    assert page.open == []
+    page = PageReader(report_html(found))
     assert "script" not in {tag for tag, _ in page.tags}
     named = [value for _, attributes in page.tags for key, value in attributes.items() if key in ("src", "href")]
     assert all(value and value.startswith(("#", "data:")) for value in named)
@@ -303,7 +277,7 @@ def test_page_is_whole_without_scripts(count: int) -> None:
 
 
 def test_page_draws_arrivals_and_week() -> None:
-    tags = page_of(reported(PLAN, hours())[0]).tags
+    tags = PageReader(report_html(reported(PLAN, hours())[0])).tags
     charts = [attributes["aria-label"] for tag, attributes in tags if tag == "svg" and "aria-label" in attributes]
     assert charts == ["requests per second by hour, 168 hours", "fleet utilisation by hour of the week"]
 

@@ -1,15 +1,19 @@
-"""The numbers that the guide works out (9.1 Step 12, 9.2, 9.4), as a reader finds them in the report."""
+"""The numbers that the guide works out (9.1 Step 12, 9.2), as a reader finds them in the report, and counts of replicas.
+
+Other counts say why they differ, each share says of what and when.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from report_samples import TIER, USABLE, hours, plan, reported, reported_tier
+from report_samples import TIER, USABLE, hours, plan, reported, reported_tier, row_of, tier_past
 
-from exporters.report.formats import report_markdown
-from exporters.report.guide_tables import ROWS, TargetRange
+from exporters.report.formats import curve_sentence, report_markdown
+from exporters.report.guide_tables import ROWS, TargetRange, monitoring_rows
 from exporters.report.records import TierReport
 from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import Plan
@@ -48,21 +52,6 @@ def test_plan_for_less_use_costs_more() -> None:
     assert planned[0.4] == pytest.approx(2.5 * planned[1.0])
 
 
-def test_guardrails_fit_objective_and_seen_lengths() -> None:
-    found, _ = reported(plan(), hours(rps=lambda n: 50.0))
-    (tier,) = found.tiers
-    rows = {row.key: row for row in tier.guardrails}
-    breaker, prompts = rows["queue_breaker"], rows["max_prompt_tokens"]
-    assert (breaker.low, breaker.high, breaker.state) == (80, 90, "not_in_plan")
-    sentence = "no queue breaker; 80 to 90 fit: 80% to 90% of 2 s x 50 rps, the planned peak (`queue_breaker`)"
-    assert sentence in report_markdown(found)
-    lengths = {(row.what, row.quantile): row.observed for row in tier.workload.lengths}
-    p95 = lengths["prompts", "p95"]
-    assert isinstance(p95, Reading)
-    assert p95.value is not None
-    assert (prompts.low, prompts.high) == (round(2 * p95.value), round(3 * p95.value))
-
-
 def test_targets_are_the_guides_unless_overridden() -> None:
     lora = {"lora": {"max_adapters": 8}}
     context = build_tier_context("t", plan(**lora).tiers["t"])
@@ -94,3 +83,65 @@ def test_value_outside_its_target_misses_it(value: float | None, met: bool | Non
     observed = Missing(gap=Gap.NO_TRAFFIC) if value is None else Reading(value=value, low=value, high=value, n=1)
     assert TargetRange("60-85 %", 0.6, 0.85).is_met(observed) is met
     assert TargetRange("as planned").is_met(observed) is None
+
+
+WHOLE = reported(plan(), hours())[0]
+
+
+def fleet(**parts: float) -> TierReport:
+    return reported_tier(one=plan(fleet={"instances": 10, **parts}))
+
+
+def why(found: TierReport) -> str:
+    """The line of the replica counts."""
+    text = report_markdown(replace(WHOLE, tiers=(found,)))
+    return text.partition("### Replicas and cost")[2].partition("\n\n|")[0]
+
+
+def test_other_counts_stand_with_their_reason() -> None:
+    """Ten are planned for 50 rps; 30 rps at 7.33 a replica need 6 with the margin, 7 with a safety factor of 1.6."""
+    found = fleet(safety_factor=1.6, minimum_warm=2)
+    assert found.count is not None
+    assert (found.count.replicas, found.count.without_safety, found.count.safety_factor) == (7, 6, 1.6)
+    assert re.search(
+        r"- the peak needs 6 replicas \(30 rps at 7.33 rps a replica .*\); with the plan's safety factor 7; "
+        r"7 to \d+ at the bounds of what a replica takes\n",
+        why(found),
+    )
+
+
+def test_same_counts_are_no_others() -> None:
+    found = fleet(instances=6, minimum_warm=2)
+    assert found.count is not None
+    assert found.count.replicas == found.count.without_safety == found.proposal.now == 6
+    assert not re.search("safety factor|proposed", why(found))
+
+
+def test_memory_bound_proposal_stands_beside_count() -> None:
+    found = reported_tier(hours(kv=0.8))
+    assert found.count is not None
+    assert found.count.replicas == 6
+    assert found.proposal.sentence.startswith("Keep 10 replicas: the hourly mean of the KV cache is 80%")
+    assert "\n- proposed: 10\n" in why(found)
+
+
+def test_load_is_measured_by_present_capacity() -> None:
+    # 30 rps of ten replicas at 7.33.
+    assert "none lost, are used to 41%: 59% headroom is left." in curve_sentence(WHOLE.tiers[0])
+    assert row_of(WHOLE.tiers[0], "completed_rps").target.text == "up to 73.3 rps, 10 replicas at 7.33 rps"
+    lower = reported_tier(one=plan(operating_point={"c_max": 8, "usable_rps": 5.0}))
+    assert row_of(lower, "completed_rps").target.text == "up to 50 rps, 10 replicas at 5 rps"
+    refuted = reported_tier(hours(ttft={0.08: 0.95, 0.9: 0.05}))
+    usable = refuted.curve.usable and refuted.curve.usable.rps
+    assert usable is not None
+    assert usable < 0.95 * 7.33
+    assert (
+        row_of(refuted, "completed_rps").target.text == f"up to {10 * usable:.3g} rps, 10 replicas at {usable:.3g} rps"
+    )
+
+
+def test_utilisation_is_of_the_present_plan() -> None:
+    """The re-sizing has it; the sum of all hours would be another number where the plan changed."""
+    past = tier_past(plan(), hours())
+    apart = replace(past, resize=replace(past.resize, utilization=Reading(value=0.123, low=0.1, high=0.2, n=9.0)))
+    assert next(row for row in monitoring_rows(apart) if row.key == "fleet_utilization").observed.value == 0.123

@@ -1,4 +1,4 @@
-"""No number of a tier's report has two values: neither of one fact, nor of one number rounded twice."""
+"""The report as it is read: no number has two values, and its page can be read on a phone, in print and without a mouse."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 from html import unescape
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import pytest
 from building import build_once
+from page_reader import PageReader, browse, measure_page
 from report_samples import hours, plan, reported
-from test_report_looks import count_pages
 from test_report_truth import Told, told_of
 
 from exporters.report.formats import report_html, report_markdown
+
+WEEK = reported(plan(), hours())[0]
+PAGE = report_html(WEEK)
 
 UNITS = r"rps|%|x\b|USD|ms|s\b|tokens/s|tokens|replicas|replica-hours|days|requests|GPUs|J per token"
 NUMBER = re.compile(rf"(?<![\w.,/+-])(\d[\d,]*(?:\.\d+)?)(?: to (\d[\d,]*(?:\.\d+)?))? ?({UNITS})")
@@ -89,8 +92,7 @@ def test_page_has_the_texts_numbers_alone(told: Told) -> None:
 
 
 def test_no_number_is_rounded_in_two_ways() -> None:
-    found = reported(plan(), hours())[0]
-    for text in (report_markdown(found), plain(report_html(found))):
+    for text in (report_markdown(WEEK), plain(PAGE)):
         assert set(rounded_twice(text)) == set()
 
 
@@ -123,6 +125,78 @@ def test_the_lengths_of_a_tier_stand_once(told: Told, form: str) -> None:
     assert text.index("All numbers at prompts P50 ") < first
 
 
+TEXT = ("ink", "soft", "ok", "warning", "critical", "limit")
+READABLE = 4.5
+"""WCAG 2.2, 1.4.3: contrast of text, as a ratio."""
+
+THEMES: tuple[dict[str, str], ...] = ({}, {})
+"""Colours of the style by name, light and dark. The report's own stand last."""
+for name, *pair in re.findall(r"--([\w-]+):light-dark\((#\w+),(#\w+)\)", PAGE):
+    for theme, colour in zip(THEMES, pair, strict=True):
+        theme[name] = colour
+
+
+def luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) == 7 else "".join(one * 2 for one in colour[1:])
+    parts = [int(digits[n : n + 2], 16) / 255 for n in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", THEMES, ids=["light", "dark"])
+@pytest.mark.parametrize("text", TEXT)
+def test_text_can_be_read_on_every_ground(theme: dict[str, str], text: str) -> None:
+    grounds = {"page", *(f"{name}-fill" for name in ("note", "warning", "critical") if text in ("ink", "soft", name))}
+    contrasts = {ground: contrast(theme[text], theme[ground]) for ground in grounds}
+    assert min(contrasts.values()) >= READABLE, contrasts
+
+
+def test_headings_go_down_by_one_step() -> None:
+    levels = [int(tag[1]) for tag, _ in PageReader(PAGE).tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
+
+
+def test_header_cells_say_of_what() -> None:
+    assert re.findall(r"<th(?! scope=)[ >]", PAGE) == []
+    assert re.findall(r"<th[^>]*>\s*</th>", PAGE) == []
+    for table in re.findall(r"<table.*?</table>", PAGE, flags=re.DOTALL):
+        assert table.count('<th scope="col">') >= 2
+        assert '<th scope="row">' in table
+
+
+def test_sideways_scrolling_needs_no_mouse() -> None:
+    tags = PageReader(PAGE).tags
+    wide = [attributes for tag, attributes in tags if tag == "div" and attributes.get("class") == "wide"]
+    assert wide
+    assert all(attributes.get("tabindex") == "0" for attributes in wide)
+
+
+def test_next_step_stands_before_tables() -> None:
+    head = PAGE.partition("<table")[0]
+    assert "Shrink t: 480 USD a day less." in head
+    assert "shrink from 10 to 6 replicas (likely)" in head
+    assert "What to do: read plan.next.yaml, then <code>sizewatch plan check plan.next.yaml</code>" in head
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 760, 1000, 1280])
+def test_nothing_sticks_out_at_any_width(tmp_path: Path, width: int) -> None:
+    widest, window, _ = measure_page(PAGE, tmp_path, width)
+    assert window == width
+    assert widest <= width
+
+
 @pytest.mark.slow
 def test_month_prints_two_pages_a_tier(told: Told, tmp_path: Path) -> None:
-    assert count_pages(tmp_path, told.texts["report.html"]) <= 2 * len(told.month["tiers"])
+    source, target = tmp_path / "printed.html", tmp_path / "report.pdf"
+    source.write_text(told.texts["report.html"], encoding="utf-8")
+    browse(tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={target}", source.as_uri())
+    assert target.read_bytes().startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", target.read_bytes())) <= 2 * len(told.month["tiers"])

@@ -1,5 +1,7 @@
-"""The report's sentences as a capacity owner reads them: numbers that can be read, one word on which count counts, no verdict
-where nobody judged."""
+"""The report's sentences as a capacity owner reads them: numbers that can be read, no verdict where nobody judged.
+
+A finding that comes and goes is a line, and what restarts cost is told.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,31 @@ import re
 from dataclasses import replace
 
 import pytest
-from report_samples import DAY, finding, hours, plan, reported, reported_tier, row_of, unknown
+from report_samples import (
+    DAY,
+    HOUR,
+    START,
+    finding,
+    foreign_alert,
+    hours,
+    plan,
+    reported,
+    reported_tier,
+    row_of,
+)
 
 from exporters.documents.replay import NO_BENCHMARK, result_words
 from exporters.render.text import seen_words
-from exporters.report.findings import MOST_BLIND, UnknownPeriod, blind_lines
+from exporters.report.findings import UnknownPeriod, blind_lines
 from exporters.report.formats import BOUNDS, observed_text, report_html, report_markdown
 from exporters.report.guide_tables import NO_SLO
-from exporters.report.records import Report
+from exporters.report.records import Report, TierReport, report_json
+from rules.evaluator import timeline
 from rules.evaluator.benchmark_check import Step13
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
+from rules.replicas.starts import ReplicaStart
 from rules.telemetry.signals import Missing, Reading
+from rules.verdicts.verdict import Finding, RuleState, Status, step_rule_state
 
 WEEK = reported(plan(), hours())[0]
 TIER = WEEK.tiers[0]
@@ -104,24 +121,21 @@ def test_certainty_is_explained_at_the_end() -> None:
     assert BOUNDS in page
 
 
-def test_long_unknown_list_is_cut_openly() -> None:
-    spans = tuple(unknown(f"Rule{n:02}", 0, (n + 1) / 60) for n in range(15))
-    text = report_markdown(reported(plan(), hours(), unknowns=spans)[0])
-    assert text.count(": not judged for ") == MOST_BLIND
-    assert f"- and {15 - MOST_BLIND} more of shorter times, which report.json has" in text
-
-
 def test_unknown_times_tell_hours_and_reason() -> None:
     rows = (
         UnknownPeriod(rule="UtilizationTrap", reason="too_few_requests", seconds=7 * DAY, text="157 of 168 hours seen"),
         UnknownPeriod(rule="TtftDivergence", reason="scrape_failed", seconds=3600.0, text=""),
         UnknownPeriod(rule="TpotDivergence", reason="scrape_failed", seconds=3600.0, text=""),
         *(UnknownPeriod(rule=f"R{n}", reason="stale", seconds=60.0, text="late") for n in range(9)),
+        *(UnknownPeriod(rule=f"S{n}", reason="stale", seconds=30.0 - n, text="late") for n in range(6)),
     )
     assert list(blind_lines(replace(TIER.quality, blind=rows))) == [
         "UtilizationTrap: not judged for 7 d: 157 of 168 hours seen",
         "TtftDivergence, TpotDivergence: not judged for 1 h: scrape failed",
         "R0, R1, R2, R3, R4, R5 and 3 more: not judged for 1 min: late",
+        "S0: not judged for 30 s: late",
+        "S1: not judged for 29 s: late",
+        "and 4 more of shorter times, which report.json has",
     ]
 
 
@@ -136,3 +150,141 @@ def test_unknown_times_tell_hours_and_reason() -> None:
 )
 def test_unseen_time_is_not_rounded_away(seen: float, hours: float, said: str) -> None:
     assert seen_words(seen, hours) == said
+
+
+RULE = "KvCacheCascade"
+HAPPENED = "Incidents and restarts"
+
+
+def told(**parts: object) -> tuple[Report, TierReport]:
+    found, _ = reported(plan(), hours(), **parts)
+    return found, found.tiers[0]
+
+
+def section(found: Report, title: str) -> list[str]:
+    """The lines of a section of the Markdown."""
+    text = report_markdown(found).partition(f"### {title}\n")[2].partition("\n### ")[0]
+    return [line for line in text.splitlines() if line]
+
+
+def flapping(minutes: int, replica: str = "r1") -> tuple[Finding, ...]:
+    """A rule that fires for a minute and is ok for one, as `advance` makes episodes of its answers. The last one lasts."""
+    firing = finding(RULE, 0, None, replica=replica).worst
+    rule_state: RuleState | None = None
+    found: list[Finding] = []
+    for minute in range(minutes):
+        status = Status.WARNING if minute % 2 == 0 else Status.OK
+        answer = replace(firing, t=START + 60.0 * minute, status=status)
+        if minute == 2000:
+            answer = replace(answer, status=Status.CRITICAL, sentence="it was worst here")
+        rule_state, ended = step_rule_state(rule_state, answer)
+        found += [one for one in ended if isinstance(one, Finding)]
+    assert rule_state is not None
+    return (*found, *([rule_state.finding] if rule_state.finding else []))
+
+
+def test_flapping_rule_is_one_counted_incident() -> None:
+    every = flapping(10_079)
+    assert len(every) == 5040
+    found, tier = told(findings=every)
+    (row,) = tier.incidents
+    assert (row.times, row.worst.subject.replica, row.replicas) == (5040, "r1", 1)
+    assert (row.worst.worst.status, row.worst.worst.sentence) == (Status.CRITICAL, "it was worst here")
+    assert (row.started_at, row.last_started_at, row.ended_at) == (START, START + 10_078 * 60, None)
+    # A minute each, and the last until the end of the time.
+    assert row.seconds == 5039 * 60 + (7 * DAY - 10_078 * 60)
+    said = "KV cache cascade (5,040 times, 3 d 12 h in all): page, Mon 02 Nov 00:00 UTC, not over: "
+    assert section(found, HAPPENED)[0].startswith(f"- {said}")
+    assert said in report_html(found)
+    assert len(report_json(found)) < 200_000
+    assert tier.verdict.count("KV cache cascade") == 1
+
+
+def test_many_replicas_are_one_line() -> None:
+    several = [finding(RULE, n, n + 0.5, replica=f"r{n}") for n in range(40)]
+    several.append(finding(RULE, 50, 51, Status.CRITICAL, replica="r7", sentence="r7 was full"))
+    found, tier = told(findings=tuple(several))
+    (row,) = tier.incidents
+    assert (row.times, row.replicas, row.worst.subject.replica) == (41, 40, "r7")
+    (line,) = section(found, HAPPENED)
+    assert line.startswith("- KV cache cascade (41 times on 40 replicas, 21 h in all): note, Wed 04 Nov 02:00 UTC, ")
+
+
+def test_overlapping_findings_count_once() -> None:
+    several = [finding(RULE, 10, 20 + n, Status.CRITICAL, replica=f"r{n}") for n in range(4)]
+    several += [finding("KvCacheNearCeiling", 5, 15), finding("KvCacheNearCeiling", -50, None)]
+    found, tier = told(findings=tuple(several))
+    (incident,) = (row for row in tier.incidents if row.rule == RULE)
+    assert (incident.times, incident.seconds) == (4, 13 * HOUR)
+    row = row_of(tier, "kv_utilization")
+    assert row.sentence.startswith("fired 6 times, 7 d in all, not over; ")
+    assert row.sentence.partition(", ")[2] in report_markdown(found)
+
+
+def test_earlier_begin_counts_from_the_period() -> None:
+    several = [finding(RULE, -5, 1, replica="r1")]
+    several += [finding(RULE, 10 * n, 10 * n + 1, replica="r1") for n in range(1, 4)]
+    (row,) = told(findings=tuple(several))[1].incidents
+    assert row.seconds == 4 * HOUR
+
+
+def test_flapping_foreign_alerts_are_one_line() -> None:
+    several = tuple(finding(RULE, n, n + 0.5, replica="r1") for n in range(20))
+    alerts = [foreign_alert("Slow", cause, cause.started_at + 60, cause.started_at + 600) for cause in several]
+    found, tier = told(findings=several, foreign=tuple(alerts))
+    ((row,),) = [incident.foreign for incident in tier.incidents]
+    assert (row.name, row.times, row.started_at, row.ended_at) == ("Slow", 20, START + 60, START + 19 * HOUR + 600)
+    assert section(found, HAPPENED)[1] == "  - Mon 02 Nov 00:01 UTC: alert Slow, 20 times: why"
+
+
+def restart(hour: float, replica: str = "r1", unseen: float | None = 90.0) -> tuple[TimelineEvent, ...]:
+    """A restart as the daemon tells it: the event, and the start of which the silence is known or is not."""
+    t = START + hour * HOUR
+    said = TimelineEvent(t=t, kind=TimelineKind.RESTART, tier="t", replica=replica, text="the engine restarted")
+    if unseen is None:
+        return (said,)
+    start = ReplicaStart(
+        replica=replica, seen_at=t, alive_at=t - unseen, silent_since=t - unseen + 5, started_at=t - 60, ready_at=t - 2
+    )
+    return (said, timeline.start_event("t", start))
+
+
+SEVERAL = (*restart(1), *restart(20), *restart(30, unseen=200.0), *restart(40, "r2"))
+DAILY = tuple(event for day in range(7) for n in range(200) for event in restart(day * 24 + n / 100, f"pod-{n:03}"))
+
+
+@pytest.mark.parametrize(
+    ("events", "rows", "said"),
+    [
+        ((), [], []),
+        (SEVERAL, [("r1", 3, 380.0, 0), ("r2", 1, 90.0, 0)], ["4 times; nothing was seen around that for 7 min."]),
+        (
+            (*restart(1), *restart(2, unseen=None)),
+            [("r1", 2, 90.0, 1)],
+            ["2 times; nothing was seen around that for 1 min at least."],
+        ),
+        (restart(2, unseen=None), [("r1", 1, 0.0, 1)], ["once."]),
+        (DAILY, [("pod-000", 7, 630.0, 0)], ["1,400 times; nothing was seen around that for 1 d 11 h."]),
+    ],
+    ids=["none", "two replicas", "one unknown", "unknown", "200 replicas daily"],
+)
+def test_restarts_are_one_line(
+    events: tuple[TimelineEvent, ...], rows: list[tuple[str, int, float, int]], said: list[str]
+) -> None:
+    found, tier = told(events=events)
+    told_rows = [(row.replica, row.times, row.unseen_seconds, row.untimed) for row in tier.restarts]
+    assert told_rows[: len(rows)] == rows
+    assert len(told_rows) == (200 if events is DAILY else len(rows))
+    lines = [f"Engines restarted {text}" for text in said]
+    assert section(found, HAPPENED) == lines
+    assert all(line in report_html(found) for line in lines)
+    assert ("restarted" in report_html(found)) == bool(said)
+
+
+def test_restarts_of_sums_alone_are_counted() -> None:
+    # A fleet reads them from node agents, which count them.
+    several = hours()
+    several[5] = replace(several[5], counters={**several[5].counters, "restarts": 2.0})
+    found, _ = reported(plan(), several, events=restart(5))
+    assert [(row.replica, row.times) for row in found.tiers[0].restarts] == [("r1", 1), ("", 1)]
+    assert section(found, HAPPENED)[0].startswith("Engines restarted 2 times; ")

@@ -99,18 +99,9 @@ def test_section_states_decision_and_reasons(told: ForecastStatus) -> None:
 
 def test_missing_forecast_is_no_zero(told: ForecastStatus) -> None:
     assert told.prewarm is not None
-    gone = replace(
-        told,
-        forecast=None,
+    gone = ForecastStatus(
         prewarm=replace(told.prewarm, recommendation=None, reason="nothing was seen of the tier for 10 minutes"),
-        cold_start=None,
-        now_rps=None,
-        at_lead=None,
-        for_now=None,
-        now_requests=None,
-        requests_at_lead=None,
-        requests_for_now=None,
-        minimum_warm=None,
+        ready=told.ready,
         gap="the forecast of 12 min ago is outlived",
         trouble="the forecasting process died: killed by SIGKILL",
     )

@@ -309,6 +309,7 @@ def test_certain_trap_is_oversized_without_alarm(rule: str) -> None:
     assert (state.tone, state.words) == ("note", "oversized: fleet utilisation is 11.0% over 7.0 days")
     status = agent_status(tiers=(with_results(trap),))
     assert (headline(status).status, headline(status).text) == (Status.OK, "1 tier oversized")
+    assert status.tiers[0].alerting == []
     assert status_json(status)["tiers"][0]["state"] == state.words
     likely = with_results(replace(trap, certainty=Certainty.LIKELY))
     assert describe_state(likely).words == "as planned"
