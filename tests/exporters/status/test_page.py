@@ -6,8 +6,11 @@ without them. WRITE=1 writes it anew.
 
 import base64
 import hashlib
+import json
+import math
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,7 @@ from status_samples import (
 )
 
 from exporters.status.active_findings import list_active_incidents
-from exporters.status.page import PAUSED, ReportListing, list_page, page_policy, render_page, trace_hour
+from exporters.status.page import PAUSED, ReportListing, list_page, page_policy, render_page, status_json, trace_hour
 from exporters.status.plan_comparison import compare_with_plan
 from exporters.status.records import (
     AgentHealth,
@@ -35,6 +38,7 @@ from exporters.status.records import (
     AlertmanagerHealth,
     DeliveryHealth,
     DiscoveryHealth,
+    ForecastHealth,
     ReportHealth,
     StoreHealth,
     TierStatus,
@@ -43,6 +47,7 @@ from exporters.status.records import (
 from exporters.status.tier_overview import headline, list_incidents, pending_rules, summarize_tier
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
+from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.evaluator.incidents import group_incidents
 from rules.plan import load_bins
 from rules.plan.capacity import stated_capacity
@@ -293,6 +298,7 @@ DELIVERY = DeliveryHealth(destination="chat", trouble="404", next_at=NOW + 90)
         ({"store": StoreHealth(place="prom", in_sight={"a": "", "b": "too old"})}, "No data of b: too old"),
         ({"discovery": DiscoveryHealth(trouble="403", age_seconds=70)}, "Pod discovery has failed for 1 min: 403"),
         ({"discovery": DiscoveryHealth(left_out=("x",) * 9)}, "1 more pods are left out; /api/status lists all."),
+        ({"forecasting": ForecastHealth(troubles=("h100: died",))}, "No new forecast of h100: died"),
         ({"reporting": ReportHealth(next_at=NOW, trouble="no space")}, "report cannot be written: no space."),
         ({"reporting": ReportHealth(next_at=NOW, deliveries=(DELIVERY,))}, "chat: 404. The next attempt is in 1 min."),
         ({"alertmanagers": (AlertmanagerHealth(alertmanager="am", trouble="refused"),)}, "not delivered: refused"),
@@ -303,17 +309,6 @@ def test_agent_troubles_stand_at_the_top(health: dict[str, Any], words: str) -> 
     text = read(replace(agent_status(), health=AgentHealth(**health), simulated="Simulated engines")).text
     assert words in text
     assert text.index("Simulated engines") < text.index("Critical:") < text.index(words) < text.index("Runbook:")
-
-
-def test_itl_and_e2e_objectives_have_rows() -> None:
-    tier = planned_tier()
-    assert tier.context.plan is not None
-    for promised in (None, 0.4):
-        slo = tier.context.plan.slo.model_copy(update={"itl_p99_seconds": promised, "e2e_p99_seconds": promised})
-        context = replace(tier.context, plan=tier.context.plan.model_copy(update={"slo": slo}))
-        found = [row.row.key for row in compare_with_plan(replace(tier, context=context))]
-        assert ({"itl_p99_seconds", "e2e_p99_seconds"} <= set(found)) == (promised is not None)
-        assert found[:2] == ["ttft_p99_seconds", "tpot_p99_seconds"]
 
 
 def test_worst_replica_colours_a_number() -> None:
@@ -414,3 +409,57 @@ def test_impact_denies_nothing_within_its_bounds(share: Reading, words: str) -> 
     text = read(agent_status(tiers=(replace(tier, results=tuple(results)),))).text
     assert words in text
     assert "no objective" not in text
+
+
+def walk(value: Any) -> Iterator[Any]:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    yield value
+    for part in parts:
+        yield from walk(part)
+
+
+def test_json_equals_the_page() -> None:
+    status = agent_status()
+    found = json.loads(json.dumps(status_json(status), allow_nan=False))
+    assert found["schema"] == 2
+    assert found["verdict"]["text"] == headline(status).text
+    for tier, told in zip(status.tiers, found["tiers"], strict=True):
+        findings = (*tier.alerting, *tier.notes)
+        assert (told["tier"], told["status"]) == (tier.name, tier.tone.value)
+        assert [v["sentence"] for v in told["verdicts"]] == [finding.verdict.sentence for finding in findings]
+        assert [v["started_at"] for v in told["verdicts"]] == [finding.finding.started_at for finding in findings]
+        assert [v["note"] for v in told["verdicts"]] == [finding.is_note for finding in findings]
+        assert [u["rule"] for u in told["unknowns"]] == [unknown.rule for unknown in tier.unknowns]
+        assert [number["key"] for number in told["numbers"]] == [row.row.key for row in compare_with_plan(tier)]
+        assert len(told["trend"]) == len(tier.trend)
+        assert [r["name"] for r in told["replicas"]] == [r.name for r in tier.replicas]
+    ttft = found["tiers"][0]["numbers"][0]
+    assert (ttft["now"]["low"], ttft["now"]["high"], ttft["planned"]["value"]) == (0.75, 1.0, 2.0)
+    assert {alert["severity"] for alert in found["alerts"]} == {"critical", "warning"}
+    assert {incident["root"] for incident in found["incidents"]} >= {"KvCacheCascade", "PrefixHitDivergence"}
+    assert all(isinstance(part, (dict, list, str, float, int, bool, type(None))) for part in walk(found))
+
+
+def test_nan_and_infinity_become_null() -> None:
+    gauges = {"requests_running": math.nan, "requests_waiting": math.inf}
+    found = status_json(replace(agent_status(), tiers=(unplanned_tier(replicas=(replica("t", "r", gauges=gauges),)),)))
+    told = json.loads(json.dumps(found, allow_nan=False))["tiers"][0]["replicas"][0]
+    assert told["gauges"] == {"requests_running": None, "requests_waiting": None}
+    assert (told["name"], told["versions"]) == ("r", "after 0.29.0")
+    assert "totals" not in told
+
+
+def test_foreign_alerts_and_health_keep_keys() -> None:
+    diagnosis = Diagnosis(rule="R", subject=Subject(tier="t", replica="r"), began_at=NOW, certain=True, sentence="s")
+    alert = ExternalAlert(
+        name="a", labels=(("tier", "t"),), summary="", started_at=NOW, ended_at=None, heard_at=NOW, diagnosis=diagnosis
+    )
+    health = AgentHealth(scrape_failures={("t", "r", "timeout"): 2}, forecasting=ForecastHealth(runs=7))
+    found = status_json(replace(agent_status(), foreign=(alert, replace(alert, diagnosis=None)), health=health))
+    first, second = found["foreign_alerts"]
+    assert (first["labels"], second["diagnosis"]) == ({"tier": "t"}, None)
+    subject = {"tier": "t", "replica": "r"}
+    told = {"rule": "R", "subject": subject, "began_at": NOW, "certain": True, "sentence": "s"}
+    assert first["diagnosis"] == told
+    assert found["agent"]["scrape_failures"] == [{"tier": "t", "replica": "r", "kind": "timeout", "count": 2}]
+    assert found["agent"]["forecasting"]["runs"] == 7

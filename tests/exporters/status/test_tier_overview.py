@@ -18,7 +18,7 @@ from status_samples import (
 )
 
 from exporters.status.page import TIERS_OPEN, render_page, status_json
-from exporters.status.plan_comparison import ROWS, PlanComparison, PlannedValue, compare_with_plan
+from exporters.status.plan_comparison import ROWS, PlanComparison, compare_with_plan
 from exporters.status.records import TierStatus
 from exporters.status.tier_overview import describe_state, headline, overview_text, summarize_tier, worst_first
 from rules.catalogue.registry import BY_NAME, RULES
@@ -237,19 +237,6 @@ def test_the_cost_is_coloured_by_the_plan() -> None:
     assert dear.state == ("note", "5x the plan")
 
 
-def test_only_planned_energy_is_compared() -> None:
-    tier = planned_tier()
-    assert "energy_per_generated_token" not in {one.row.key for one in compare_with_plan(tier)}
-    plan = tier.context.plan
-    assert plan is not None
-    assert plan.cost is not None
-    cost = plan.cost.model_copy(update={"joules_per_generated_token": 1e-9})
-    planned = replace(tier, context=replace(tier.context, plan=plan.model_copy(update={"cost": cost})))
-    found = tile(planned, "energy_per_generated_token")
-    assert found.planned == PlannedValue(1e-9, "planned")
-    assert (found.state[0] == "note") == isinstance(found.now, Reading)
-
-
 def test_large_fleet_has_folded_cards() -> None:
     page = render_page(fleet_status()).decode()
     assert page.count('<details class="tier') == 40
@@ -322,3 +309,26 @@ def test_held_back_requests_are_not_planned(rule: str) -> None:
     assert tile(fine_tier("fine"), "completed_rps_per_replica").state[1] == "as planned"
     held = firing(rule, Status.CRITICAL, subject=Subject(tier="fine"))
     assert tile(with_results(held), "completed_rps_per_replica").state == (Status.CRITICAL, "critical, certain")
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "key"),
+    [
+        ("slo", "itl_p99_seconds", "itl_p99_seconds"),
+        ("slo", "e2e_p99_seconds", "e2e_p99_seconds"),
+        ("cost", "joules_per_generated_token", "energy_per_generated_token"),
+    ],
+)
+def test_optional_number_needs_its_plan(part: str, name: str, key: str) -> None:
+    tier = planned_tier()
+    plan = tier.context.plan
+    assert plan is not None
+    for value in (None, 1e-9):
+        parts = getattr(plan, part).model_copy(update={name: value})
+        planned = replace(tier, context=replace(tier.context, plan=plan.model_copy(update={part: parts})))
+        rows = {row.row.key: row for row in compare_with_plan(planned)}
+        assert (key in rows) == (value is not None)
+        assert list(rows)[:2] == ["ttft_p99_seconds", "tpot_p99_seconds"]
+    found = rows[key].planned
+    assert found is not None
+    assert found.value == 1e-9
