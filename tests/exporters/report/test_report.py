@@ -329,18 +329,6 @@ def test_next_plan_with_empty_part_reads() -> None:
     assert tier.value_at("workload.archetype") == "batch"
 
 
-def test_no_recommendation_keeps_the_plan() -> None:
-    assert reported(PLAN, hours(84))[1] == PLAN
-
-
-def test_simulated_week_says_so_everywhere() -> None:
-    found, proposed = report(past(PLAN, tier_past(PLAN, hours()), simulated=True))
-    assert proposed is not None
-    for text in (report_html(found), report_markdown(found), next_plan_text(found, proposed)):
-        assert "simulated" in text.lower()
-    assert found.simulated
-
-
 def test_fleet_of_no_tier_says_so() -> None:
     found, _ = report(replace(past(PLAN, tier_past(PLAN, [])), tiers=()))
     assert found.headline == "No tier is watched: the configuration names none."

@@ -28,12 +28,13 @@ from exporters.report.findings import UnknownPeriod, blind_lines
 from exporters.report.formats import BOUNDS, observed_text, report_html, report_markdown
 from exporters.report.guide_tables import NO_SLO
 from exporters.report.records import Report, TierReport, report_json
+from rules.confidence import Certainty
 from rules.evaluator import timeline
 from rules.evaluator.benchmark_check import Step13
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry.signals import Missing, Reading
-from rules.verdicts.verdict import Finding, RuleState, Status, step_rule_state
+from rules.verdicts.verdict import Status, Transition
 
 WEEK = reported(plan(), hours())[0]
 TIER = WEEK.tiers[0]
@@ -167,26 +168,16 @@ def section(found: Report, title: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
-def flapping(minutes: int, replica: str = "r1") -> tuple[Finding, ...]:
-    """A rule that fires for a minute and is ok for one, as `advance` makes episodes of its answers. The last one lasts."""
-    firing = finding(RULE, 0, None, replica=replica).worst
-    rule_state: RuleState | None = None
-    found: list[Finding] = []
-    for minute in range(minutes):
-        status = Status.WARNING if minute % 2 == 0 else Status.OK
-        answer = replace(firing, t=START + 60.0 * minute, status=status)
-        if minute == 2000:
-            answer = replace(answer, status=Status.CRITICAL, sentence="it was worst here")
-        rule_state, ended = step_rule_state(rule_state, answer)
-        found += [one for one in ended if isinstance(one, Finding)]
-    assert rule_state is not None
-    return (*found, *([rule_state.finding] if rule_state.finding else []))
-
-
 def test_flapping_rule_is_one_counted_incident() -> None:
-    every = flapping(10_079)
-    assert len(every) == 5040
-    found, tier = told(findings=every)
+    """It fires for a minute and is ok for one. The last finding lasts."""
+    minutes = []
+    for n in range(5040):
+        status, sentence = (Status.CRITICAL, "it was worst here") if n == 1000 else (Status.WARNING, "")
+        change = Transition(t=START + 120 * n, status=status, stage=None, certainty=Certainty.CERTAIN)
+        parts = {"replica": "r1", "sentence": sentence, "transitions": (change,)}
+        minutes.append(finding(RULE, n / 30, (n + 0.5) / 30, status, **parts))
+    minutes[-1] = replace(minutes[-1], ended_at=None)
+    found, tier = told(findings=tuple(minutes))
     (row,) = tier.incidents
     assert (row.times, row.worst.subject.replica, row.replicas) == (5040, "r1", 1)
     assert (row.worst.worst.status, row.worst.worst.sentence) == (Status.CRITICAL, "it was worst here")
