@@ -21,28 +21,18 @@ POD = "cpu-small-0"
 
 def exporter_samples(begin: float, end: float, replica: str, gpu: str = "GPU-1", every: float = 30.0) -> list[Sample]:
     """A dcgm-exporter as Prometheus scrapes it: 100 W, 60 % busy, and from the fourth scrape on a fault."""
+    labels = {"UUID": gpu, "gpu": "0", "modelName": "NVIDIA H100", "instance": "node-1:9400", "job": "dcgm"}
+    labels |= {"pod": "dcgm-exporter-x", "exported_pod": replica}
     found: list[Sample] = []
-    labels = {
-        "UUID": gpu,
-        "gpu": "0",
-        "modelName": "NVIDIA H100",
-        "instance": "node-1:9400",
-        "job": "dcgm",
-        "pod": "dcgm-exporter-x",
-        "exported_pod": replica,
-    }
-    t, place = begin, 0
-    while t <= end:
-        seconds = t - begin
-        for name, value in (
-            ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 5e6 + seconds * 100.0 * 1000.0),
-            ("DCGM_FI_DEV_POWER_USAGE", 100.0),
-            ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 0.6),
-            ("DCGM_FI_DEV_GPU_TEMP", 50.0),
-            ("DCGM_FI_DEV_XID_ERRORS", 79.0 if place >= 3 else 0.0),
-        ):
-            found.append((name, labels, t, value))
-        t, place = t + every, place + 1
+    for place in range(int((end - begin) // every) + 1):
+        values = {
+            "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 5e6 + place * every * 100.0 * 1000.0,
+            "DCGM_FI_DEV_POWER_USAGE": 100.0,
+            "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.6,
+            "DCGM_FI_DEV_GPU_TEMP": 50.0,
+            "DCGM_FI_DEV_XID_ERRORS": 79.0 if place >= 3 else 0.0,
+        }
+        found += [(name, labels, begin + place * every, value) for name, value in values.items()]
     return found
 
 
@@ -81,13 +71,12 @@ def test_replica_has_gpus_of_its_exporter() -> None:
 
 def test_moved_label_is_read() -> None:
     samples = list(engine_samples("sglang", "vllm"))
-    moved = [
-        (name, {("exported_endpoint" if key == "endpoint" else key): text for key, text in labels.items()}, t, value)
-        for name, labels, t, value in samples
-    ]
+    operated = []
+    for name, labels, t, value in samples:
+        moved = {key.replace("endpoint", "exported_endpoint"): text for key, text in labels.items()}
+        operated.append((name, {**moved, "endpoint": "metrics"}, t, value))
     source = SOURCE.model_copy(update={"engine": "sglang", "gpus": None})
     _, plain = watched(samples, source)
-    operated = [(name, {**labels, "endpoint": "metrics"}, t, value) for name, labels, t, value in moved]
     _, whole = watched(operated, source)
     assert whole.counters["http_requests_ok"] == plain.counters["http_requests_ok"] > 0
 

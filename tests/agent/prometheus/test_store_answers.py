@@ -174,23 +174,27 @@ def test_a_useless_instant_is_refused_as_well(server: Server, body: bytes, words
         api_of(server).query("up", 5.0)
 
 
-def test_store_infos_are_no_error(server: Server) -> None:
-    server.act = lambda handler: give(handler, vector(UP, infos=["metric might not be a counter"], warnings=[]))
-    assert api_of(server).query("up", 5.0) == (InstantSample({"__name__": "up"}, 1.0),)
+ONE = (InstantSample({"__name__": "up"}, 1.0),)
 
 
-def test_samples_are_deduplicated_and_cut_to_span(server: Server) -> None:
-    server.act = lambda handler: give(
-        handler, matrix(series([1, "0"], [2, "1"], [2, "1"], [3, "NaN"], [4, "+Inf"], [5, "9"]))
-    )
-    assert api_of(server).query_samples("x", 1.0, 4.0) == (MatrixSeries({}, (2.0, 4.0), (1.0, math.inf)),)
-
-
-def test_empty_series_is_absent(server: Server) -> None:
-    server.act = lambda handler: give(handler, matrix(series([1, "NaN"]), series(a="b")))
-    assert api_of(server).query_samples("x", 0.0, 4.0) == ()
-    server.act = lambda handler: give(handler, vector({"metric": {}, "value": [1, "NaN"]}))
-    assert api_of(server).query("x", 1.0) == ()
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (vector(UP, infos=["metric might not be a counter"], warnings=[]), ONE),
+        (vector({"metric": {}, "value": [1, "NaN"]}), ()),
+        (matrix(series([1, "NaN"]), series(a="b")), ()),
+        # Samples are deduplicated, and cut to the span.
+        (
+            matrix(series([1, "0"], [2, "1"], [2, "1"], [3, "NaN"], [4, "+Inf"], [5, "9"])),
+            (MatrixSeries({}, (2.0, 4.0), (1.0, math.inf)),),
+        ),
+    ],
+    ids=["infos", "NaN", "empty series", "samples"],
+)
+def test_answer_becomes_samples(server: Server, body: bytes, expected: tuple[object, ...]) -> None:
+    server.act = lambda handler: give(handler, body)
+    api = api_of(server)
+    assert (api.query("up", 5.0) if b'"vector"' in body else api.query_samples("x", 1.0, 4.0)) == expected
 
 
 def test_partial_answer_needs_permission(server: Server) -> None:

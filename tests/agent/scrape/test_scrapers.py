@@ -4,10 +4,12 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from engine_server import (
@@ -162,39 +164,23 @@ def test_clock_set_back_delays_no_target() -> None:
     assert seen == ["left alone", "page"]
 
 
-class Fetcher:
-    """A fetcher that calls a function for each page."""
-
-    def __init__(self, fetch: Callable[[], bytes]) -> None:
-        self.fetch = fetch
-
-    def close(self) -> None:
-        """Holds nothing."""
-
-
-def _raises() -> bytes:
-    raise KeyError("a defect")
-
-
-def _no_bytes() -> bytes:
-    return None  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize(("fetch", "name"), [(_raises, "KeyError"), (_no_bytes, "AttributeError")])
-def test_defect_costs_its_target_alone(fetch: Callable[[], bytes], name: str, caplog: pytest.LogCaptureFixture) -> None:
-    def fetcher(options: Peer, *accept: str) -> PageFetcher:
-        return Fetcher(fetch) if options.url.endswith("broken") else PageFetcher(options, *accept)
+@pytest.mark.parametrize(
+    ("fetch", "name"),
+    [(Mock(side_effect=KeyError("a defect")), "KeyError"), (Mock(return_value=None), "AttributeError")],
+)
+def test_defect_costs_its_target_alone(fetch: Mock, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    def fetcher(options: Peer, *accept: str) -> Any:
+        return Mock(fetch=fetch) if options.url.endswith("broken") else PageFetcher(options, *accept)
 
     with engines(1) as served:
         sound = targets(served)[0]
-        broken = Target(tier="t", replica="b", pool="mixed", peer=Peer(url=f"{served[0].url}/broken"))
+        broken = replace(sound, replica="b", peer=Peer(url=f"{served[0].url}/broken"))
         scrapers = Scrapers([broken, sound], fetcher=fetcher)
         with caplog.at_level(logging.ERROR):
             cycle = run_cycle(scrapers)
         scrapers.close()
     assert kinds(cycle) == ["inconsistent", "page"]
-    assert cycle["t", "b"].error is not None
-    assert name in cycle["t", "b"].error.text
+    assert name in str(cycle["t", "b"].error)
     (record,) = caplog.records
     assert "tier=t replica=b" in record.getMessage()
     assert record.exc_info is not None
@@ -211,7 +197,7 @@ def half_held(count: int) -> Iterator[tuple[Scrapers, threading.Event]]:
         return pages()[0]
 
     def fetcher(options: Peer, accept: str = "") -> Any:
-        return Fetcher(lambda: answer(options.url))
+        return SimpleNamespace(fetch=lambda: answer(options.url), close=list)
 
     both = [
         Target(tier="t", replica=f"{kind}{n}", pool="mixed", peer=Peer(url=f"http://{kind}{n}/metrics"))
@@ -226,11 +212,8 @@ def half_held(count: int) -> Iterator[tuple[Scrapers, threading.Event]]:
         scrapers.close()
 
 
-MANY = 32
-
-
 def test_many_hung_targets_cost_nobody() -> None:
-    with half_held(MANY) as (scrapers, _):
+    with half_held(32) as (scrapers, _):
         started = scrapers.start_scrapes()
 
         def interrupt() -> None:
@@ -241,7 +224,7 @@ def test_many_hung_targets_cost_nobody() -> None:
         closer.start()
         cycle = scrapers.collect_results(started)
         closer.join()
-        assert kinds(cycle) == ["left alone", "page"] * MANY
+        assert kinds(cycle) == ["left alone", "page"] * 32
 
 
 def test_late_scrape_failed_and_occupies_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,7 +360,8 @@ def test_release_is_asked_beside_a_proxied_page() -> None:
     asked: list[str] = []
 
     def fetcher(options: Peer, accept: str = "") -> Any:
-        return Fetcher(lambda: asked.append(options.url) or pages()[0])  # type: ignore[func-returns-value]
+        asked.append(options.url)
+        return Mock(fetch=lambda: pages()[0])
 
     options = Peer(url="https://api/proxy/pod/metrics?token=x", timeout_seconds=1.0)
     scrapers = Scrapers([Target(tier="t", replica="r", pool="mixed", peer=options)], fetcher=fetcher)
