@@ -6,7 +6,6 @@ milliseconds. `seq/s` are completed requests per second, `concurrency` the reque
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -138,15 +137,17 @@ def decode_table(path: Any, text: str) -> list[tuple[str, Mapping[str, Any]]]:
     missing = COLUMNS - _first_row(text)
     if missing:
         raise NotAResultError(path, f"lacks columns of AIConfigurator's tables: {', '.join(sorted(missing))}")
-    rows: list[tuple[str, Mapping[str, Any]]] = []
+    # On demand: the other formats need no table.
+    import pandas
+
     try:
-        for number, row in enumerate(csv.DictReader(io.StringIO(text), strict=True), 2):
-            if None in row:
-                raise csv.Error("a row has more fields than the header")
-            rows.append((f"{path}: line {number}", row))
-    except csv.Error as error:
+        table = pandas.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    except (pandas.errors.ParserError, pandas.errors.EmptyDataError) as error:
         raise BenchmarkError(path, f"is no valid CSV ({error})") from None
-    return rows
+    if not isinstance(table.index, pandas.RangeIndex):
+        raise BenchmarkError(path, "is no valid CSV (a row has more fields than the header)")
+    rows: list[Mapping[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
+    return [(f"{path}: line {number}", row) for number, row in enumerate(rows, 2)]
 
 
 def select_configuration(runs: Sequence[BenchmarkRun], wanted: str) -> list[BenchmarkRun]:
