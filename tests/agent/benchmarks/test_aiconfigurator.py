@@ -93,7 +93,7 @@ def test_other_and_broken_tables_are_refused(tmp_path: Path) -> None:
         ("isl,osl,concurrency,tokens/s/gpu\n1,2,3,4\n", "lacks columns of AIConfigurator's tables: tpot, ttft"),
         (f"{head}\n", "holds no benchmark"),
         (f"{head}\norg/m-70b,1000\n", "has a wrong value: seq_per_s"),
-        (f'{head}\n"never closed\n', "is no valid CSV (unexpected end of data)"),
+        (f'{head}\n"never closed\n', "is no valid CSV (Error tokenizing data."),
         (f"{head}\n{head},1,2\n", "is no valid CSV (a row has more fields than the header)"),
     ):
         path.write_text(text)
