@@ -24,30 +24,16 @@ DAY = 1440
 
 def split(rates: Array, certainty: float = 0.99) -> tuple[Stretch, Stretch]:
     """The judged week and the time before."""
-    ones = np.ones(len(rates))
-    week = split_last_week(rates, ones, run_past(rates, 5, 3), certainty, usable_rps=2.0, hold=None)
+    week = split_last_week(rates, np.ones(len(rates)), run_past(rates, 5, 3), certainty, usable_rps=2.0, hold=None)
     assert week is not None
     return week
 
 
-def compare(
-    judged: Stretch,
-    before: Stretch,
-    at_least: int = 1,
-    *,
-    ratio: float | None = None,
-    certainty: float = 0.99,
-    **asked: Any,
-) -> PrewarmValue:
+def compare(judged: Stretch, before: Stretch, at_least: int = 1, **changes: Any) -> PrewarmValue:
     requests = judged.world.demand
-    given = {
-        "certainty": certainty,
-        "at_least": at_least,
-        "ratio": ratio,
-        "requests": requests,
-        "end": 60.0 * len(requests),
-    }
-    return compare_strategies(question(currency="USD", **asked), judged, before, **given)
+    given = {"certainty": 0.99, "at_least": at_least, "ratio": None, "requests": requests, "end": 60.0 * len(requests)}
+    given |= {name: changes.pop(name) for name in ("certainty", "ratio") if name in changes}
+    return compare_strategies(question(currency="USD", **changes), judged, before, **given)
 
 
 def days(surges: float, count: int, seed: int) -> Array:

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, amounts, keep, question, rate, series
+from forecast_traffic import series as hourly
 
 from agent.config.forecast import EventConfig
 from agent.forecasting.history_input import HistoryForecasts
+from agent.forecasting.input_series import InputSeries
 from agent.forecasting.messages import ForecastResponse
 from agent.forecasting.responses import NOTHING
+from agent.forecasting.results import forecast_now
 from agent.forecasting.tier_forecast import HIGHEST_CERTAINTY, TierForecast
 from forecast.capacity.prewarm import DecisionBasis, certainty
 from forecast.series.binned import Series
@@ -230,18 +233,16 @@ def test_prices_decide_certainty_and_minimum() -> None:
     assert answered(600, certainty=0.9, replica_hour=10.0).prewarm.recommendation.certainty == 0.9
 
 
-def test_hold_is_at_least_the_lead() -> None:
+@pytest.mark.parametrize(("hold", "held"), [(0.0, 4), (600.0, 10)])
+def test_hold_is_at_least_the_lead(hold: float, held: int) -> None:
     """A peak of one minute is held until replicas that were asked for it have served: the lead of three, and one more."""
-    for hold, held in ((0.0, 4), (600.0, 10)):
-        asked = question(hold_seconds=hold)
-        tier = TierForecast(asked, series(600))
-        follow(tier, 60.0 * 40.0)
-        kept = []
-        for later in range(2, 15):
-            follow(tier, 60.0 * 4.0)
-            found = tier.respond(question(minutes_later=later, hold_seconds=hold)).prewarm.recommendation
-            kept.append(found.replicas)
-        assert kept.count(20) == held - 1
+    tier = TierForecast(question(hold_seconds=hold), series(600))
+    follow(tier, 60.0 * 40.0)
+    kept = []
+    for later in range(2, 15):
+        follow(tier, 60.0 * 4.0)
+        kept.append(tier.respond(question(minutes_later=later, hold_seconds=hold)).prewarm.recommendation.replicas)
+    assert kept.count(20) == held - 1
 
 
 def test_quarter_hour_bins_become_minutes() -> None:
@@ -264,3 +265,12 @@ def test_traffic_that_ended_becomes_zero() -> None:
     assert not [amount for amount in said if 0 < amount < NOTHING]
     assert 0.0 in said
     assert {step.replicas for step in found.prewarm.schedule} == {found.minimum_warm}
+
+
+@pytest.mark.parametrize("amount", [0.0, 7.0, 100.0, 1e12])
+def test_constant_traffic_is_always_covered(amount: float) -> None:
+    same = hourly(np.full(24 * 12, amount))
+    given = InputSeries(name="same", series=same, time_text=str, sundays={}, factors=np.ones(24 * 12 + 288))
+    found = forecast_now("same", given, 3600.0).projection
+    assert found.forecasts == found.covered == 7 * 24
+    assert [point.q50 for point in found.points] == pytest.approx([amount / 3600.0], rel=1e-5)

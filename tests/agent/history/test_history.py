@@ -87,23 +87,6 @@ def grouped(bookings, seconds, replicas):
     return {key: windows.sum_windows(group) for key, group in found.items()}
 
 
-@settings(max_examples=40, deadline=None)
-@given(turns())
-def test_sums_equal_their_minutes(tmp_path_factory, booked):
-    everything = [one for turn in booked for one in turn]
-    with HistoryStore(tmp_path_factory.mktemp("sums") / "history.db") as store:
-        for turn in booked:
-            store.book(turn)
-        reads = ((store.minutes, 60, True), (store.replica_bins, 900, True), (store.bins, 3600, False))
-        for ask, seconds, replicas in reads:
-            rows = {
-                (s.window.start // seconds * seconds, plan, s.replica, s.bin, s.beyond): s.window
-                for plan in ("v1", "v2")
-                for s in ask("h100", *EVER, plan)
-            }
-            assert rows == grouped(everything, seconds, replicas)
-
-
 def test_minute_keeps_its_load_and_bin(store):
     far = "61 rps is above 60"
     booked = (booking(0, bin=3), booking(1, bin=None, beyond=far), booking(2, bin=None))
@@ -148,6 +131,23 @@ def test_rows_come_by_begin_oldest_first(store):
     assert [s.window.start - START for s in store.bins("h100", START + HOUR, START + 2 * HOUR)] == [HOUR]
     assert [s.window.start - START for s in store.bins("h100", START + 1, START + 2 * HOUR)] == [HOUR]
     assert [s.window.start - START for s in store.replica_bins("h100", *EVER)] == [0.0, 59 * 60, HOUR, 130 * 60]
+
+
+@settings(max_examples=40, deadline=None)
+@given(turns())
+def test_sums_equal_their_minutes(tmp_path_factory, booked):
+    everything = [one for turn in booked for one in turn]
+    with HistoryStore(tmp_path_factory.mktemp("sums") / "history.db") as store:
+        for turn in booked:
+            store.book(turn)
+        reads = ((store.minutes, 60, True), (store.replica_bins, 900, True), (store.bins, 3600, False))
+        for ask, seconds, replicas in reads:
+            rows = {
+                (s.window.start // seconds * seconds, plan, s.replica, s.bin, s.beyond): s.window
+                for plan in ("v1", "v2")
+                for s in ask("h100", *EVER, plan)
+            }
+            assert rows == grouped(everything, seconds, replicas)
 
 
 def test_real_minute_takes_under_a_kilobyte():

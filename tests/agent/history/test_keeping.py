@@ -186,7 +186,7 @@ def keep_step13(keeping: HistoryService, at: float, version: str = VERSION) -> d
     return keeping.upkeep({"cpu-small": VIEW}, {"cpu-small": version}, at)
 
 
-def test_step_13_is_done_once_a_plan_version(keeping: HistoryService, path: Path) -> None:
+def test_step_13_is_done_once_a_plan(keeping: HistoryService, path: Path) -> None:
     with locked(path):
         assert keep_step13(keeping, START) is None
         assert keeping.error is not None
