@@ -78,53 +78,45 @@ def test_shared_pages_have_no_unknown_family() -> None:
     assert engines == {"vllm", "sglang", "llamacpp", "triton"}
 
 
-KVBM = {
-    **dict.fromkeys(("kvbm_matched_tokens", "kvbm_object_read_failures"), "counter"),
-    "kvbm_host_cache_hit_rate": "gauge",
-}
+def typed(**names: str) -> dict[str, str]:
+    """Families by their type."""
+    return {name: kind for kind, several in names.items() for name in several.split()}
+
+
+KVBM = typed(counter="kvbm_matched_tokens kvbm_object_read_failures", gauge="kvbm_host_cache_hit_rate")
 ELSEWHERE: dict[str, tuple[dict[str, str], ...]] = {
     "vllm/v1": (
-        {
-            "vllm:mooncake_xfer_time_seconds": "histogram",
-            "vllm:mooncake_num_failed_transfers_total": "counter",
-            "vllm:kv_offload_tiering_promotion_job_failures": "counter",
-        },
-        {
-            "vllm:mooncake_store_operation_failed_keys_total": "counter",
-            **dict.fromkeys(("lmcache:num_lookup_tokens_total", "lmcache:num_lookup_hits_total"), "counter"),
-            **dict.fromkeys(("lmcache:time_to_retrieve", "lmcache:time_to_store"), "histogram"),
-            "lmcache:local_cache_usage": "gauge",
-        },
+        typed(
+            histogram="vllm:mooncake_xfer_time_seconds",
+            counter="vllm:mooncake_num_failed_transfers_total vllm:kv_offload_tiering_promotion_job_failures",
+        ),
+        typed(
+            counter="vllm:mooncake_store_operation_failed_keys_total lmcache:num_lookup_tokens_total"
+            " lmcache:num_lookup_hits_total",
+            histogram="lmcache:time_to_retrieve lmcache:time_to_store",
+            gauge="lmcache:local_cache_usage",
+        ),
         KVBM,
-        {
-            **dict.fromkeys(("vllm:kv_offload_total_bytes", "vllm:kv_offload_total_time"), "counter"),
-            "vllm:kv_offload_size": "histogram",
-        },
+        typed(counter="vllm:kv_offload_total_bytes vllm:kv_offload_total_time", histogram="vllm:kv_offload_size"),
     ),
     "sglang/srt": (
-        {"sglang:e2e_request_latency_seconds": "histogram", "sglang:eplb_balancedness": "summary"},
-        dict.fromkeys(
-            (
-                *("sglang:load_back_tokens_total", "sglang:load_back_bytes_total", "sglang:hicache_backup_bytes_total"),
-                *("sglang:hicache_dropped_tokens_total", "sglang:storage_prefetch_unfulfilled_tokens_total"),
-            ),
-            "counter",
+        typed(histogram="sglang:e2e_request_latency_seconds", summary="sglang:eplb_balancedness"),
+        typed(
+            counter="sglang:load_back_tokens_total sglang:load_back_bytes_total sglang:hicache_backup_bytes_total"
+            " sglang:hicache_dropped_tokens_total sglang:storage_prefetch_unfulfilled_tokens_total",
+            histogram="sglang:load_back_duration_seconds sglang:hicache_backup_duration_seconds",
+            gauge="sglang:hicache_host_used_tokens sglang:hicache_host_total_tokens",
         ),
-        dict.fromkeys(("sglang:load_back_duration_seconds", "sglang:hicache_backup_duration_seconds"), "histogram"),
-        dict.fromkeys(("sglang:hicache_host_used_tokens", "sglang:hicache_host_total_tokens"), "gauge"),
     ),
-    "trtllm/v1.3": ({"kvbm_object_read_failures": "counter"},),
+    "trtllm/v1.3": (typed(counter="kvbm_object_read_failures"),),
     "dynamo/worker": (
         KVBM,
-        dict.fromkeys(
-            (
-                *("dynamo_component_kvstats_total_blocks", "dynamo_component_kvstats_gpu_cache_usage_percent"),
-                "dynamo_component_kvstats_gpu_prefix_cache_hit_rate",
-            ),
-            "gauge",
+        typed(
+            gauge="dynamo_component_kvstats_total_blocks dynamo_component_kvstats_gpu_cache_usage_percent"
+            " dynamo_component_kvstats_gpu_prefix_cache_hit_rate"
         ),
     ),
-    "dynamo/frontend": ({"dynamo_frontend_inflight_requests": "gauge"},),
+    "dynamo/frontend": (typed(gauge="dynamo_frontend_inflight_requests"),),
 }
 """Families of older releases and of parts that need a GPU, as the wheels declare them: none of our pages has them."""
 

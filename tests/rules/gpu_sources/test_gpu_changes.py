@@ -208,11 +208,9 @@ def test_leaping_energy_gives_no_power() -> None:
     joules = [1e6, 1e6 + 9e9, 1e6 + 9e9 + 30 * 400]
     gpus = [replace(readout("GPU-0"), t=T + 30 * n, counters={"gpu_energy_joules": j}) for n, j in enumerate(joules)]
     leap, after = (gpu_windows.diff_readouts(*pair) for pair in pairwise(gpus))
-    assert after is not None
-    assert gpu_windows.power(leap) == Missing(gap=Gap.NOT_EXPOSED)
+    assert (gpu_windows.power(leap), gpu_windows.power(after).value) == (Missing(gap=Gap.NOT_EXPOSED), 400.0)
     assert "gpu_energy_covered_seconds" not in leap.counters
     assert leap.gaps["gpu_energy_joules"] is Gap.IMPOSSIBLE
-    assert gpu_windows.power(after).value == 400.0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("code", ["1e13", "10000", "79.5", "-3"])
@@ -227,10 +225,7 @@ def test_wrong_code_is_no_fault(code: str) -> None:
 def test_endless_codes_are_bounded() -> None:
     changes = PageChanges()
     for n in range(3 * MOST_CODES):
-        page = GpuExporterPage(
-            readouts=(readout("GPU-a", t=T + 30 * n),), problems=(), faults={"GPU-a": frozenset({f"xid-{n}"})}, ticks={}
-        )
-        (gpu,) = changes.apply_page(page)
+        (gpu,) = changes.apply_page(page(T + 30 * n, frozenset({f"xid-{n}"})))
     assert len(gpu.counters) <= MOST_CODES + 3
     assert gpu.counters["gpu_fault_events"] == 3 * MOST_CODES - 1
     assert gpu.counters["gpu_fault_events_by_code/other"] == 3 * MOST_CODES - 1 - MOST_CODES

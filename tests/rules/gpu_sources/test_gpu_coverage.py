@@ -55,31 +55,23 @@ DCGM_FI_PROF_PIPE_FP64_ACTIVE DCGM_FI_PROF_PIPE_FP32_ACTIVE DCGM_FI_PROF_PIPE_FP
 
 
 @pytest.mark.parametrize("name", ALL_PAGES)
-def test_page_names_its_exporter(name: str) -> None:
-    text = page_text(name)
-    parsed = [one for exporter in EXPORTERS for one in series(text, exporter)]
-    found = detect_exporter((name, labels) for name, labels, _ in parsed)
-    assert found is BY_NAME[ALL_PAGES[name]]
-
-
-@pytest.mark.parametrize("name", ALL_PAGES)
 def test_page_families_are_read_or_explained(name: str) -> None:
-    uses = explain_families(BY_NAME[ALL_PAGES[name]], families(page_text(name)))
+    text, expected = page_text(name), BY_NAME[ALL_PAGES[name]]
+    parsed = [one for exporter in EXPORTERS for one in series(text, exporter)]
+    assert detect_exporter((name, labels) for name, labels, _ in parsed) is expected
+    uses = explain_families(expected, families(text))
     assert len(uses) > 2
-    assert unexplained(BY_NAME[ALL_PAGES[name]], uses) == []
+    assert unexplained(expected, uses) == []
 
 
-@pytest.mark.parametrize(("exporter", "names"), [("amd", AMD_LIST), ("dcgm", DCGM_LIST)])
-def test_documented_names_are_read_or_explained(exporter: str, names: str) -> None:
+@pytest.mark.parametrize(
+    ("exporter", "names", "unknown"), [("amd", AMD_LIST, "gpu_brand_new"), ("dcgm", DCGM_LIST, "DCGM_FI_DEV_BRAND_NEW")]
+)
+def test_documented_names_are_read_or_explained(exporter: str, names: str, unknown: str) -> None:
     uses = explain_families(BY_NAME[exporter], dict.fromkeys(names.split(), "gauge"))
     assert unexplained(BY_NAME[exporter], uses) == []
-
-
-def test_unlisted_name_is_unknown() -> None:
-    names = {"dcgm": "DCGM_FI_DEV_BRAND_NEW", "amd": "gpu_brand_new"}
-    for exporter in EXPORTERS:
-        (use,) = explain_families(exporter, {names[exporter.name]: "gauge"})
-        assert (use.is_read, use.text) == (False, "")
+    (use,) = explain_families(BY_NAME[exporter], {unknown: "gauge"})
+    assert (use.is_read, use.text) == (False, "")
 
 
 def unexplained(exporter: GpuExporter, found: Iterable[FamilyUse]) -> list[str]:
@@ -102,10 +94,6 @@ def test_every_row_meets_page_or_document(exporter: GpuExporter) -> None:
     missing = [row.theirs for row in exporter.fields if not set(row.names) <= shown and not row.source]
     assert missing == []
     assert set(exporter.also_read) - shown <= {"DCGM_FI_DEV_FB_TOTAL"}, "only a page of ../shared has that one"
-
-
-@pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda exporter: exporter.name)
-def test_names_are_given_or_not_exposed(exporter: GpuExporter) -> None:
     ours = {row.ours for row in exporter.fields}
     assert not ours & set(exporter.not_exposed)
     assert ours | set(exporter.not_exposed) <= set(GPU_NAMES)

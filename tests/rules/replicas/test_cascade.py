@@ -125,28 +125,22 @@ def test_stages_of_a_cascade(scrapes: list[CascadeSample], state: CascadeState |
     assert stages(scrapes, state) == expected
 
 
-def test_sudden_burst_is_certain_at_next() -> None:
-    at_once = followed([seen(0, 0.3), *(seen(n, 0.97, 14, **LATE) for n in (1, 2))])
-    assert [(s.stage, s.confirmed) for s in at_once] == [(0, False), (4, False), (4, True)]
-
-
 def test_each_stage_says_why_with_its_numbers() -> None:
-    said = {s.stage: s.evidence for s in followed(WHOLE)}
+    states = followed(WHOLE)
+    said = {s.stage: s.evidence for s in states}
     assert said[1] == ("KV cache 65% full, full in 12 s, a request takes 12 s, and more arrive than finish")
     assert said[2] == "KV cache 97% full, 2 preemptions for 32 finished requests"
     assert said[3] == ("KV cache 98% full and 3 requests waiting: about 1.9 s of queue, TTFT objective 2 s")
     assert said[4] == "3 of 32 first tokens later than 2 s with the KV cache 97% full and 8 requests waiting"
-
-
-def test_cascade_remembers_its_times() -> None:
-    worst = followed(WHOLE)[8]
+    worst, over = states[8], states[-1]
     assert (worst.onset, worst.since, worst.breach_at) == (1020.0, 1040.0, 1040.0)
-    over = followed(WHOLE)[-1]
     assert (over.onset, over.since, over.breach_at, over.evidence, over.confirmed) == (None, None, None, "", False)
 
 
 def test_one_scrape_is_confirmed_by_the_next() -> None:
     assert [s.confirmed for s in followed(WHOLE)[5:9]] == [False, False, True, True]
+    burst = followed([seen(0, 0.3), *(seen(n, 0.97, 14, **LATE) for n in (1, 2))])
+    assert [(s.stage, s.confirmed) for s in burst] == [(0, False), (4, False), (4, True)]
     # Stage 3 at once, then nothing of it: never confirmed.
     spike = [*climbing([0.3, 0.6, 0.95]), seen(3, 0.95, 15, waiting=4.0), *(seen(n, 0.5, 6) for n in range(4, 8))]
     assert max(stages(spike)) == 3

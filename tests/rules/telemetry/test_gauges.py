@@ -68,11 +68,6 @@ def test_gauge_holds_while_requests_allow(
     assert (window.gaps.get(family), family in window.gauges) == (gap, gap is None)
 
 
-def test_idle_mean_is_exact_beyond_edges() -> None:
-    told = between(400.0, [200.0]).gauges[IN_SYSTEM_BY_LITTLE]
-    assert told.minimum == told.maximum == 0.5
-
-
 def test_little_counts_load_after_gaps() -> None:
     window = between(100.0, [20.0] * 50)
     assert window.gauges.keys() == {IN_SYSTEM_BY_LITTLE}
@@ -80,6 +75,10 @@ def test_little_counts_load_after_gaps() -> None:
     told = window.gauges[IN_SYSTEM_BY_LITTLE]
     assert told.integral / told.seconds == told.minimum == told.maximum == 10.0
     assert bin_window(window, None, "r").in_system == 10.0
+    beyond = between(400.0, [200.0]).gauges[IN_SYSTEM_BY_LITTLE]
+    assert beyond.minimum == beyond.maximum == 0.5, "beyond the edges the mean of an idle engine is exact"
+    full = {**IDLE, "requests_running": 50.0}
+    assert "requests_running" in between(60.0, [1.0], full, IDLE).gauges, "aborts refute no gauge"
 
 
 def test_bounds_open_by_standing_requests() -> None:
@@ -94,11 +93,6 @@ def test_idle_gauges_of_busy_time_are_refuted(dt: float) -> None:
     window = between(dt, [9.0] * 400)
     assert {window.gaps[family] for family in IDLE} == {Gap.CONTRADICTORY}
     assert window.gauges[IN_SYSTEM_BY_LITTLE].minimum == 9.0 * 400 / dt
-
-
-def test_aborted_requests_refute_no_gauge() -> None:
-    full = {**IDLE, "requests_running": 50.0}
-    assert "requests_running" in between(60.0, [1.0], full, IDLE).gauges
 
 
 def test_stepless_engine_is_believed_empty() -> None:
@@ -225,21 +219,16 @@ def test_gpu_window_covers_no_replica() -> None:
     assert read_all(joined)["completed_rps"] == read_all(engine)["completed_rps"]
 
 
-def test_refreshes_cover_without_seconds() -> None:
+def test_covered_seconds_are_refreshes_or_given() -> None:
     """dcgm-exporter: refreshed every 30 s, and told once however often it is scraped."""
     pages = [readout(t, counters={"gpu_energy_joules": 1e6 + 400 * t}) for t in (0.0, 30.0, 60.0)]
-    found = windows.sum_windows([since(pages[0], pages[1]), since(pages[1], pages[2])])
+    found = windows.sum_windows(since(*pair) for pair in pairwise(pages))
     assert found.counters["gpu_energy_covered_seconds"] == 60
     assert read_all(found)["gpu_power_watts"] == Reading(value=400.0, low=400.0, high=400.0, n=60)
-
-
-def test_given_covered_seconds_are_kept() -> None:
-    """The reader started its sums anew in between; energy without its seconds is no power."""
-    again = readout(15, counters={"gpu_energy_joules": 1e6 + 6000, "gpu_energy_covered_seconds": -1.0})
-    found = since(readout(0), again)
-    assert found.counters == {"gpu_energy_joules": 6000}
-    assert found.gaps["gpu_energy_covered_seconds"] is Gap.RESTARTED
-    assert isinstance(read_all(found)["gpu_power_watts"], Missing)
+    # The reader started its sums anew in between; energy without its seconds is no power.
+    again = since(readout(0), readout(15, counters={"gpu_energy_joules": 1e6 + 6000, ENERGY_SECONDS: -1.0}))
+    assert (again.counters, again.gaps[ENERGY_SECONDS]) == ({"gpu_energy_joules": 6000}, Gap.RESTARTED)
+    assert isinstance(read_all(again)["gpu_power_watts"], Missing)
 
 
 HEAT, COVERED, RATIO = "gpu_throttled_thermal_seconds", "gpu_throttled_covered_seconds", "gpu_throttled_ratio"
@@ -295,18 +284,11 @@ def test_silence_hides_levels_not_sums(seconds: float, gauges: set[str]) -> None
 
 
 def test_gpus_sum_to_replica_means() -> None:
-    cool = since(readout(0), readout(15))
-    hot = since(
-        readout(0, gpu="GPU-1"),
-        readout(
-            15,
-            gpu="GPU-1",
-            counters={"gpu_energy_joules": 1e6 + 600 * 15, "gpu_energy_covered_seconds": 15},
-            gauges={"gpu_temperature_celsius": 80.0},
-            gaps={"gpu_busy_seconds": "function not found"},
-        ),
+    counters = {"gpu_energy_joules": 1e6 + 600 * 15, ENERGY_SECONDS: 15}
+    hot = readout(
+        15, gpu="GPU-1", counters=counters, gauges={"gpu_temperature_celsius": 80.0}, gaps={"gpu_busy_seconds": "-"}
     )
-    both = gpu_windows.sum_gpus([cool, hot])
+    both = gpu_windows.sum_gpus([since(readout(0), readout(15)), since(readout(0, gpu="GPU-1"), hot)])
     assert (both.expected_seconds, both.covered_seconds) == (0, 0)
     readings = read_all(both)
     assert readings["gpu_power_watts"] == Reading(value=500.0, low=500.0, high=500.0, n=30)
