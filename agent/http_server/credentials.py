@@ -79,10 +79,10 @@ class Authenticator:
         hashed = self._users.get(name) or next(iter(self._users.values()))
         loop = asyncio.get_running_loop()
         is_right = await loop.run_in_executor(self._workers, _matches, password.encode(), hashed)
-        if not is_right or name not in self._users:
-            return False
-        self._verified[name] = proof
-        return True
+        is_admitted = is_right and name in self._users
+        if is_admitted:
+            self._verified[name] = proof
+        return is_admitted
 
 
 def _matches(password: bytes, hashed: bytes) -> bool:

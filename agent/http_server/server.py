@@ -88,15 +88,9 @@ class ThreadedServer:
         self._socket = open_socket(listen)
         self.port = int(self._socket.getsockname()[1])
         self._tls = tls
-        self._config = uvicorn.Config(
-            app,
-            ws="none",
-            log_config=None,
-            # Below it uvicorn logs a line for each request that is none.
-            log_level="error",
-            proxy_headers=False,
-            headers=list(HEADERS),
-        )
+        # Below this level uvicorn logs a line for each request that is none.
+        quiet: dict[str, Any] = {"log_config": None, "log_level": "error"}
+        self._config = uvicorn.Config(app, ws="none", proxy_headers=False, headers=list(HEADERS), **quiet)
         self._config.load()
         self.state = ServerState()
         self._loop = asyncio.new_event_loop()
