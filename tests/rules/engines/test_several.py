@@ -66,13 +66,6 @@ def test_labels_of_public_deployments_tell_engines_apart(
     assert all(name.startswith(expected) for name in found)
 
 
-def test_most_valued_label_and_mixed_kinds() -> None:
-    found = engines_of(page(V1, *(f'engine="0",node="n{n % 2}",instance="n{n % 2}:{n}"' for n in range(4))))
-    assert list(found) == ["n0:0", "n0:2", "n1:1", "n1:3"]
-    body = page(V1, 'engine="0",server="a"') + page(SGLANG, 'server="b"')
-    assert {name: one.engine for name, one in engines_of(body).items()} == {"a": "vllm", "b": "sglang"}
-
-
 def test_data_parallel_ranks_stay_one_engine() -> None:
     ranks = [f'engine="{rank}",worker_addr="w{worker}"' for worker in (1, 2) for rank in (0, 1)]
     found = running(engines_of(page(V1, *ranks)))
@@ -92,11 +85,8 @@ def test_data_parallel_ranks_stay_one_engine() -> None:
 )
 def test_parts_of_one_engine_are_one_replica(names: tuple[str, str, str], labels: tuple[str, ...]) -> None:
     assert list(engines_of(page(names, *labels))) == [""]
-
-
-def test_total_beside_its_worker_is_not_added() -> None:
-    found = engines_of(page(V1, 'engine="0",worker_addr="w1"', 'engine="0"'))
-    assert running(found) == {"": (1.0, 0.1)}
+    total = engines_of(page(V1, 'engine="0",worker_addr="w1"', 'engine="0"'))
+    assert running(total) == {"": (1.0, 0.1)}, "a total beside its worker is not added"
 
 
 def test_page_series_belong_to_no_engine() -> None:
@@ -169,19 +159,23 @@ def test_triton_models_are_replicas() -> None:
     assert list(engines_of(text.encode())) == [""], "its pipeline around one model is no engine"
 
 
-def test_router_names_and_single_engine() -> None:
+def test_engines_of_a_page_may_change() -> None:
     body = page(V1, 'engine="0"', more="smg_http_requests_total 1\nlitellm_requests_metric_total 2")
-    assert list(engines_of(body)) == [""]
+    assert list(engines_of(body)) == [""], "names of a router beside an engine's"
+    reader, both = PageReader(), page(V1, 'engine="0",server="a"', 'engine="0",server="b"')
+    pages = (both, page(V1, 'engine="0",server="a"'), both)
+    assert [list(reader.read_engines(body, T + 15 * n)) for n, body in enumerate(pages)] == [
+        ["a", "b"],
+        [""],
+        ["a", "b"],
+    ]
     with pytest.raises(ScrapeError, match="holds 2 engines by their label server, and one is needed"):
-        PageReader().read(page(V1, 'engine="0",server="a"', 'engine="0",server="b"'), T)
-
-
-def test_reader_follows_changing_engines() -> None:
-    reader = PageReader()
-    both = page(V1, 'engine="0",server="a"', 'engine="0",server="b"')
-    assert list(reader.read_engines(both, T)) == ["a", "b"]
-    assert list(reader.read_engines(page(V1, 'engine="0",server="a"'), T + 15)) == [""]
-    assert list(reader.read_engines(both, T + 30)) == ["a", "b"]
+        PageReader().read(both, T)
+    # The label with most values decides, and engines may be of several kinds.
+    labels = (f'engine="0",node="n{number % 2}",instance="n{number % 2}:{number}"' for number in range(4))
+    assert list(engines_of(page(V1, *labels))) == ["n0:0", "n0:2", "n1:1", "n1:3"]
+    mixed = engines_of(page(V1, 'engine="0",server="a"') + page(SGLANG, 'server="b"'))
+    assert {name: one.engine for name, one in mixed.items()} == {"a": "vllm", "b": "sglang"}
 
 
 LOADED = "sglang_after_load.prom"

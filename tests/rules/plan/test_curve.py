@@ -159,6 +159,8 @@ def test_load_lies_in_its_bin(rps: float, in_system: float, bin: int) -> None:
 )
 def test_saturated_bins_use_requests_in_system(rps: float, in_system: float | None, bin: int) -> None:
     assert SATURATED.place(rps, in_system)[0] == bin
+    blind, placed = (SATURATED.expectation(2, "ttft_p99_seconds", 101, in_system=number) for number in (None, 96))
+    assert (blind.value, placed.value) == (1.0, pytest.approx(math.sqrt(0.2 * 1.0)))
 
 
 @pytest.mark.parametrize(
@@ -192,13 +194,6 @@ def test_expectation_uses_smaller_evidence() -> None:
     assert (first.low, first.value, first.high) == (0.093, 0.093, 0.093)
     assert CLOSED.expectation(2, "gpu_utilization", 3) is None
     assert curve_with({"completed_rps": 60, "requests": 900, "ttft_p99_seconds": 0.1}).expect_time(0, 60) is None
-
-
-def test_saturated_bin_places_by_system_requests() -> None:
-    blind = SATURATED.expectation(2, "ttft_p99_seconds", 101)
-    placed = SATURATED.expectation(2, "ttft_p99_seconds", 101, in_system=96)
-    assert blind.value == 1.0
-    assert placed.value == pytest.approx(math.sqrt(0.2 * 1.0))
 
 
 @pytest.mark.parametrize(

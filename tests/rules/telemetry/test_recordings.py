@@ -18,7 +18,6 @@ from rules.replicas.state import ScrapeTrack, record_failure, record_success
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap, SignalValue
-from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
 
 STEP_SECONDS = 15.0
@@ -134,30 +133,25 @@ def test_recording_counts_every_request_once(name: str) -> None:
 def whole_processes(name: str) -> list[tuple[str, Window]]:
     """One window for each process: all of its scrapes added up."""
     recording, _ = load(recorded.folder(name))
-    found = []
-    for target, scraped in zip(recording.targets, by_target(name), strict=True):
-        track, several = ScrapeTrack(), []
-        for t, page in scraped:
-            track, window = record_success(track, page) if page else record_failure(track, t)
-            if window is not None and window.covered_seconds > 0:
-                several.append(window)
-            elif several and window is not None and "restarts" in window.counters:
-                found.append((target.replica, windows.sum_windows(several)))
-                several = []
-        found.append((target.replica, windows.sum_windows(several)))
-    return found
-
-
-@functools.cache
-def by_target(name: str) -> tuple[tuple[tuple[float, Snapshot | None], ...], ...]:
-    """The scrapes of each target: time, and the page if there was one."""
-    recording, _ = load(recorded.folder(name))
-    readers = [PageReader() for _ in recording.targets]
-    found: list[list[tuple[float, Snapshot | None]]] = [[] for _ in recording.targets]
+    readers, tracks = [PageReader() for _ in recording.targets], [ScrapeTrack() for _ in recording.targets]
+    several: list[list[list[Window]]] = [[[]] for _ in recording.targets]
     for scrape in scrapes(recording, []):
-        page = None if scrape.body is None else readers[scrape.target].read(scrape.body, scrape.t)
-        found[scrape.target].append((scrape.t, page))
-    return tuple(tuple(several) for several in found)
+        target = scrape.target
+        if scrape.body is None:
+            tracks[target], window = record_failure(tracks[target], scrape.t)
+        else:
+            page = readers[target].read(scrape.body, scrape.t)
+            tracks[target], window = record_success(tracks[target], page)
+        if window is not None and window.covered_seconds > 0:
+            several[target][-1].append(window)
+        elif window is not None and "restarts" in window.counters:
+            several[target].append([])
+    return [
+        (target.replica, windows.sum_windows(process))
+        for target, processes in zip(recording.targets, several, strict=True)
+        for process in processes
+        if process
+    ]
 
 
 def outside(name: str, family: str) -> tuple[list[object], int]:

@@ -200,9 +200,6 @@ def test_mean_bounds_hold_for_any_lengths(seed: int) -> None:
     assert high is not None
     assert low <= mean(lengths) <= high
     assert mean_bounds(given)[1] is None
-
-
-def test_bounds_of_a_mean_by_hand() -> None:
     assert mean_bounds({0.5: 900, 0.95: 3800, 0.99: 7200}, 12000) == pytest.approx((629.0, 2568.0))
     with pytest.raises(ValueError, match="no quantile"):
         mean_bounds({})
