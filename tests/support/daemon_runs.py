@@ -1,23 +1,27 @@
 """Daemons for tests: in a thread of this process or as a process of their own, with a configuration in a folder."""
 
+import io
 import json
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import yaml
 from engine_server import Engine
 from paths import ROOT
 from waiting import CEILING_SECONDS, StandingClock, wait_for
 
+from agent.cli.main import main
 from agent.config.config import Config
 from agent.config.load import load
 from agent.config.targets import TargetKeys
@@ -180,3 +184,20 @@ def results(url: str) -> bool:
         return bool(ask(url, "readyz"))
     except OSError:
         return False
+
+
+@contextmanager
+def at(now: float) -> Iterator[None]:
+    """The clock stands at `now` (unix seconds)."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(time, "time", lambda: now)
+        yield
+
+
+def run_command(*words: str) -> tuple[int, str, str]:
+    """The exit code of a command, which ends as one that was foreseen, and both of its outputs."""
+    out, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(errors):
+        code = main(list(words))
+    assert code in (0, 1, 2, 3), (words, errors.getvalue())
+    return code, out.getvalue(), errors.getvalue()

@@ -22,7 +22,7 @@ from typing import Any
 import gpu_pages
 import recorded
 import yaml
-from commands import at, run_command
+from daemon_runs import at, run_command
 from paths import SHARED, TESTS
 from status_samples import agent_status
 

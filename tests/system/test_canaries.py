@@ -26,8 +26,7 @@ import bcrypt
 import pytest
 import trustme
 import yaml
-from commands import run_command
-from daemon_runs import PLAN, process
+from daemon_runs import PLAN, process, run_command
 from engine_server import engines
 from loopback import LoopbackServer, Quiet, give, served
 from tools import run_words

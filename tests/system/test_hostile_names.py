@@ -20,8 +20,7 @@ from pathlib import Path
 import promql_parser
 import pytest
 import yaml
-from commands import run_command
-from daemon_runs import ask, configuration, running, write
+from daemon_runs import ask, configuration, run_command, running, write
 from engine_server import Engine, engines, pages
 from markdown import markdown
 from paths import TESTS

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import yaml
-from commands import run_command
-from daemon_runs import configuration, process, write
+from daemon_runs import configuration, process, run_command, write
 from engine_server import Engine, engines
 from paths import TESTS
 from waiting import CEILING_SECONDS, wait_for

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from building import build_once
-from commands import at, run_command
+from daemon_runs import at, run_command
 from loopback import answering
 from paths import TESTS
 from recorded import folder

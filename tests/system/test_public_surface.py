@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from building import build_once
-from commands import at, run_command
+from daemon_runs import at, run_command
 from paths import ROOT, TESTS
 from test_surfaces_agree import NOW, TIER, slower, surfaces
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from building import build_once
-from commands import at, run_command
+from daemon_runs import at, run_command
 from paths import TESTS
 from report_samples import DAY, START, book, hour
 

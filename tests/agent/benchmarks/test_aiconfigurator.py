@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from predicted_samples import predicted_row, write_table
-from result_files import read_results
+from result_files import predicted_row, read_results, write_table
 
 from agent.benchmarks.aiconfigurator import select_configuration
 from agent.benchmarks.curves import curve_of, differences

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from paths import TESTS
-from predicted_samples import predicted_row
-from result_files import read_results, write_document
+from result_files import predicted_row, read_results, write_document
 from test_tool_reports import EXPORT, REAL, SHARED_BENCH, benchmark, report, stage
 from test_vllm_bench import PLAIN
 

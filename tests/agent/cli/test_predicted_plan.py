@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from predicted_samples import predicted_row, write_table
 from report_samples import HOUR, START, TIER, book, hour
+from result_files import predicted_row, write_table
 from test_calibration import simulate
 from test_whatif_command import configured
 

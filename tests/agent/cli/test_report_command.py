@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 import yaml
 from paths import ROOT
+from report_runs import webhook
 from report_samples import HOUR, START, TIER, WEEK, book, day_and_night, finding, hours, plan, tier
-from report_servers import webhook
 from test_whatif_command import configured as write_config
 from test_whatif_command import recent
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from daemon_runs import ask, health, metric, reload_daemon, running
 from paths import ROOT
-from report_runs import CANARY, DUE, NAME, configured, remembered, state_of, with_history, written
+from report_runs import CANARY, DUE, NAME, configured, remembered, state_of, webhook, with_history, written
 from report_samples import WEEK
-from report_servers import webhook
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.reporting import storage

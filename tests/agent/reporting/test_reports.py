@@ -19,14 +19,15 @@ from report_runs import (
     NAME,
     InThisProcess,
     configured,
+    mail_server,
     remembered,
     state_of,
     waiting,
+    webhook,
     with_history,
     written,
 )
 from report_samples import WEEK
-from report_servers import mail_server, webhook
 from waiting import CEILING_SECONDS
 
 from agent.config.load import load

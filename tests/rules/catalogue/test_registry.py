@@ -1,7 +1,7 @@
 from typing import Any, get_args
 
 import pytest
-from prose import rule_faults
+from rule_cases import rule_faults
 
 from rules.catalogue import registry
 from rules.catalogue.registry import ACTIONS, BY_NAME, RULES, load_rows

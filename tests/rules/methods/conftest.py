@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from prose import result_faults
+from rule_cases import result_faults
 
 from rules.verdicts.context import RuleContext
 from rules.verdicts.verdict import RuleResult

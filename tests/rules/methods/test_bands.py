@@ -8,8 +8,21 @@ from typing import Any
 
 import pytest
 from judging_samples import answered, context, each, gauge, minute, seen, unknown, verdict
-from prose import explain
-from rule_cases import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Case, check_case, judge, outcome, words
+from rule_cases import (
+    EARLY,
+    FINE,
+    GUESSED,
+    HIDDEN,
+    UNPLANNED,
+    UNSEEN,
+    WARNED,
+    Case,
+    check_case,
+    explain,
+    judge,
+    outcome,
+    words,
+)
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from judging_samples import context, each, gauge, minute, seen, verdict
-from prose import explain
+from rule_cases import explain
 
 from rules.catalogue.registry import ACTIONS, BY_NAME
 from rules.confidence import Certainty

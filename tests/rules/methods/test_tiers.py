@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from judging_samples import START, each, minute, minutes, seen, tier
-from prose import explain
 from recorded import replayed
-from rule_cases import FINE, GUESSED, WARNED, Wanted, check_result, outcome
+from rule_cases import FINE, GUESSED, WARNED, Wanted, check_result, explain, outcome
 
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
