@@ -162,8 +162,8 @@ def _headline_of_states(status: AgentStatus) -> Headline:
     states = [describe_state(tier) for tier in status.tiers]
     counts = Counter(state.words if state.name == "ok" else state.name for state in states)
     counted = [(counts[state], words) for state, words in _COUNTED.items() if counts[state]]
-    (count, words), *others = counted
-    texts = [f"{format_count(count, 'tier')} {words}", *(f"{count} {words}" for count, words in others)]
+    (count, words), *remaining = counted
+    texts = [f"{format_count(count, 'tier')} {words}", *(f"{count} {words}" for count, words in remaining)]
     tone: Tone = Status.OK
     if counts[LIKELY]:
         tone = "note"
