@@ -78,7 +78,7 @@ def with_speculation() -> str:
     return with_value(text, "sglang:spec_num_steps{", "3.0")
 
 
-def without_types(status: str = "") -> str:
+def without_types() -> str:
     """Dynamo's frontend of early 2026: no arrivals and rejections, errors without a type, the gauge under its old name."""
     names = ("requests_started_total", "active_requests", "model_rejection_total", "model_cancellation_total")
     text = without(FRONTEND, *(f"dynamo_frontend_{name}" for name in names))
@@ -318,17 +318,8 @@ def test_table_explains_a_missing_family(table: str, family: str, words: str) ->
     assert words in TABLES[table].explain_missing([family])
 
 
-def renamed(text: str, *names: tuple[str, str]) -> str:
-    for ours, theirs in names:
-        text = text.replace(ours, theirs)
-    return text
-
-
-OLD_WORKER = renamed(
-    WORKER,
-    ("component_total_blocks", "component_kvstats_total_blocks"),
-    ("component_gpu_cache_usage", "component_kvstats_gpu_cache_usage"),
-    ("component_kv_cache_hit_rate", "component_kvstats_gpu_prefix_cache_hit_rate"),
+OLD_WORKER = re.sub(r"component_(total_blocks|gpu_cache_usage)", r"component_kvstats_\1", WORKER).replace(
+    "component_kv_cache_hit_rate", "component_kvstats_gpu_prefix_cache_hit_rate"
 )
 CLEARED = re.sub(r'(?m)^(.*_requests(_total)?\{.*"clear_kv_blocks".*) \S+$', r"\1 50", WORKER)
 

@@ -138,8 +138,7 @@ def test_open_bounds_place_no_load() -> None:
     """200 are there at both pages, and five short ones finished: between none and 200 on average."""
     crowd = {**IDLE, "requests_running": 200.0}
     open_ended = bin_window(between(80.0, [10.0] * 5, crowd, crowd), context().curve, "r")
-    assert open_ended.in_system == 50 / 80
-    assert (open_ended.bin, open_ended.beyond) == (None, "")
+    assert (open_ended.in_system, open_ended.bin, open_ended.beyond) == (50 / 80, None, "")
     assert bin_window(between(80.0, [10.0] * 5), context().curve, "r").bin == 0
 
 

@@ -145,8 +145,7 @@ def test_pool_bounds_stay_within_parts(each: list[list[int]], percent: int) -> N
     assert None in highs or (pool.high is not None and pool.high <= max(high for high in highs if high is not None))
 
 
-COUNTS = (float(99_000_000), 1_000_000.0, 0.0)
-LARGE = Histogram(edges=(1.0, 2.0, math.inf), counts=COUNTS, total=None)
+LARGE = Histogram(edges=(1.0, 2.0, math.inf), counts=(99e6, 1e6, 0.0), total=None)
 
 
 @pytest.mark.parametrize(

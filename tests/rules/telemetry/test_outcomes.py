@@ -83,8 +83,7 @@ def test_failed_requests_arrived_unserved() -> None:
 def test_shares_use_taken_and_ended() -> None:
     seen = window(http_requests_failed=40.0, admission_rejections=20.0, http_requests_refused=20.0)
     failed, refused = (read(BY_NAME[name], seen) for name in ("failed_share", "refused_share"))
-    assert (failed.value, failed.n) == (20 / 200, 200)
-    assert (refused.value, refused.n) == (40 / 240, 240)
+    assert (failed.value, failed.n, refused.value, refused.n) == (20 / 200, 200, 40 / 240, 240)
 
 
 @pytest.mark.parametrize(
