@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from report_samples import TIER, book, hour, plan
-from test_whatif_command import configured, recent
+from test_history_commands import configured, recent
 
 from agent.cli import main
 from agent.history.store import HistoryStore

@@ -236,24 +236,6 @@ def test_password_works_instead_of_a_token(tmp_path: Path, capsys: Captured) -> 
         assert "other" not in told(capsys, f"{server.url}/api/folders: answered 401")
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ([], "--token-file: give it, or --username and --password-file instead"),
-        (["--username", "a"], "--username and --password-file go together"),
-        (["--password-file", "a"], "--token-file: give it, or"),
-        (["--token-file", "/a", "--username", "a", "--password-file", "b"], "basic_auth: is given beside bearer_token"),
-        (["--token-file", "/a", "--client-key-file", "k"], "tls.key_file: needs cert_file"),
-        (["--token-file", "/none"], "auth: bearer_token_file /none: No such file or directory"),
-        (["--token-file", "/none", "--url", "ftp://grafana.example"], "url: must be an http:// or https:// address"),
-        (["--token-file", "/none", "--url", "http://a:secret@b"], "url: must hold no user or password"),
-    ],
-)
-def test_arguments_that_contradict_are_refused(capsys: Captured, more: list[str], words: str) -> None:
-    assert main.main(["dashboards", "push", "--url", "https://127.0.0.1:9", *more]) == 2
-    assert "secret" not in told(capsys, words)
-
-
 def secured(server: GrafanaServer, folder: Path) -> tuple[str, ssl.SSLContext, trustme.CA]:
     """Serve over TLS; its address, and the authority, whose certificate is ca.pem."""
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

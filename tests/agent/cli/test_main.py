@@ -1,10 +1,11 @@
 """The command line: help, exit codes, every mistake at once, and no traceback but for what is our own fault."""
 
-import gzip
 import os
+import pty
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from waiting import CEILING_SECONDS, wait_for
 from agent.cli import explain as explain_command
 from agent.cli import main
 from agent.cli import plan as plan_command
+from agent.cli.terminal import highlight, safe_streams
 from agent.version import VERSION
 from exporters.docs.reference_pages import list_contexts
 
@@ -71,49 +73,6 @@ def test_help_names_every_command_and_exit_code(capsys: Captured) -> None:
     assert all(code in out for code in CODES)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "",
-        "nosuch",
-        "plan",
-        "plan nosuch",
-        "check --since -3d",
-        "check --since soon",
-        "check --format xml",
-        "replay",
-        "replay x --step 0s",
-        "inspect",
-        "run --role cluster",
-        "demo --port 65536",
-        "demo --speed nan",
-    ],
-)
-def test_wrong_arguments_print_the_usage(words: str, capsys: Captured) -> None:
-    assert main.main(words.split()) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("Usage: sizewatch")
-    assert "Error: " in err or "Commands:" in err or "Set up:" in err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["chek"], "No such command 'chek'. Did you mean 'check'?"),
-        (["plan", "improt"], "No such command 'improt'. Did you mean 'import'?"),
-        (["check", "--formt", "json"], "No such option '--formt'. Did you mean '--format'?"),
-        (["init", "--tier", "a"], "No such option '--tier'."),
-        (["check", "--format", "jsno"], "'jsno' is not one of 'text', 'json'."),
-        (["init", "http://gpu-1:8000"], "Got unexpected extra argument (http://gpu-1:8000)"),
-        (["zzz"], "No such command 'zzz'."),
-    ],
-)
-def test_misspelt_word_gets_a_suggestion(words: list[str], said: str, capsys: Captured) -> None:
-    assert main.main(words) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_json_stands_beside_every_format() -> None:
     for context in list_contexts(main.command_line()):
         names = {name for parameter in context.command.params for name in parameter.opts}
@@ -147,37 +106,6 @@ def test_ten_mistakes_are_ten_lines(words: list[str], capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["run", "-c", "/nowhere/sizewatch.yaml"], "/nowhere/sizewatch.yaml: there is no such file"),
-        (["check", "-c", "/nowhere/sizewatch.yaml"], "there is no such file"),
-        (["plan", "show", "/nowhere/plan.yaml"], "there is no such file"),
-        (["plan", "show", str(PLAN), "--tier", "other"], "has no tier other; it has cpu-small"),
-        (["replay", "/nowhere"], "has no recording.yaml"),
-        (["replay", str(PLAN), "--plan", str(PLAN)], "has no recording.yaml: is this the folder of a recording?"),
-        (["replay", str(recorded.folder("steady")), "--plan", "/nowhere.yaml"], "there is no such file"),
-        (["inspect", "/nowhere.prom"], "/nowhere.prom: cannot be read: No such file or directory; an address"),
-        (["render", "--root", "/nowhere"], "holds no docs/"),
-    ],
-)
-def test_missing_file_is_named(words: list[str], said: str, capsys: Captured) -> None:
-    assert main.main(words) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"sizewatch {words[0]}: ")
-    assert said in err
-
-
-def test_missing_configuration_names_its_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main.main(["run"]) == 2
-    places = "neither sizewatch.yaml nor /etc/sizewatch/sizewatch.yaml; `sizewatch init` writes one, -c names another"
-    assert places in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("words", "code"),
     [
         (["plan", "check", str(PLAN)], 0),
@@ -197,13 +125,6 @@ def test_findings_decide_the_exit_code(words: list[str], code: int, tmp_path: Pa
     out, err = capsys.readouterr()
     assert out
     assert err == ""
-
-
-def test_empty_recording_ends_with_3(tmp_path: Path) -> None:
-    (tmp_path / "recording.yaml").write_text("targets: [{file: m.jsonl.gz, tier: t, replica: r}]")
-    with gzip.open(tmp_path / "m.jsonl.gz", "wb"):
-        pass
-    assert main.main(["replay", str(tmp_path)]) == 3
 
 
 def test_doctor_without_a_configuration_ends_with_2(capsys: Captured) -> None:
@@ -318,17 +239,6 @@ def test_command_is_loaded_only_when_asked() -> None:
     assert done.stdout.splitlines()[-1] == "False"
 
 
-def test_plan_is_no_configuration(tmp_path: Path, capsys: Captured) -> None:
-    path = tmp_path / "sizewatch.yaml"
-    path.write_text("targets: []\n")
-    for words, said in (
-        (["run", "-c", str(PLAN)], "cpu-small.yaml: schema: is not a key"),
-        (["plan", "check", str(path)], "sizewatch.yaml: targets: is not a key"),
-    ):
-        assert main.main(words) == 2
-        assert said in capsys.readouterr().err
-
-
 def test_unfilled_plan_names_its_lines(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "plan.yaml"
     tier = "    model: m\n    engine: vllm\n    gpu:\n      product:\n      per_replica:\n    slo:\n      ttft_p99_seconds:\n"
@@ -342,3 +252,109 @@ def test_unfilled_plan_names_its_lines(tmp_path: Path, capsys: Captured) -> None
     path.write_text(path.read_text().replace("product:", "product: A").replace("per_replica:", "per_replica: 1"))
     assert main.main(["plan", "check", str(path)]) == 2
     assert capsys.readouterr().err == f"sizewatch plan: {path}: tiers.t.slo.ttft_p99_seconds: is missing\n"
+
+
+MIXED = str(TESTS / "plans" / "mixed-tier.yaml")
+RED = "\x1b[31m\x1b[1m"
+
+
+def on_terminal(*words: str, program: tuple[str, str] = ("-m", "agent"), **environment: str) -> tuple[int, str]:
+    """Run a command whose three streams are a terminal of 80 columns and 20 lines; its code and what it shows."""
+    ours, theirs = pty.openpty()
+    kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    started = subprocess.Popen(
+        [sys.executable, *program, *words],
+        cwd=ROOT,
+        env={**kept, "TERM": "xterm", "COLUMNS": "80", "LINES": "20", **environment},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = bytearray()
+
+    def read() -> None:
+        while True:
+            try:
+                shown.extend(os.read(ours, 65536))
+            except OSError:
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    code = started.wait(CEILING_SECONDS)
+    reader.join(CEILING_SECONDS)
+    os.close(ours)
+    return code, shown.decode().replace("\r\n", "\n")
+
+
+def test_a_pipe_gets_no_colour() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "agent", "plan", "check", MIXED], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout[:9]) == (1, "mistake: ")
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_colours_follow_the_environment(environment: dict[str, str], coloured: bool) -> None:
+    shown = on_terminal("plan", "check", MIXED, **environment)[1]
+    assert shown.startswith(f"{RED}mistake\x1b[0m: " if coloured else "mistake: ")
+
+
+def test_only_severities_in_columns_are_coloured() -> None:
+    assert highlight("CRITICAL KvEviction") == f"{RED}CRITICAL\x1b[0m KvEviction"
+    assert highlight("a  warn  b") == "a  \x1b[33m\x1b[1mwarn\x1b[0m  b"
+    for plain in ('  "status": "ok"', "a warning of 5%", "warnings: 3", "critical-tier up", "okay"):
+        assert highlight(plain) == plain
+
+
+WORK = """
+import sys
+from agent.cli import explain, main
+from agent.cli.terminal import tell_progress
+
+def work(options):
+    tell_progress(0.0, "history of \\x1b[2J")
+    tell_progress(0.5, "weeks")
+    print("remark", file=sys.stderr)
+    tell_progress(1.0, "weeks")
+    print("result")
+    return 1
+
+explain.run = work
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+def test_progress_is_erased_before_other_lines() -> None:
+    code, shown = on_terminal("explain", program=("-c", WORK))
+    erase = "\r\x1b[K"
+    first = f"history of \ufffd[2J 0%{erase}weeks 50%{erase}remark\n"
+    assert (code, shown) == (1, f"{first}weeks 100%{erase}result\n")
+
+
+def test_a_pipe_has_no_progress() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WORK, "explain"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "result\n", "remark\n")
+
+
+def test_a_command_prints_while_it_runs() -> None:
+    with process("demo", "--port", "0", "--seconds", "1000") as started:
+        assert started.stdout.readline().startswith("Demo: recorded engines")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to write to")
+def test_log_continues_when_its_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w", buffering=1) as log, (tmp_path / "log").open("w") as room:
+        monkeypatch.setattr("sys.stderr", log)
+        with safe_streams():
+            print("lost", file=sys.stderr)
+            os.dup2(room.fileno(), log.fileno())
+            print("kept", file=sys.stderr)
+    assert (tmp_path / "log").read_text().endswith("kept\n")

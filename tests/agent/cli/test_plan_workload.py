@@ -13,7 +13,7 @@ import pytest
 import recorded
 from recorded import read_recorded
 from report_samples import HOUR
-from test_whatif_command import configured, recent
+from test_history_commands import configured, recent
 
 from agent.benchmarks.formats import NAMES
 from agent.cli import main
@@ -126,20 +126,3 @@ def test_present_hour_counts_too(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert ask("-c", config, "--since", "1h", "--out", str(tmp_path / "bench")) == 0
     assert capsys.readouterr().out.startswith("t: 2 h observed")
     assert (tmp_path / "bench" / "run.sh").read_text().startswith("#!/bin/sh")
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("--top", "0"), 2, "must be from 1e-09 to 1e+07"),
-        (("--requests", "0"), 2, "0 is not in the range 1<=x<=100000"),
-        (("--tier", "other"), 2, "there is no tier other; there are t"),
-        ((), 3, "no arrivals were seen, or the engine counts no requests"),
-    ],
-)
-def test_what_cannot_be_asked_is_said(
-    words: tuple[str, ...], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = configured(tmp_path, [])
-    assert ask("-c", config, *words) == code
-    assert said in capsys.readouterr().err

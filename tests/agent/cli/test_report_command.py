@@ -11,8 +11,8 @@ import yaml
 from paths import ROOT
 from report_runs import webhook
 from report_samples import HOUR, START, TIER, WEEK, book, day_and_night, finding, hours, plan, tier
-from test_whatif_command import configured as write_config
-from test_whatif_command import recent
+from test_history_commands import configured as write_config
+from test_history_commands import recent
 
 from agent.cli import main
 from agent.cli.report import describe_span

@@ -113,13 +113,6 @@ def test_configured_token_needs_tls_or_an_option(tmp_path: Path, capsys: Capture
     assert "secret-of-the-page" not in "".join(capsys.readouterr())
 
 
-def test_missing_token_file_is_configuration(tmp_path: Path, capsys: Captured) -> None:
-    assert main(["status", "--url", "http://127.0.0.1:9", "--bearer-token-file", str(tmp_path / "none")]) == 2
-    assert capsys.readouterr().err == (
-        f"sizewatch status: bearer_token_file {tmp_path / 'none'}: No such file or directory\n"
-    )
-
-
 def test_broken_plan_on_disk_hides_nothing(tmp_path: Path, capsys: Captured) -> None:
     status = replace(quiet(), health=AgentHealth(config_trouble="plan.yaml: is not YAML"))
     with serving(status) as server:

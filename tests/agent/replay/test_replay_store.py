@@ -23,7 +23,6 @@ from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import Finding
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
-STORE = ["--store", "http://127.0.0.1:1"]
 
 
 @pytest.fixture(scope="module")
@@ -177,36 +176,3 @@ def test_relative_time_counts_from_now(text: str, days: float) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be a time"):
         moment(text)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "give a RECORDING, or a store: --store URL or -c FILE"),
-        ([*STORE, "-c", "/nowhere.yaml", "--from", "-1h"], "give a RECORDING, or a store"),
-        (STORE, "--from is missing"),
-        ([*STORE, "--from", "-1h"], "there is no tier"),
-        ([*STORE, "--from", "-1h", "--to", "-2h"], "--to must be after --from"),
-        ([*STORE, "--from", "-99d"], "at most 91d after it"),
-        (["--store", "ftp://x", "--from", "-1h"], "url: "),
-        ([str(RECORDINGS / "steady"), "--from", "-1h"], "is a recording: --store, -c and --from are for a store"),
-        (["-c", "/nowhere.yaml", "--from", "-1h"], "there is no such file"),
-        ([*STORE, "--plan", str(PLAN), "--from", "-1h"], "replay: http://127.0.0.1:1: "),
-    ],
-)
-def test_impossible_question_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["replay", *words]) in (2, 3)
-
-    err = capsys.readouterr().err
-    assert said in err
-    assert "Traceback" not in err
-    assert "nothing was seen" not in err
-
-
-def test_a_configuration_without_a_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "sizewatch.yaml").write_text("role: standalone\nplan: plan.yaml\n")
-    (tmp_path / "plan.yaml").write_text(PLAN.read_text())
-    given = ["replay", "-c", str(tmp_path / "sizewatch.yaml"), "--from", "-1h"]
-
-    assert main.main(given) == 2
-    assert "store: is missing" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`sizewatch whatif` on a history: what it prints, its exit codes, its JSON, and what it says of odd questions and histories."""
+"""`sizewatch whatif` and `plan calibration` on a history: answers, exit codes, JSON, and odd histories."""
 
 import json
 import re
@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+import recorded
 import yaml
 from paths import ROOT
 from report_samples import HOUR, POOLED, START, TIER, book, book_pools, day_and_night, finding, hours, plan
@@ -16,6 +18,7 @@ from report_samples import HOUR, POOLED, START, TIER, book, book_pools, day_and_
 from agent.cli import main
 from agent.history.reader import NOTE
 from agent.history.store import HistoryStore
+from exporters.documents.calibration import calibration_schema
 from rules.telemetry.windows import Window
 
 Captured = pytest.CaptureFixture[str]
@@ -186,52 +189,11 @@ def test_peak_is_weighed_by_its_own_tokens(tmp_path: Path, capsys: Captured) -> 
     assert found["work_rps"] == pytest.approx(40.0, rel=0.1)
 
 
-WRONG = (
-    (("--instances", "0"), "'0' is no number of replicas from 1 to 100,000"),
-    (("--instances", "2.5"), "no number of replicas"),
-    (("--instances", "99999999999"), "no number of replicas"),
-    (("--instances", "2", "--rps", "0"), "must be from 1e-09 to 1e+07"),
-    (("--instances", "2", "--rps", "nan"), "must be from 1e-09 to 1e+07"),
-    (("--instances", "2", "--rps", "many"), "could not convert string to float"),
-    (("--instances", "2", "--tier", "nope"), "there is no tier nope; there are t"),
-    ((), "--instances"),
-)
-
-
-@pytest.mark.parametrize(("words", "said"), WRONG)
-def test_wrong_question_is_told_in_a_line(week: str, capsys: Captured, words: tuple[str, ...], said: str) -> None:
-    assert ask(week, *words) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_tier_must_be_named_among_several(tmp_path: Path, capsys: Captured) -> None:
-    config = configured(tmp_path, recent(2), names=("t", "u"))
-    assert ask(config, "--instances", "3") == 2
-    assert "say with --tier which one; there are t, u" in capsys.readouterr().err
-
-
-def test_no_history_is_said_in_a_sentence(tmp_path: Path, capsys: Captured) -> None:
-    config = configured(tmp_path, recent(1))
-    (tmp_path / "history.db").unlink()
-    assert ask(config, "--instances", "3") == 2
-    assert "`sizewatch run` makes it" in capsys.readouterr().err
-
-
 def test_old_history_is_answered_from_the_plan(tmp_path: Path, capsys: Captured) -> None:
     config = configured(tmp_path, hours(2))
     code, found = asked(capsys, config, "--instances", "10")
     assert (code, found["slo"], found["now"], found["cost_now"]) == (0, "likely_kept", None, None)
     assert found["peak"]["source"] == "the plan's peak: none was seen"
-
-
-def test_disaggregated_pools_need_both_numbers(tmp_path: Path, capsys: Captured) -> None:
-    config = configured(tmp_path, [], {**TIER, "pools": ["prefill", "decode"]}, pool="decode")
-    assert ask(config, "--instances", "3") == 3
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "t in the last 7d: it serves prefill and decode apart: give replicas of both" in told.err
-    assert ask(config, "--instances", "1+2") == 3
-    assert "the plan lacks `disaggregation`" in capsys.readouterr().err
 
 
 APART = {**TIER, **POOLED}
@@ -263,11 +225,6 @@ def test_pools_are_answered_one_by_one(tmp_path: Path, capsys: Captured) -> None
     assert "16,000 prompt tokens a second of one prefill replica, 800 a request" in told
 
 
-def test_two_numbers_are_for_pools(week: str, capsys: Captured) -> None:
-    assert ask(week, "--instances", "2+4") == 3
-    assert "its replicas serve whole requests: give one number of them" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("part", "instances", "code", "said"),
     [
@@ -291,3 +248,73 @@ def test_unseen_pool_has_no_average(tmp_path: Path, capsys: Captured) -> None:
     assert ask(configured(tmp_path, recent(24), APART, pool="decode"), "--instances", "2+4") == 0
     told = capsys.readouterr().out
     assert ("none was seen" in told, "0 on average" in told) == (True, False)
+
+
+def calibrate(*words: object) -> int:
+    return main.main(["plan", "calibration", *map(str, words)])
+
+
+def test_history_becomes_a_file(week: str, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "calibration.json"
+    assert calibrate("-c", week, "--out", out) == 0
+    written = json.loads(out.read_text())
+    jsonschema.Draft202012Validator(calibration_schema()).validate(written)
+    (entry,) = written["calibrations"]
+    measured = next(load for load in entry["bins"] if load["measures"])
+    ttft = next(measure for measure in measured["measures"] if measure["metric"] == "ttft_p99_seconds")
+    assert ttft["low"] <= ttft["measured"] <= ttft["high"]
+    assert ttft["factor"]["value"] == pytest.approx(ttft["measured"] / ttft["predicted"])
+    assert "measured / predicted" in capsys.readouterr().out
+    assert calibrate("-c", week, "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["calibrations"] == written["calibrations"]
+    assert calibrate(out, out) == 0
+    assert "ttft_p99_seconds x 1 (" in capsys.readouterr().out
+    assert calibrate(out, out, "--json") == 0
+    assert "equal load" in json.loads(capsys.readouterr().out)["changes"][0]
+    assert calibrate(out, out, out) == 2
+
+
+def test_replay_writes_the_same_file(tmp_path: Path, capsys: Captured) -> None:
+    out, plan = tmp_path / "calibration.json", recorded.PLANS / "cpu-small-open.yaml"
+    main.main(["replay", str(recorded.folder("steady")), "--plan", str(plan), "--calibration", str(out)])
+    written = json.loads(out.read_text())
+    jsonschema.Draft202012Validator(calibration_schema()).validate(written)
+    assert written["calibrations"][0]["engine_release"] == "0.32.0"
+    # The noisy neighbour of the recording doubles the decode time.
+    assert written["calibrations"][0]["factors"]["tpot_p50_seconds"]["value"] == pytest.approx(2.1, rel=0.1)
+    assert calibrate(out, out) == 0
+    assert "0.32.0 against 0.32.0: tpot_p50_seconds x 1 (" in capsys.readouterr().out
+    assert main.main(["replay", str(recorded.folder("steady")), "--calibration", str(tmp_path / "no" / "file")]) == 2
+    assert capsys.readouterr().err.endswith("; give another --calibration\n")
+
+
+def test_tier_without_curve_is_named(tmp_path: Path, capsys: Captured) -> None:
+    bare = {key: value for key, value in TIER.items() if key != "curve"}
+    assert calibrate("-c", configured(tmp_path, recent(24), bare)) == 3
+    assert "t: not calibrated: its plan has no curve" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is no calibration file"),
+        ('{"made_at": 1}', "is no calibration file: made_at"),
+        ('{"schema": "urn:sizewatch:calibration:2"}', "is no calibration file: schema"),
+        (None, "cannot be read"),
+    ],
+)
+def test_wrong_file_is_named(text: str | None, said: str, tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "wrong.json"
+    if text is not None:
+        path.write_text(text)
+    assert calibrate(path, path) == 2
+    assert f"{path} {said}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["-2.5", "NaN", "Infinity"])
+def test_impossible_factor_is_named(number: str, week: str, tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "edited.json"
+    calibrate("-c", week, "--out", path)
+    path.write_text(re.sub(r'"value": [0-9.]+', f'"value": {number}', path.read_text()))
+    assert calibrate(path, path) == 2
+    assert f"{path} is no calibration file: calibrations.0.bins.0" in capsys.readouterr().err
