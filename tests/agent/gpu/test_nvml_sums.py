@@ -50,27 +50,24 @@ def test_total_after_polls_counts_once():
     assert (energy.total, energy.covered_seconds) == pytest.approx((3_000.0, 10.0))
 
 
-def test_other_means_of_throttling_start_again():
+BOTH = {"power": True, "board": True}
+POWER = {"power": True, "board": False}
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "covered"),
+    [
+        # Another means starts again.
+        ([({"power": 10**9}, {"board": True}, 0), ({}, BOTH, 10)], (0.0, 0.0), 0.0),
+        ([({"power": 10**9}, {"board": True}, 0), ({}, BOTH, 10), ({}, POWER, 15)], (5.0, 0.0), 5.0),
+        # An unknown cause stops the cover, and so does an outage.
+        ([({}, BOTH, 0), ({}, BOTH, 10), ({}, {"power": True}, 20), ({}, BOTH, 30)], (10.0, 10.0), 10.0),
+        ([({}, BOTH, 0), ({}, BOTH, 600)], (0.0, 0.0), 0.0),
+    ],
+)
+def test_throttling_is_covered_by_one_means(steps, seconds, covered):
     held = ThrottleSum()
-    held.add({"power": 1_000_000_000}, {"board": True}, at=0.0)
-    held.add({}, {"power": True, "board": True}, at=10.0)
-    assert (held.seconds, held.covered_seconds) == ({"power": 0.0, "board": 0.0}, 0.0)
-    held.add({}, {"power": True, "board": False}, at=15.0)
-    assert (held.seconds, held.covered_seconds) == ({"power": 5.0, "board": 0.0}, 5.0)
-
-
-def test_unknown_cause_stops_the_cover():
-    held = ThrottleSum()
-    held.add({}, {"power": True, "board": True}, at=0.0)
-    held.add({}, {"power": True, "board": True}, at=10.0)
-    held.add({}, {"power": True}, at=20.0)
-    assert (held.seconds, held.known) == ({"power": 10.0, "board": 10.0}, {"power"})
-    held.add({}, {"power": True, "board": True}, at=30.0)
-    assert (held.seconds, held.covered_seconds) == ({"power": 10.0, "board": 10.0}, 10.0)
-
-
-def test_polled_throttling_covers_no_outage():
-    held = ThrottleSum()
-    held.add({}, {"board": True}, at=0.0)
-    held.add({}, {"board": True}, at=600.0)
-    assert (held.seconds["board"], held.covered_seconds) == (0.0, 0.0)
+    for totals, active, at in steps:
+        held.add(totals, active, at=float(at))
+        assert held.known == {*totals, *active}
+    assert (held.seconds, held.covered_seconds) == (dict(zip(BOTH, seconds, strict=True)), covered)
