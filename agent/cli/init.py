@@ -30,8 +30,7 @@ from agent.http_client.client import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe
 from exporters.documents.plan_files import config_text, skeleton
 from exporters.render.safe_text import blank_unprintable, shorten
-from exporters.status.page import status_json
-from exporters.status.tier_overview import has_traffic, overview_text
+from exporters.status.tier_overview import first_view_text, has_traffic
 
 if TYPE_CHECKING:
     from rules.telemetry.snapshots import GpuReadout
@@ -120,8 +119,7 @@ class FirstView:
             self._cycles_with += 1
             if self._cycles_with == CYCLES_WITH_TRAFFIC:
                 page = [] if daemon.web is None else [daemon.web.url]
-                commands = "\n".join(f"  {command}" for command in (*self._commands, *page))
-                text = f"\n{overview_text(status_json(status))}\n\nnext\n{commands}\n"
+                text = f"\n{first_view_text(status, (*self._commands, *page))}\n"
         else:
             self._cycles_without += 1
             if self._cycles_without == CYCLES_WITH_TRAFFIC:

@@ -1,14 +1,14 @@
 """State of each tier, its line in the overview, and the headline of the installation.
 
 A state beside the statuses alarms nobody: a tier has a likely finding until that is certain, is learning until it was
-observed long enough, and oversized while a rule over days finds it too large. The status page, `/api/status`,
-`sizewatch status` and `sizewatch init --run` print the same lines.
+observed long enough, and oversized while a rule over days finds it too large. The status page, `/api/status` and
+`sizewatch status` print the same lines. `sizewatch init --run` shows one screen after the first traffic.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 from exporters.render.terminal import WIDEST, terminal_text, text_grid
 from exporters.render.text import SIGNS, Tone, format_clock, lower_first
 from exporters.status.active_findings import ActiveIncident
+from exporters.status.plan_comparison import AT_EQUAL_LOAD, compare_with_plan
 from exporters.status.records import AgentStatus, TierStatus
-from rules.catalogue.registry import BY_NAME
+from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import is_learning, learning_words
 from rules.plan.money import amount, gpu_hours_a_day, money_per_day, price_of
 from rules.telemetry.signals import Gap
-from rules.telemetry.wording import format_count, number
+from rules.telemetry.wording import format_count, number, quantity
+from rules.verdicts.context import read_plan_value
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, LIKELY, SEVERITY, Status
 
@@ -235,6 +237,9 @@ def overview_text(document: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", *decided]).rstrip()
 
 
+TIERS_SHOWN, FINDINGS_SHOWN = 2, 2
+"""Maximum number of tiers, and of findings in each: all fits one screen."""
+
 TRAFFIC = ("completed_rps", "generation_tokens_per_second", "requests_running")
 """Signals that are above zero where an engine serves requests. No engine exposes all of them."""
 
@@ -242,3 +247,35 @@ TRAFFIC = ("completed_rps", "generation_tokens_per_second", "requests_running")
 def has_traffic(tier: TierStatus) -> bool:
     """Return whether the engines of a tier served requests in the last minutes."""
     return any(map(tier.estimate, TRAFFIC))
+
+
+def first_view_text(status: AgentStatus, commands: Sequence[str]) -> str:
+    """Return the screen of the tiers that serve requests, the rest by count, and the commands to run next."""
+    rows: list[Sequence[str]] = []
+    shown = list(filter(has_traffic, status.tiers))[:TIERS_SHOWN]
+    for tier in shown:
+        rows += [*_describe_tier(tier), ("", "")]
+    if len(status.tiers) > len(shown):
+        rows.append(("others", f"{format_count(len(status.tiers) - len(shown), 'more tier')}, on the status page"))
+    rows += [("next", "\n".join(commands))]
+    # Not wrapped: a command is copied.
+    return terminal_text("what the first requests show", text_grid(rows), width=120)
+
+
+def _describe_tier(tier: TierStatus) -> Iterator[tuple[str, str]]:
+    up = [replica for replica in tier.replicas if replica.up]
+    engines = dict.fromkeys(f"{replica.engine} {replica.versions}".strip() for replica in up)
+    models = dict.fromkeys(replica.model for replica in up if replica.model)
+    yield "tier", ", ".join((tier.name, *engines, *models))
+    yield "replicas", f"{len(up)} of {len(tier.replicas)} up"
+    for compared in compare_with_plan(tier):
+        yield compared.row.title, f"{quantity(compared.now, compared.row.unit)} {compared.currency}".rstrip()
+    for finding in tier.active[:FINDINGS_SHOWN]:
+        yield finding.words, finding.verdict.sentence
+    loud = {rule.name: rule.needs for rule in RULES if rule.severity is not Severity.REPORT}
+    judged = loud.keys() & {verdict.rule for verdict in tier.verdicts}
+    lacking = {name for name, needs in loud.items() if needs and read_plan_value(tier.context, needs) is None}
+    if tier.context.curve is None:
+        lacking |= AT_EQUAL_LOAD
+    yield "rules", f"{len(judged)} of {len(loud)} have a verdict, the others need minutes or days of data"
+    yield "plan", f"missing parts of it stop {format_count(len(lacking - judged), 'rule')}: see `plan check`"
