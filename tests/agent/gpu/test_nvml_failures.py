@@ -22,15 +22,16 @@ FIRST_GPU = "GPU 0 (GPU-00000000-0000-4000-8000-000000000000, NVIDIA H100 80GB H
 
 
 @pytest.mark.parametrize("code", [GPU_IS_LOST, RESET_REQUIRED, UNKNOWN, 4711])
-def test_gpu_lost_half_way_costs_itself(machine, code):
+@pytest.mark.parametrize("call", ["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTotalEnergyConsumption"])
+def test_gpu_lost_half_way_costs_itself(machine, code, call):
     first, second = machine.standin.add_gpu(), machine.standin.add_gpu()
     assert [gpu.gpu for gpu in machine.turn()] == [first, second]
-    machine.standin.set({"0.error.nvmlDeviceGetMemoryInfo_v2": code})
+    machine.standin.set({f"0.error.{call}": code})
     assert [gpu.gpu for gpu in machine.turn()] == [second]
     assert machine.problems == (
-        f"GPU 0 ({first}, NVIDIA H100 80GB HBM3): {pynvml.NVMLError(code)} (nvmlDeviceGetMemoryInfo); tried again next cycle",
+        f"GPU 0 ({first}, NVIDIA H100 80GB HBM3): {pynvml.NVMLError(code)} ({call.removesuffix('_v2')}); tried again next cycle",
     )
-    machine.standin.set({"0.error.nvmlDeviceGetMemoryInfo_v2": None})
+    machine.standin.set({f"0.error.{call}": None})
     machine.standin.calls()
     assert [gpu.gpu for gpu in machine.turn()] == [first, second]
     assert machine.problems == ()
