@@ -2,20 +2,20 @@
 
 import contextlib
 import errno
-import http.server
 import os
 import shutil
 import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
+import hostile_store
 import pytest
 import trustme
 from engine_server import engines
-from loopback import LoopbackServer, Quiet, served
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
 from paths import TESTS
 from waiting import free_port
@@ -36,35 +36,6 @@ PAGE = (TESTS / "pages" / "steady_after_load.prom").read_bytes()
 METRICS = "text/plain; version=0.0.4"
 
 
-class Server(LoopbackServer):
-    """Answers every GET with the same page, and tells its own time."""
-
-    def __init__(
-        self, body: bytes, status: int, content_type: str, ahead_seconds: float, name: str, heard: list[str]
-    ) -> None:
-        super().__init__(Handler)
-        self.name, self.heard = name, heard
-        self.body, self.status, self.content_type, self.ahead_seconds = body, status, content_type, ahead_seconds
-
-
-class Handler(Quiet, http.server.BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        self.server.heard.append(str(self.headers))
-        self.send_response(self.server.status)
-        self.send_header("Content-Type", self.server.content_type)
-        self.send_header("Content-Length", str(len(self.server.body)))
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def version_string(self) -> str:
-        return self.server.name
-
-    def date_time_string(self, timestamp: float | None = None) -> str:
-        return super().date_time_string(round(time.time() + self.server.ahead_seconds))
-
-
 @contextlib.contextmanager
 def serving(
     body: bytes = PAGE,
@@ -76,13 +47,22 @@ def serving(
     heard: list[str] | None = None,
     server: str = "engine",
 ) -> Iterator[int]:
-    """`heard` gets the head of each request, `server` is the header of each response."""
-    made = Server(body, status, content_type, ahead_seconds, server, [] if heard is None else heard)
+    """A server that answers all with one page, at its own time. `heard` gets the head of each request."""
+
+    def act(handler: hostile_store.Handler) -> None:
+        date = formatdate(round(time.time() + ahead_seconds), usegmt=True)
+        handler.version_string = lambda: server  # type: ignore[method-assign]
+        handler.date_time_string = lambda timestamp=None: date  # type: ignore[method-assign]
+        hostile_store.give(handler, body, status, content_type)
+        if heard is not None:
+            heard.append(str(handler.headers))
+
+    context = None
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         certificate.configure_cert(context)
-        made.socket = context.wrap_socket(made.socket, server_side=True)
-    with served(made):
+    with hostile_store.serving(context) as made:
+        made.act = act
         yield made.port
 
 
