@@ -3,16 +3,15 @@
 import base64
 import json
 import socket
-import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
-from loopback import LoopbackServer, Quiet, served
+from hostile_store import Tls
+from loopback import LoopbackServer, Quiet, give, served
 
 from agent.cli import main
 from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
@@ -23,15 +22,14 @@ TOKEN = "glsa_0123456789abcdef0123456789abcdef_01234567"
 
 
 class GrafanaServer(LoopbackServer):
-    """`folders` by uid, `saved` dashboards by uid with what was sent beside them; `otherwise`: status, headers and body
-    instead of the answer, by path."""
+    """`folders` by uid, and `saved` dashboards by uid, at most so many; `otherwise`: another answer by path."""
 
     def __init__(self, path: str) -> None:
         super().__init__(_Handler)
-        self.path = path
+        self.path, self.most_saved = path, 100
         self.folders: dict[str, str] = {}
         self.saved: dict[str, dict[str, Any]] = {}
-        self.otherwise: dict[str, tuple[int, Mapping[str, str], bytes]] = {}
+        self.otherwise: dict[str, tuple[int, bytes]] = {}
 
     @property
     def url(self) -> str:
@@ -50,51 +48,36 @@ class _Handler(Quiet, BaseHTTPRequestHandler):
 
     def _answer(self, body: Any) -> None:
         path = self.path.partition("?")[0].removeprefix(self.server.path)
+        status, told = 404, b'{"message": "Not found"}'
         if path in self.server.otherwise:
-            self._send(*self.server.otherwise[path])
+            status, told = self.server.otherwise[path]
         elif self.headers["Authorization"] not in (f"Bearer {TOKEN}", LOGIN):
-            self._json(401, {"message": "Invalid API key"})
+            status, told = 401, b'{"message": "Invalid API key"}'
         elif path == "/api/folders":
-            self._folders(body)
+            status, told = 200, json.dumps(self._folders(body)).encode()
         elif path == "/api/dashboards/db" and body is not None:
-            self._save(body)
-        else:
-            self._json(404, {"message": "Not found"})
+            status, told = self._save(body)
+        give(self, told, status, Location="/login")
 
-    def _folders(self, body: Any) -> None:
+    def _folders(self, body: Any) -> Any:
         folders = self.server.folders
         if body is None:
-            self._json(200, [{"id": n, "uid": uid, "title": title} for n, (uid, title) in enumerate(folders.items())])
-            return
-        uid = body.get("uid") or f"f{len(folders)}"
-        if uid in folders:
-            self._json(409, {"message": "a folder with the same uid exists"})
-            return
+            return [{"id": n, "uid": uid, "title": title} for n, (uid, title) in enumerate(folders.items())]
+        uid = f"f{len(folders)}"
         folders[uid] = body["title"]
-        self._json(200, {"id": len(folders), "uid": uid, "title": body["title"], "url": f"/dashboards/f/{uid}"})
+        return {"id": len(folders), "uid": uid, "title": body["title"], "url": f"/dashboards/f/{uid}"}
 
-    def _save(self, body: dict[str, Any]) -> None:
-        model, uid = body["dashboard"], body["dashboard"]["uid"]
-        if body["folderUid"] not in self.server.folders:
-            self._json(400, {"message": "folder not found"})
-        elif uid in self.server.saved and not body.get("overwrite"):
-            self._json(412, {"message": "The dashboard has been changed by someone else", "status": "version-mismatch"})
-        else:
-            version = self.server.saved.get(uid, {}).get("version", 0) + 1
-            self.server.saved[uid] = {**body, "version": version}
-            url = f"{self.server.path}/d/{uid}/{model['title'].lower().replace(' ', '-')}"
-            self._json(200, {"id": 1, "uid": uid, "url": url, "status": "success", "version": version})
-
-    def _json(self, status: int, body: Any) -> None:
-        self._send(status, {"Content-Type": "application/json"}, json.dumps(body).encode())
-
-    def _send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def _save(self, body: dict[str, Any]) -> tuple[int, bytes]:
+        saved, model, uid = self.server.saved, body["dashboard"], body["dashboard"]["uid"]
+        assert body["folderUid"] in self.server.folders
+        if len(saved) == self.server.most_saved:
+            return 503, b'{"message": "busy"}'
+        if uid in saved and not body.get("overwrite"):
+            return 412, b'{"message": "The dashboard has been changed by someone else"}'
+        version = saved.get(uid, {}).get("version", 0) + 1
+        saved[uid] = {**body, "version": version}
+        url = f"{self.server.path}/d/{uid}/{model['title'].lower().replace(' ', '-')}"
+        return 200, json.dumps({"id": 1, "uid": uid, "url": url, "status": "success", "version": version}).encode()
 
 
 @contextmanager
@@ -106,8 +89,6 @@ def grafana(path: str = "") -> Iterator[GrafanaServer]:
 
 
 Captured = pytest.CaptureFixture[str]
-
-JSON = {"Content-Type": "application/json"}
 
 
 def token_file(folder: Path, text: str = f"{TOKEN}\n") -> Path:
@@ -180,43 +161,39 @@ def test_nobody_at_the_address(tmp_path: Path, capsys: Captured) -> None:
     told(capsys, f"connect: http://127.0.0.1:{port}: connection refused")
 
 
-Otherwise = tuple[int, dict[str, str], bytes]
-
-TROUBLES: dict[str, tuple[str, Otherwise, str]] = {
-    "a login page": ("/api/folders", (302, {"Location": "/login"}, b""), "answered 302: is this Grafana"),
-    "another program": ("/api/folders", (200, {}, b"<html>"), "gave another answer than Grafana does"),
-    "no folders": ("/api/folders", (200, JSON, b"{}"), "gave another answer than Grafana does"),
-    "no right": ("/api/folders", (403, JSON, b'{"message": "denied"}'), "answered 403: is this Grafana's own"),
-    "a gateway": ("/api/folders", (502, {}, b"<html>"), "answered 502: is this Grafana's own address"),
-    "provisioned": (
-        "/api/dashboards/db",
-        (400, JSON, b'{"message": "Cannot save provisioned dashboard"}'),
-        "answered 400: is this Grafana's own address, and may the token or user edit dashboards? Its log says more",
-    ),
-    "no url": ("/api/dashboards/db", (200, JSON, b'{"status": "success"}'), "gave another answer than Grafana does"),
-}
+FOLDERS, BOARDS = "/api/folders", "/api/dashboards/db"
+OWN = "is this Grafana's own address"
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
-def test_odd_answers_name_place_and_next_step(tmp_path: Path, capsys: Captured, trouble: str) -> None:
-    path, otherwise, words = TROUBLES[trouble]
+@pytest.mark.parametrize(
+    ("path", "status", "body", "words"),
+    [
+        (FOLDERS, 302, b"", "answered 302: is this Grafana"),
+        (FOLDERS, 200, b"<html>", "gave another answer than Grafana does"),
+        (FOLDERS, 200, b"{}", "gave another answer than Grafana does"),
+        (FOLDERS, 403, b'{"message": "denied"}', f"answered 403: {OWN}"),
+        (FOLDERS, 502, b"<html>", f"answered 502: {OWN}"),
+        (
+            BOARDS,
+            400,
+            b'{"message": "no"}',
+            f"answered 400: {OWN}, and may the token or user edit dashboards? Its log ",
+        ),
+        (BOARDS, 200, b'{"status": "success"}', "gave another answer than Grafana does"),
+    ],
+)
+def test_odd_answers_name_place_and_next_step(
+    tmp_path: Path, capsys: Captured, path: str, status: int, body: bytes, words: str
+) -> None:
     with grafana() as server:
-        server.otherwise[path] = otherwise
+        server.otherwise[path] = (status, body)
         assert push(tmp_path, server.url) == 2
         told(capsys, f"{server.url}{path}: {words}")
 
 
 def test_what_was_saved_before_is_said(tmp_path: Path, capsys: Captured) -> None:
-    class Once(GrafanaServer):
-        """Fails from the third dashboard on."""
-
-        def finish_request(self, request: Any, client_address: Any) -> None:
-            if len(self.saved) == 2:
-                self.otherwise["/api/dashboards/db"] = (503, JSON, json.dumps({"message": "busy"}).encode())
-            super().finish_request(request, client_address)
-
     with grafana() as server:
-        server.__class__ = Once
+        server.most_saved = 2
         assert push(tmp_path, server.url) == 2
         out, err = capsys.readouterr()
         assert len(out.splitlines()) == 2
@@ -236,35 +213,17 @@ def test_password_works_instead_of_a_token(tmp_path: Path, capsys: Captured) -> 
         assert "other" not in told(capsys, f"{server.url}/api/folders: answered 401")
 
 
-def secured(server: GrafanaServer, folder: Path) -> tuple[str, ssl.SSLContext, trustme.CA]:
-    """Serve over TLS; its address, and the authority, whose certificate is ca.pem."""
-    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    return server.url.replace("http://", "https://"), context, authority
-
-
-def test_client_certificate_opens_a_proxy(tmp_path: Path, capsys: Captured) -> None:
-    ca, ours = str(tmp_path / "ca.pem"), tmp_path / "ours.pem"
+def test_certificates_open_a_proxy(tmp_path: Path, capsys: Captured) -> None:
+    tls = Tls(tmp_path)
     with grafana() as server:
-        url, context, authority = secured(server, tmp_path)
-        authority.configure_trust(context)
-        context.verify_mode = ssl.CERT_REQUIRED
-        authority.issue_cert("sizewatch").private_key_and_cert_chain_pem.write_to_path(str(ours))
-        assert push(tmp_path, url, "--ca-file", ca) == 2
-        assert url in capsys.readouterr().err
-        assert server.saved == {}
-        assert push(tmp_path, url, "--ca-file", ca, "--client-cert-file", str(ours)) == 0
-        assert len(server.saved) == len(DASHBOARDS)
-
-
-def test_certificate_is_trusted_with_its_ca(tmp_path: Path, capsys: Captured) -> None:
-    with grafana() as server:
-        url, *_ = secured(server, tmp_path)
+        server.socket = tls.context.wrap_socket(server.socket, server_side=True)
+        url = server.url.replace("http://", "https://")
         assert push(tmp_path, url) == 2
         told(capsys, f"tls: {url}: ")
-        assert push(tmp_path, url, "--ca-file", str(tmp_path / "ca.pem")) == 0
+        assert push(tmp_path, url, "--ca-file", str(tmp_path / "no.pem")) == 2
+        assert f"({tmp_path / 'no.pem'}) cannot be used: No such file" in capsys.readouterr().err
+        ours = ("--client-cert-file", tls.cert_file, "--client-key-file", tls.key_file)
+        assert push(tmp_path, url, "--ca-file", tls.ca_file) == 2
+        assert (url in capsys.readouterr().err, server.saved) == (True, {})
+        assert push(tmp_path, url, "--ca-file", tls.ca_file, *ours) == 0
         assert len(server.saved) == len(DASHBOARDS)
-    assert push(tmp_path, url, "--ca-file", str(tmp_path / "no.pem")) == 2
-    assert f"({tmp_path / 'no.pem'}) cannot be used: No such file" in capsys.readouterr().err

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 import yaml
-from loopback import LoopbackServer, Quiet, served
+from hostile_store import Handler, give, serving
 from paths import TESTS
 
 from agent.cli import main
@@ -21,25 +20,19 @@ PAGES = TESTS / "pages"
 CARD = {"object": "list", "data": [{"id": "small-llama", "max_model_len": 2048}]}
 
 
-class Handler(Quiet, BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        body = self.server.results.get(self.path)  # type: ignore[attr-defined]
-        self.send_response(200 if body is not None else 404)
-        self.send_header("Content-Type", "text/plain; version=0.0.4" if self.path == "/metrics" else "application/json")
-        self.send_header("Content-Length", str(len(body or b"")))
-        self.end_headers()
-        self.wfile.write(body or b"")
-
-
 @contextmanager
 def engine(page: str = "steady_after_load.prom", card: object = CARD) -> Iterator[str]:
     """The address of an engine that shows a page of tests/pages and a model card."""
-    server = LoopbackServer(Handler)
-    results = {"/metrics": (PAGES / page).read_bytes()}
+    answers = {"/metrics": (PAGES / page).read_bytes()}
     if card is not None:
-        results["/v1/models"] = card if isinstance(card, bytes) else json.dumps(card).encode()
-    server.results = results  # type: ignore[attr-defined]
-    with served(server):
+        answers["/v1/models"] = card if isinstance(card, bytes) else json.dumps(card).encode()
+
+    def act(handler: Handler) -> None:
+        kind = "text/plain; version=0.0.4" if handler.path == "/metrics" else "application/json"
+        give(handler, answers.get(handler.path, b""), 200 if handler.path in answers else 404, kind)
+
+    with serving() as server:
+        server.act = act
         yield f"{server.url}/metrics"
 
 

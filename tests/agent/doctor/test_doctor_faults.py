@@ -7,21 +7,19 @@ Another fault is a function here that makes it in a folder and gives the configu
 import contextlib
 import os
 import re
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hostile_store
 import pytest
 from history_samples import booking
 from paths import ROOT
 from test_run import PAGE, about, loaded, serving, target
-from waiting import CEILING_SECONDS
 
 from agent.config.load import mistakes, weaknesses
 from agent.config.peer import Peer
@@ -46,10 +44,10 @@ def history(folder: Path) -> Path:
     return folder / "d" / "history.db"
 
 
-@contextmanager
-def nothing(folder: Path) -> Iterator[Keys]:
-    history(folder)
-    yield {"data_dir": "d"}
+def token(folder: Path, mode: int = 0o600) -> str:
+    (folder / "token").write_text(CANARY)
+    (folder / "token").chmod(mode)
+    return str(folder / "token")
 
 
 @contextmanager
@@ -96,10 +94,8 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
 
 @contextmanager
 def open_secret(folder: Path) -> Iterator[Keys]:
-    (folder / "token").write_text(CANARY)
-    (folder / "token").chmod(0o644)
     with serving() as port:
-        yield {"targets": [target(port, bearer_token_file=str(folder / "token"))]}
+        yield {"targets": [target(port, bearer_token_file=token(folder, 0o644))]}
 
 
 @contextmanager
@@ -122,25 +118,23 @@ def one_engine_twice(_: Path) -> Iterator[Keys]:
 
 @contextmanager
 def slow_stranger_at_our_port(_: Path) -> Iterator[Keys]:
-    with speaking(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n", *[b"x"] * 200) as port:
-        yield {"web": {"listen": f"127.0.0.1:{port}"}}
+    with hostile_store.serving() as server:
+        server.act = hostile_store.drips
+        yield {"web": {"listen": f"127.0.0.1:{server.port}"}}
 
 
 @contextmanager
 def alertmanager_that_refuses(folder: Path) -> Iterator[Keys]:
-    (folder / "token").write_text(CANARY)
-    (folder / "token").chmod(0o600)
     with serving(CANARY.encode(), status=401) as port:
-        one = {"url": f"http://127.0.0.1:{port}", "bearer_token_file": str(folder / "token")}
+        one = {"url": f"http://127.0.0.1:{port}", "bearer_token_file": token(folder)}
         yield {"alerting": {"path": "posts", "alertmanagers": [one]}}
 
 
 @contextmanager
 def silent_api(folder: Path) -> Iterator[Keys]:
-    with speaking() as port:
-        (folder / "token").write_text(CANARY)
-        (folder / "token").chmod(0o600)
-        api = {"url": f"http://127.0.0.1:{port}", "bearer_token_file": str(folder / "token")}
+    with hostile_store.serving() as server:
+        server.act = hostile_store.hangs
+        api = {"url": server.url, "bearer_token_file": token(folder)}
         yield {"discovery": {"kubernetes": {"api": api, "node": "n1"}}}
 
 
@@ -164,46 +158,15 @@ FAULTS: tuple[tuple[Fault, str, CheckLevel, str, str], ...] = (
 @contextmanager
 def taking_turns(*pages: bytes) -> Iterator[int]:
     """Another page with each connection, as behind a load balancer."""
-    heads = [b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % len(page) for page in pages]
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def serve() -> None:
-            for number in range(100):
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                with connection, contextlib.suppress(OSError):
-                    connection.recv(65536)
-                    connection.sendall(heads[number % len(pages)] + pages[number % len(pages)])
+    def act(handler: hostile_store.Handler) -> None:
+        handler.close_connection = True
+        page = pages[len(server.asked) % len(pages)]
+        hostile_store.give(handler, page, kind="text/plain", Connection="close")
 
-        threading.Thread(target=serve, daemon=True).start()
-        yield int(server.getsockname()[1])
-        server.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def speaking(*parts: bytes) -> Iterator[int]:
-    """A server that says a part every 0.1 s to whoever comes, whatever is asked, and does not hang up."""
-    ended = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve(connection: socket.socket) -> None:
-            with connection, contextlib.suppress(OSError):
-                for part in parts:
-                    connection.sendall(part)
-                    ended.wait(0.1)
-                ended.wait(CEILING_SECONDS)
-
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while not ended.is_set():
-                    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield int(server.getsockname()[1])
-        ended.set()
-        server.shutdown(socket.SHUT_RDWR)
+    with hostile_store.serving() as server:
+        server.act = act
+        yield server.port
 
 
 def content(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -240,12 +203,12 @@ def test_fault_has_a_line_with_its_remedy(
 
 
 def test_sound_history_has_one_line(tmp_path: Path) -> None:
-    with nothing(tmp_path) as keys:
-        before = content(tmp_path)
-        found = findings(tmp_path, keys)
-        assert [one.level for one in about(found, "history")] == [CheckLevel.OK]
-        assert content(tmp_path) == before
-        assert [one.name for one in (tmp_path / "d").iterdir()] == ["history.db"]
+    history(tmp_path)
+    before = content(tmp_path)
+    found = findings(tmp_path, {"data_dir": "d"})
+    assert [one.level for one in about(found, "history")] == [CheckLevel.OK]
+    assert content(tmp_path) == before
+    assert [one.name for one in (tmp_path / "d").iterdir()] == ["history.db"]
 
 
 def test_log_of_a_killed_daemon_is_read(tmp_path: Path) -> None:
@@ -291,6 +254,8 @@ def test_doctor_page_has_a_row_a_check() -> None:
 
 
 def test_results_begin_with_their_check(tmp_path: Path) -> None:
-    with nothing(tmp_path) as keys, serving() as port:
-        lines = {one.check.partition(" ")[0] for one in findings(tmp_path, {**keys, "targets": [target(port)]})}
+    history(tmp_path)
+    with serving() as port:
+        results = findings(tmp_path, {"data_dir": "d", "targets": [target(port)]})
+    lines = {one.check.partition(" ")[0] for one in results}
     assert lines <= {check.line for check in CHECKS}

