@@ -4,25 +4,15 @@ import re
 import tomllib
 from collections.abc import Iterable
 
-from making import START
 from paths import TESTS
 
-from agent.scrape.scrapers import PageReader
-from rules.engines.coverage import FamilyUse, explain_families
+from rules.engines.coverage import FamilyUse
 from rules.engines.registry import ENGINES, EngineTable, normalize_name, strip_wrapper_prefix
 from rules.telemetry.readings import read_all, window_since_start
 from rules.telemetry.signals import SignalValue
 from rules.telemetry.snapshots import Snapshot
 
 TABLES = {f"{engine.name}/{engine.generation}": engine for engine in ENGINES}
-
-
-def uses(engine: EngineTable, text: str) -> dict[str, FamilyUse]:
-    """What becomes of each family of a page that must be this engine's."""
-    reader = PageReader()
-    reader.read(text.encode(), START)
-    assert (reader.engine.name, reader.engine.generation) == (engine.name, engine.generation)
-    return {use.name: use for use in explain_families(engine, reader.families)}
 
 
 UNREAD = tomllib.loads((TESTS / "rules" / "unread_series.toml").read_text(encoding="utf-8"))
