@@ -96,7 +96,9 @@ class SeriesColumns:
     def column(self, name: str) -> Sequence[float]:
         """Return the values of a series that exists once per replica."""
         series = self._by_name.get(name, ())
-        return self._aligned(series[0]) if series else (math.nan,) * len(self.times)
+        if series:
+            return self._aligned(series[0])
+        return (math.nan,) * len(self.times)
 
     def snapshot(self, place: int, t: float, facts: Mapping[str, str]) -> Snapshot:
         """Return the page at one of the times."""
@@ -155,6 +157,8 @@ def _grid(edges: tuple[float, ...]) -> tuple[float, ...]:
 @lru_cache(maxsize=4096)
 def _edge(text: str) -> float:
     try:
-        return float(text) if _NUMBER.match(text) else math.nan
+        if _NUMBER.match(text):
+            return float(text)
+        return math.nan
     except ValueError:
         return math.nan

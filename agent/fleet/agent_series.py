@@ -119,13 +119,17 @@ def selector(tier: str, matchers: str = "") -> str:
     """Return the PromQL selector of the series of a tier's pages, narrowed by `matchers`."""
     stems = sorted(name.removeprefix(names.PREFIX) for name in (*SAMPLES, _UP, _SEEN, _INFO, GPU_INFO))
     alternatives = "|".join(stems)
-    more = f",{matchers}" if matchers else ""
+    more = ""
+    if matchers:
+        more = f",{matchers}"
     return f'{{__name__=~"{names.PREFIX}({alternatives})",{names.TIER}="{quote_value(tier)}"{more}}}'
 
 
 def replica_count_query(tier: str, matchers: str = "") -> str:
     """Return the PromQL for the number of replicas of a tier."""
-    more = f",{matchers}" if matchers else ""
+    more = ""
+    if matchers:
+        more = f",{matchers}"
     return f'count(max by ({names.REPLICA}) ({_UP}{{{names.TIER}="{quote_value(tier)}"{more}}}))'
 
 

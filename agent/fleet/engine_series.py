@@ -41,7 +41,9 @@ def engine_selector(engine: str | None, matchers: str) -> str:
     Metric names may have ':' or '_', and a prefix of Ray or KServe.
     """
     engines = engines_of(engine)
-    more = f",{matchers}" if matchers else ""
+    more = ""
+    if matchers:
+        more = f",{matchers}"
     stems = {name for table in engines for name in sources(table)}
     return f'{{__name__=~"{source_names_regex(stems | {PROCESS_START, UP}, engines)}"{more}}}'
 
@@ -59,7 +61,9 @@ def engines_of(engine: str | None) -> tuple[EngineTable, ...]:
 def source_names_regex(stems: Iterable[str], engines: Iterable[EngineTable]) -> str:
     """Return a quoted regular expression of these names in all spellings of these engines."""
     wrappers = sorted({wrapper for engine in engines for wrapper in engine.wrappers})
-    before = f"({'|'.join(wrappers)})?" if wrappers else ""
+    before = ""
+    if wrappers:
+        before = f"({'|'.join(wrappers)})?"
     return f"{before}({'|'.join(_grouped(sorted(stems)))})"
 
 
@@ -146,7 +150,9 @@ def find_layout(names: tuple[Name, ...], engines: tuple[EngineTable, ...]) -> Se
     """Return the layout of these series by the engine that they are of, None for no engine of these."""
     series = [(name, dict(labels)) for name, labels in names]
     engine = detect_engine(((normalize_name(name), labels) for name, labels in series), engines)
-    return compile_layout(series, engine) if engine is not None else None
+    if engine is not None:
+        return compile_layout(series, engine)
+    return None
 
 
 def _order(named: tuple[Name, MatrixSeries]) -> tuple[str, float, tuple[tuple[str, str], ...]]:
@@ -169,7 +175,9 @@ def _name(series: MatrixSeries, of_the_target: frozenset[str]) -> Name:
 def exporter_selector(exporter: GpuExporter, matchers: str) -> str:
     """Return the PromQL selector of an exporter's series. Names may have a prefix if the exporter supports it."""
     names = sorted({name for row in exporter.fields for name in row.names} | exporter.also_read.keys())
-    before = "(.+_)?" if any(exporter.plain(f"x_{name}") == name for name in names) else ""
+    before = ""
+    if any(exporter.plain(f"x_{name}") == name for name in names):
+        before = "(.+_)?"
     return f'{{__name__=~"{before}({"|".join(map(re.escape, names))})",{matchers}}}'
 
 

@@ -81,7 +81,9 @@ class _Known:
 
     @property
     def interval(self) -> float:
-        return median(self.gaps) if len(self.gaps) > 1 else self.usual
+        if len(self.gaps) > 1:
+            return median(self.gaps)
+        return self.usual
 
 
 class TierPages:

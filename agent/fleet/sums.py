@@ -146,7 +146,9 @@ class AgentSums:
 
     @property
     def _more(self) -> str:
-        return f",{self.matchers}" if self.matchers else ""
+        if self.matchers:
+            return f",{self.matchers}"
+        return ""
 
     def queries(self, groups: Sequence[Sequence[str]]) -> Iterator[str]:
         """Yield the queries for the sums of all groups, several groups in a query. A part is named GROUP.LOT.WHAT."""

@@ -49,11 +49,15 @@ class AlertSettings:
         """Return the address of a rule's runbook: the configured page, else the agent's own, else the public one."""
         if self.runbooks is None and self.external_url is not None:
             return f"{self.external_url.rstrip('/')}/runbooks/{rule}"
-        return runbook_url(rule, self.runbooks) if self.runbooks else runbook_url(rule)
+        if self.runbooks:
+            return runbook_url(rule, self.runbooks)
+        return runbook_url(rule)
 
     def status_page(self, tier: str) -> str:
         """Return the address of a tier's card on the status page, "" if the page has no known address."""
-        return f"{self.external_url.rstrip('/')}/#{tier_anchor(tier)}" if self.external_url else ""
+        if self.external_url:
+            return f"{self.external_url.rstrip('/')}/#{tier_anchor(tier)}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +126,14 @@ def _annotations(alert: IncidentAlert, settings: AlertSettings, waiting: float |
     incident, verdict = alert.incident, alert.incident.verdict
     causes = [_cause(cause) for cause in verdict.causes]
     stage = _stage(incident)
-    relief = incident.relief if alert.severity is Severity.PAGE else ""
+    relief = ""
+    if alert.severity is Severity.PAGE:
+        relief = incident.relief
     queue = "" if waiting is None else f"{waiting:,.0f} {'request' if round(waiting) == 1 else 'requests'} waiting"
     silent = held_back(alert)
-    held = f"{len(silent)}: {', '.join(silent)}" if silent else ""
+    held = ""
+    if silent:
+        held = f"{len(silent)}: {', '.join(silent)}"
     lines = (
         f"{incident.sentence}.",
         *(f"First suspect: {_suspect(cause)}." for cause in verdict.causes[:1]),
@@ -156,7 +164,9 @@ def _stage(incident: Incident) -> str:
     """Return the present stage of a cascade, or the highest one after its end."""
     active = [finding.transitions[-1].stage or 0 for finding in incident.findings if finding.ended_at is None]
     stage = max(active or (finding.worst.stage or 0 for finding in incident.findings))
-    return f"{stage} of {max(STAGES)}, {STAGES[stage]}" if stage else ""
+    if stage:
+        return f"{stage} of {max(STAGES)}, {STAGES[stage]}"
+    return ""
 
 
 def _suspect(cause: Cause) -> str:
@@ -164,7 +174,9 @@ def _suspect(cause: Cause) -> str:
 
 
 def _cause(cause: Cause) -> str:
-    against = f" (against it: {'; '.join(cause.against)})" if cause.against else ""
+    against = ""
+    if cause.against:
+        against = f" (against it: {'; '.join(cause.against)})"
     return f"{'; '.join(cause.evidence) or cause.cause} ({cause.certainty.value}){against}"
 
 

@@ -51,7 +51,9 @@ class ExportedMetric:
     @property
     def type(self) -> str:
         """Return the type of the TYPE line: series with a quantile are a summary, although they rise and fall as gauges."""
-        return "summary" if QUANTILE in self.labels else self.kind.value
+        if QUANTILE in self.labels:
+            return "summary"
+        return self.kind.value
 
 
 def _family(family: Family) -> ExportedMetric:

@@ -81,7 +81,9 @@ def is_empty(path: str) -> Value:
 
     def value(record: Any) -> bool | None:
         owner = read_path(record, parent) if parent else record
-        return not getattr(owner, name) if owner is not None else None
+        if owner is not None:
+            return not getattr(owner, name)
+        return None
 
     return value
 
@@ -220,7 +222,9 @@ def spare_tokens(tier: TierStatus) -> float | None:
     """Return the same in output tokens, None unless the lengths that the capacity is for are exact."""
     spare, capacity = spare_rps(tier), tier.context.capacity
     tokens = capacity.lengths.generation_tokens if capacity is not None else None
-    return spare * tokens.low if spare is not None and tokens is not None and tokens.is_exact else None
+    if spare is not None and tokens is not None and tokens.is_exact:
+        return spare * tokens.low
+    return None
 
 
 def discovered_pods(status: AgentStatus) -> Iterator[Sample]:

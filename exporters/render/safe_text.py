@@ -22,7 +22,9 @@ def strip_control_characters(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return the text on a single line, without control characters."""
-    return text if text.isascii() and text.isprintable() else _IN_LINE.sub(STAND_IN, text)
+    if text.isascii() and text.isprintable():
+        return text
+    return _IN_LINE.sub(STAND_IN, text)
 
 
 def quote_external_text(text: str, most: int) -> str:
@@ -49,4 +51,6 @@ def replace_undecodable(text: str) -> str:
 
 def shorten(text: str, most: int) -> str:
     """Return at most so many characters, with an ellipsis for the rest."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 1]}…"

@@ -58,7 +58,9 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
 
 def alert_name(rule: str) -> str:
     """Return the alertname of a rule: other rule files have a TargetDown, too."""
-    return rule if rule.startswith("Sizewatch") else f"Sizewatch{rule}"
+    if rule.startswith("Sizewatch"):
+        return rule
+    return f"Sizewatch{rule}"
 
 
 def runbook_url(rule: str, runbooks: str = RUNBOOKS) -> str:
@@ -68,7 +70,9 @@ def runbook_url(rule: str, runbooks: str = RUNBOOKS) -> str:
 
 def rule_title(rule: str) -> str:
     """Return the title of a rule, the name of one that is gone."""
-    return BY_NAME[rule].title if rule in BY_NAME else rule
+    if rule in BY_NAME:
+        return BY_NAME[rule].title
+    return rule
 
 
 def tier_anchor(tier: str) -> str:
@@ -144,7 +148,9 @@ def describe_gap(gap: Gap, text: str, form: str = "{gap}: {text}") -> str:
     if text and gap is Gap.TOO_FEW_REQUESTS:
         return text
     words = gap.value.replace("_", " ")
-    return form.format(gap=words, text=text) if text else words
+    if text:
+        return form.format(gap=words, text=text)
+    return words
 
 
 def format_reading(value: SignalValue, unit: str) -> str:
@@ -154,11 +160,15 @@ def format_reading(value: SignalValue, unit: str) -> str:
     low, high = (number(end, unit) if end else "" for end in (value.low, value.high))
     bounds = join_range(low, high) if low else f"at most {high}"
     if not high:
-        bounds = f"at least {low}" if low else "not bounded"
+        bounds = "not bounded"
+        if low:
+            bounds = f"at least {low}"
     if value.value is None:
         return bounds
     best = number(value.value, unit)
-    return f"{best} ({bounds})" if (low or high) and not low == high == best else best
+    if (low or high) and not low == high == best:
+        return f"{best} ({bounds})"
+    return best
 
 
 _ICONS: Mapping[str, str] = {
@@ -194,7 +204,9 @@ class Dumper(yaml.SafeDumper):
 
 def _represent_float(dumper: Dumper, value: float) -> yaml.Node:
     """Write a whole number as people do: 2341 in place of 2341.0."""
-    return dumper.represent_int(int(value)) if value.is_integer() else yaml.SafeDumper.represent_float(dumper, value)
+    if value.is_integer():
+        return dumper.represent_int(int(value))
+    return yaml.SafeDumper.represent_float(dumper, value)
 
 
 Dumper.add_representer(float, _represent_float)
@@ -238,12 +250,16 @@ def best(reading: SignalValue, unit: str) -> str:
 
 def number_text(value: float | None, unit: str = "") -> str:
     """Return a number with its unit, or a dash for None."""
-    return DASH if value is None else number(value, unit)
+    if value is None:
+        return DASH
+    return number(value, unit)
 
 
 def money(value: float | None, currency: str) -> str:
     """Return an amount in a currency, or a dash for None."""
-    return DASH if value is None else amount(value, currency)
+    if value is None:
+        return DASH
+    return amount(value, currency)
 
 
 def instant(t: float, zone: str = "UTC") -> str:
@@ -253,7 +269,9 @@ def instant(t: float, zone: str = "UTC") -> str:
 
 def verdict_words(status: str, certainty: str) -> str:
     text = STATUS.get(status, status)
-    return f"{text}, {certainty}" if certainty else text
+    if certainty:
+        return f"{text}, {certainty}"
+    return text
 
 
 def seen_words(seen: float, hours: float) -> str:
