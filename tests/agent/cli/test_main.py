@@ -226,11 +226,8 @@ def test_alert_about_sizewatch_is_explained(capsys: Captured) -> None:
     assert "{{" not in told
 
 
-def test_python_m_agent_is_the_same_program() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "agent", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"sizewatch {VERSION}\n"
+def test_version_is_printed() -> None:
+    assert shell("sizewatch --version").stdout == f"sizewatch {VERSION}\n"
 
 
 def test_command_is_loaded_only_when_asked() -> None:
@@ -290,9 +287,7 @@ def on_terminal(*words: str, program: tuple[str, str] = ("-m", "agent"), **envir
 
 
 def test_a_pipe_gets_no_colour() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "agent", "plan", "check", MIXED], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = shell(f"sizewatch plan check {MIXED}")
     assert (done.returncode, done.stdout[:9]) == (1, "mistake: ")
 
 

@@ -199,9 +199,3 @@ def test_json_of_another_program_is_refused(
         found = capsys.readouterr()
         assert found.out == ""
         assert "this is no status of a sizewatch of this version" in found.err
-
-
-def test_page_of_html_is_no_status(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    monkeypatch.setattr("agent.cli.status.fetch_page", lambda *_: b"<!doctype html>")
-    assert main(["status", "--url", "http://127.0.0.1:9"]) == 3
-    assert "http://127.0.0.1:9/api/status: this is no status page of sizewatch." in capsys.readouterr().err

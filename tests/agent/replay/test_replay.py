@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 import recorded
 import yaml
+from paths import TESTS
 
 from agent.cli.main import main
 from agent.config.files import load_plan
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from rules.verdicts.verdict import Finding
+
+Captured = pytest.CaptureFixture[str]
 
 PLAN = recorded.PLANS / "cpu-small.yaml"
 
@@ -24,9 +27,7 @@ def replayed(name: str, step: float = 60.0) -> Replay:
     return replay(recording, load_plan(PLAN), step, problems)
 
 
-def document(
-    capsys: pytest.CaptureFixture[str], folder: Path, *options: str, code: int | None = None
-) -> dict[str, Any]:
+def document(capsys: Captured, folder: Path, *options: str, code: int | None = None) -> dict[str, Any]:
     found = main(["replay", str(folder), "--plan", str(PLAN), "--format", "json", *options])
     assert code is None or found == code
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -56,16 +57,11 @@ def finished(found: Replay) -> float:
     return sum(shown.window.counters.get("requests_finished", 0.0) for shown in found.windows if shown.replica)
 
 
-def test_recorded_cascade_is_in_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recorded_cascade_is_in_document(capsys: Captured) -> None:
     told = document(capsys, recorded.folder("kv_cascade"))
     origin = told["windows"][0]["start"]
     (cascade,) = [v for v in told["verdicts"] if v["rule"] == "KvCacheCascade"]
-    assert (cascade["tier"], cascade["replica"], cascade["status"], cascade["certainty"]) == (
-        "cpu-small",
-        "cpu-small-0",
-        "critical",
-        "certain",
-    )
+    assert (cascade["replica"], cascade["status"], cascade["certainty"]) == ("cpu-small-0", "critical", "certain")
     assert [(round(t["t"] - origin), t["stage"], t["status"], t["certainty"]) for t in cascade["transitions"]] == [
         (85, 1, "warning", "likely"),
         (100, 3, "critical", "likely"),
@@ -106,36 +102,33 @@ def test_no_number_is_invented_across_a_restart() -> None:
 
 
 @pytest.mark.parametrize(("name", "code"), [("steady_quiet", 0), ("steady", 1)])
-def test_the_exit_code_tells_a_finding(name: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_code_tells_a_finding(name: str, code: int, capsys: Captured) -> None:
     assert main(["replay", str(recorded.folder(name)), "--plan", str(PLAN)]) == code
     assert capsys.readouterr().err == ""
 
 
-def test_replay_without_plan_compares_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_without_plan_compares_nothing(capsys: Captured) -> None:
     assert main(["replay", str(recorded.folder("steady"))]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "TtftDivergence, TpotDivergence, ItlDivergence" in text
     assert "not in plan (the plan has no benchmark curve for" in text
 
 
-def test_missing_tier_of_plan_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_tier_of_plan_is_named(capsys: Captured) -> None:
     assert main(["replay", str(recorded.folder("steady")), "--plan", str(recorded.PLANS / "guide-h100.yaml")]) == 0
     assert "tier cpu-small is not in the plan: it is compared with nothing" in capsys.readouterr().err
 
 
-def test_recording_without_scrape_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recording_without_scrape_exits_3(tmp_path: Path, capsys: Captured) -> None:
     empty = folder_of(tmp_path, a=packed([]))
     assert main(["replay", str(empty), "--plan", str(PLAN)]) == 3
     assert capsys.readouterr().out.startswith("broken: holds no scrape")
     assert document(capsys, empty, code=3)["windows"] == []
 
 
-@pytest.mark.parametrize("index", [None, "targets: []", "targets: [1, 2", "- a\n"])
-def test_folder_without_recording_exits_2(
-    index: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if index is not None:
-        (tmp_path / "recording.yaml").write_text(index)
+@pytest.mark.parametrize("index", ["targets: []", "targets: [1, 2", "- a\n"])
+def test_folder_without_recording_exits_2(index: str, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "recording.yaml").write_text(index)
     assert main(["replay", str(tmp_path), "--plan", str(PLAN)]) == 2
     told = capsys.readouterr()
     assert told.out == ""
@@ -143,7 +136,7 @@ def test_folder_without_recording_exits_2(
     assert "Traceback" not in told.err
 
 
-def test_missing_file_costs_only_its_replica(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_file_costs_only_its_replica(tmp_path: Path, capsys: Captured) -> None:
     here = {"file": "here.jsonl.gz", "tier": "cpu-small", "replica": "here", "engine": "vllm"}
     folder = folder_of(
         tmp_path, {**here, "file": "gone.jsonl.gz", "replica": "gone"}, here, here=packed(lines("steady_quiet", 20))
@@ -179,7 +172,7 @@ def test_broken_line_costs_only_itself(broken: bytes, tmp_path: Path) -> None:
     assert found.windows == replay(whole, load_plan(PLAN)).windows
 
 
-def test_truncated_file_is_used_to_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_truncated_file_is_used_to_cut(tmp_path: Path, capsys: Captured) -> None:
     whole = packed(lines("steady_quiet"))
     folder = folder_of(tmp_path, a=whole[: len(whole) // 2])
     told = document(capsys, folder)
@@ -209,3 +202,32 @@ def test_recorded_error_explains_down_target(tmp_path: Path) -> None:
     recording, _ = load(folder_of(tmp_path, a=packed([*good, *failed])))
     down = next(s.finding for s in replay(recording, None).rule_states if s.finding and s.result.rule == "TargetDown")
     assert down.worst.sentence == "No usable metrics page for 15 s; 3 scrapes in a row failed: connection refused"
+
+
+CHURN = TESTS / "residency" / "kv_churn"
+
+
+def reading(capsys: Captured, folder: Path, product: str, weights: str = "bf16") -> dict[str, Any]:
+    plan, text = folder / "plan.yaml", (TESTS / "residency" / "plan.yaml").read_text()
+    plan.write_text(text.replace("product: CPU", f"product: {product}").replace("weights: bf16", f"weights: {weights}"))
+    main(["replay", str(CHURN), "--plan", str(plan), "--format", "json"])
+    windows = json.loads(capsys.readouterr().out)["windows"]
+    found: dict[str, Any] = windows[-2]["readings"]
+    return found
+
+
+def test_mfu_and_mbu_are_shares_of_peak(capsys: Captured, tmp_path: Path) -> None:
+    h100 = reading(capsys, tmp_path, "NVIDIA H100 80GB HBM3")
+    a100 = reading(capsys, tmp_path, "NVIDIA A100-SXM4-80GB")
+    assert 0 < h100["mfu"]["value"] < h100["mbu"]["value"] < 0.01
+    assert a100["mfu"]["value"] == pytest.approx(h100["mfu"]["value"] * 990 / 312)
+    assert a100["mbu"]["value"] == pytest.approx(h100["mbu"]["value"] * 3.35 / 2.04)
+
+
+def test_unknown_product_has_no_mfu(capsys: Captured, tmp_path: Path) -> None:
+    for product in ("CPU", "NVIDIA H200 NVL", "NVIDIA H100 PCIe"):
+        found = reading(capsys, tmp_path, product)
+        assert (found["mfu"]["gap"], found["mbu"]["gap"]) == ("not_in_plan", "not_in_plan")
+    fp8 = reading(capsys, tmp_path, "NVIDIA H100 80GB HBM3", "fp8")
+    assert fp8["mfu"]["gap"] == "not_in_plan"
+    assert fp8["mbu"]["value"] > 0

@@ -22,6 +22,8 @@ from agent.replay.replay import Replay, replay_store
 from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import Finding
 
+Captured = pytest.CaptureFixture[str]
+
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 
 
@@ -59,7 +61,7 @@ def cascade(begin: float = HOUR) -> MemoryStore:
     return MemoryStore.of(moved("cascade_fast", begin))
 
 
-def test_store_replay_prints_like_recording(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_replay_prints_like_recording(url: str, tmp_path: Path, capsys: Captured) -> None:
     assert main.main(["replay", str(RECORDINGS / "cascade_fast"), "--plan", str(PLAN)]) == 1
     _, *expected = capsys.readouterr().out.splitlines()
 
@@ -71,7 +73,7 @@ def test_store_replay_prints_like_recording(url: str, tmp_path: Path, capsys: py
     assert head.endswith(": 3:30 of cpu-small")
 
 
-def test_empty_time_of_store_exits_3(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_time_of_store_exits_3(url: str, tmp_path: Path, capsys: Captured) -> None:
     assert main.main([*configured(tmp_path, url), "--from", "1000", "--to", "9000"]) == 3
 
     said = capsys.readouterr()
@@ -79,7 +81,7 @@ def test_empty_time_of_store_exits_3(url: str, tmp_path: Path, capsys: pytest.Ca
     assert said.err == "sizewatch replay: cpu-small: the store has nothing of it in that time\n"
 
 
-def test_a_partial_answer_is_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_partial_answer_is_no_answer(tmp_path: Path, capsys: Captured) -> None:
     body = json.dumps(
         {"status": "success", "warnings": ["store-2 is gone"], "data": {"resultType": "matrix", "result": []}}
     )
