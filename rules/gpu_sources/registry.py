@@ -1,8 +1,5 @@
-"""Registry of GPU exporters.
-
-To add an exporter: a table and a module in this folder, its name here, a key in `gpus` (`agent.config.targets`), and its
-name for role fleet (`agent.config.store.GpuSource`).
-"""
+"""Registry of GPU exporters. A new one also has a key in `agent.config.targets` (`gpus`) and a name in
+`agent.config.store.GpuSource` (role fleet)."""
 
 from __future__ import annotations
 
