@@ -86,11 +86,6 @@ def total(family: str) -> str:
     return _histogram(family) + "_sum"
 
 
-def count(family: str) -> str:
-    """Return the exported name of a histogram family's count. Raise KeyError if it is not an exported histogram."""
-    return _histogram(family) + "_count"
-
-
 def _histogram(family: str) -> str:
     if BY_NAME[family].kind is not FamilyKind.HISTOGRAM:
         raise KeyError(f"{family} is no histogram")

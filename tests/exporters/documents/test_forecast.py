@@ -1,25 +1,43 @@
-"""A forecast and a backtest as text and JSON."""
+"""Forecast, backtest and pre-warming as text and JSON: golden files, reasons, the sentence and its next step."""
 
 from __future__ import annotations
 
-import json
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import pytest
+from golden_text import check_golden, print_fields
 
 from exporters.documents.forecast import (
+    BECAUSE,
     MOST_ROWS,
+    OLD_SECONDS,
     Backtest,
     ForecastResult,
+    NextStep,
+    Prewarm,
+    PrewarmValue,
+    Recommendation,
+    Strategy,
     backtest_json,
     backtest_text,
     forecast_json,
     forecast_text,
+    prewarm_json,
+    prewarm_text,
+    with_next_step,
+    without_old_schedule,
 )
 from forecast.backtest.scores import Scored
+from forecast.capacity.drain import DrainTime
+from forecast.capacity.prewarm import DecisionBasis, ScheduleStep, merge_steps
+from rules.plan.capacity import stated_capacity
+from rules.plan.replica_count import Margin, replica_count
+from rules.telemetry.signals import Reading
 from rules.verdicts.context import ForecastPoint, Projection
 
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC).timestamp()
@@ -51,25 +69,6 @@ FORECAST = ForecastResult(
 )
 
 
-def test_forecast_prints_the_whole_text() -> None:
-    assert (
-        forecast_text(FORECAST)
-        == """\
-chat: expected requests per second, made Mon 23 Nov 13:00 (Europe/Berlin) by sizewatch
-  Needs 2 days, has 5 hours: same as now, with its own error.
-
-  from              median     95%     99%
-  Mon 23 Nov 13:00  10 rps  14 rps  17 rps
-  Mon 23 Nov 13:05  11 rps  15 rps  19 rps
-  Mon 23 Nov 13:10  12 rps  16 rps  21 rps
-
-  lead      3 min
-  coverage  95.3% of 1000 past targets at or below their 95% quantile
-  error     0.61 of same as now over 1000 targets
-  methods   same as last week 75%, profile 25%"""
-    )
-
-
 def test_rows_hold_highest_of_many_bins() -> None:
     day = replace(FORECAST, projection=replace(PROJECTION, points=points(288)))
     rows = [line for line in forecast_text(day).splitlines() if line.startswith(("  Mon ", "  Tue "))]
@@ -94,15 +93,6 @@ def test_a_weak_forecast_says_so(change: dict[str, Any], words: str) -> None:
     assert words not in forecast_text(FORECAST)
 
 
-def test_the_forecast_json_holds_every_bin() -> None:
-    told = json.loads(json.dumps(forecast_json(FORECAST), allow_nan=False))
-    assert told["points"][1] == {"t": NOON + BIN, "q50": 11.0, "q95": 15.0, "q99": 19.0}
-    assert (told["schema"], told["tier"], told["horizon_seconds"]) == (2, "chat", 207.0)
-    known = [told[name] for name in ("bin_seconds", "zone", "covered", "error_ratio")]
-    assert known == [300.0, FORECAST.zone, 953, 0.61]
-    assert told["weights"] == dict(FORECAST.weights)
-
-
 def scored(method: str, naive: str, horizon: float, wape: float | None, *draws: float) -> Scored:
     values = {"wape": wape, "pinball": 2.142, "wape_ratio": 0.67, "pinball_ratio": 0.63, "coverage": 0.948}
     known = {"targets": 1152, "values": values} if wape else {"targets": 0, "values": dict.fromkeys(values)}
@@ -125,28 +115,213 @@ BACKTEST = Backtest(
 )
 
 
-def test_backtest_prints_the_whole_text() -> None:
-    assert (
-        backtest_text(BACKTEST)
-        == """\
-chat.csv: rolling origin, 2026-11-23 12:00 to 2026-11-27 12:00, bins of 5 min
-  12 bins are not known and were not scored.
+MADE_AT = datetime(2026, 11, 23, 13, 1, 33, tzinfo=UTC).timestamp()
+MIDNIGHT = datetime(2026, 11, 22, 23, 0, tzinfo=UTC).timestamp()
+HOUR = 3600.0
+CAPACITY = replace(stated_capacity(7.5, "the plan"), low=5.0, high=8.0)
+WANTED = Recommendation(
+    made_at=MADE_AT,
+    zone="Europe/Berlin",
+    replicas=7,
+    decided_by=DecisionBasis.FORECAST,
+    lead_seconds=207.0,
+    lead_source="P95 of 14 measured cold starts",
+    certainty=0.99,
+    quantile_rps=41.2,
+    expected_rps=36.5,
+    for_forecast=7,
+    held=4,
+    now_rps=36.0,
+    count=replica_count(41.2, CAPACITY, Margin(target_utilization=0.9, survives_loss_from=4)),
+    needed_now=6,
+    minimum_warm=2,
+    ready=4,
+    weighing="18 rps arrive, by their tokens the work of 36 rps",
+)
+STEPS = (
+    ScheduleStep(start=MIDNIGHT, replicas=2, demand_rps=12.0, peak=MIDNIGHT + 5 * HOUR, expected_rps=9.0),
+    ScheduleStep(start=MIDNIGHT + 8 * HOUR, replicas=6, demand_rps=41.2, peak=MIDNIGHT + 12 * HOUR, expected_rps=33.0),
+    ScheduleStep(start=MIDNIGHT + 20 * HOUR, replicas=3, demand_rps=18.0),
+)
 
-15 min ahead (naive: same as now)
-  method                WAPE  P95 pinball  WAPE by naive  pinball by naive         coverage of 95%  targets
-  sizewatch *          0.141        2.142          0.670             0.630  94.8% (93.2% to 96.1%)     1152
-  same as now (naive)  0.211        2.142          0.670             0.630                   94.8%     1152
-  arima                    -            -              -                 -                       -        0
 
-1 d ahead (naive: same as yesterday)
-  method             WAPE  P95 pinball  WAPE by naive  pinball by naive  coverage of 95%  targets
-  sizewatch *  12,345.600        2.142          0.670             0.630            94.8%     1152"""
+def strategy(name: str, *numbers: float) -> Strategy:
+    minutes, late, hours, money = numbers
+    return Strategy(name=name, violation_minutes=minutes, late_requests=late, replica_hours=hours, money=money)
+
+
+PERFECT = strategy("perfect foresight", 0.0, 0.0, 1500.0, 3750.0)
+BARE = (
+    strategy("static peak", 0.0, 0.0, 4032.0, 10080.0),
+    strategy("reactive at 70%", 61.0, 2400.0, 2100.0, 5250.0),
+    strategy("sizewatch", 30.24, 600.0, 1950.0, 4875.0),
+)
+WORTH = PrewarmValue(
+    start=MIDNIGHT - 14 * 86400,
+    end=MIDNIGHT,
+    zone="Europe/Berlin",
+    requests=1_200_000.0,
+    strategies=(*BARE, strategy("with room", 3.0, 40.0, 2160.0, 5400.0), PERFECT),
+    ours="sizewatch",
+    perfect="perfect foresight",
+    reacting="reactive at 70%",
+    recommended="sizewatch",
+    with_margin="with room",
+    short_reason="pre-warming cost 7% less than reacting at 70%",
+    covered_ratio=0.991,
+    reason="Fewer violations than reacting, for less.",
+    currency="USD",
+)
+REPORT = Prewarm(
+    tier="chat",
+    zone="Europe/Berlin",
+    recommendation=WANTED,
+    schedule=STEPS,
+    schedule_certainty=0.99,
+    until=MIDNIGHT + 86400,
+    seen_until=MADE_AT - 33,
+    as_of=MADE_AT,
+    worth=WORTH,
+    drain=DrainTime(e2e_p99=Reading(value=19.6, low=15.0, high=20.0, n=5000.0)),
+)
+
+
+BARE_REASON = "Needs 2 days, has 5 hours."
+UNKNOWN = Prewarm(tier="chat", zone="UTC", recommendation=None, reason=BARE_REASON)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("forecast.txt", forecast_text(FORECAST)),
+        ("forecast_fields.txt", print_fields(forecast_json(FORECAST))),
+        ("backtest.txt", backtest_text(BACKTEST)),
+        ("backtest_fields.txt", print_fields(backtest_json(BACKTEST))),
+        ("prewarm.txt", prewarm_text(REPORT, explain=True)),
+        ("prewarm_fields.txt", print_fields(prewarm_json(REPORT))),
+        ("prewarm_unknown_fields.txt", print_fields(prewarm_json(UNKNOWN))),
+    ],
+)
+def test_document_is_its_golden_file(name: str, text: str) -> None:
+    check_golden(__file__, name, text)
+
+
+def test_worth_stands_only_where_explained() -> None:
+    assert prewarm_text(REPORT) == prewarm_text(REPORT, explain=True).partition("\n\nWhat it was worth")[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ready": None}, "how many are ready is not known"),
+        ({"ready": 7}, "7 are ready: enough for that"),
+        ({"ready": 9}, "9 are ready: 2 may go"),
+        ({"ready": 1}, "1 is ready: start 6 now"),
+        ({"certainty": 0.998}, "P99.8 of demand 41.2 rps"),
+        ({"decided_by": DecisionBasis.NOW}, "(lead 207 s, demand now 36 rps at 7.5 rps usable"),
+        ({"quantile_rps": None}, "(lead 207 s, no forecast: demand now 36 rps at 7.5 rps usable"),
+        ({"event_factor": 2.0}, "41.2 rps = 36.5 rps expected (x 2 for a known event) +4.7 rps margin"),
+        ({"expected_rps": 41.3}, "41.2 rps = 41.3 rps expected -0.1 rps margin to P99"),
+        *(({"decided_by": basis}, BECAUSE[basis]) for basis in DecisionBasis),
+    ],
+)
+def test_recommendation_is_told_in_words(change: dict[str, Any], words: str) -> None:
+    text = " ".join(prewarm_text(replace(REPORT, recommendation=replace(WANTED, **change))).split())
+    assert words in text
+    assert ("demand 41.2 rps = " in text) == ("quantile_rps" not in change) or "expected_rps" in change
+
+
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        (Prewarm(tier="chat", zone="UTC", recommendation=None), "no recommendation. The forecast has not run yet."),
+        (
+            UNKNOWN,
+            f"chat: no recommendation. {BARE_REASON} What it was worth cannot be told: {BARE_REASON}",
+        ),
+        (replace(REPORT, worth=None, reason=BARE_REASON), f"What it was worth cannot be told: {BARE_REASON}"),
+        (replace(REPORT, until=None), "Schedule (Europe/Berlin), enough"),
+    ],
+)
+def test_missing_part_is_left_out(report: Prewarm, words: str) -> None:
+    assert words in " ".join(prewarm_text(report, explain=True).split())
+
+
+def test_no_replica_goes_while_the_slo_burns() -> None:
+    burning = WANTED.with_present(8, is_burning=True)
+    assert (burning.replicas, burning.decided_by) == (8, DecisionBasis.INCIDENT)
+    assert burning.count.utilization == pytest.approx(41.2 / (8 * 7.5))
+    assert "8 replicas wanted" in burning.sentence
+    assert "8 are ready: enough for that" in burning.sentence
+    assert WANTED.with_present(8, is_burning=False).replicas == 7
+    assert "1 is ready: start 6 now" in WANTED.with_present(1, is_burning=True).sentence
+
+
+@pytest.mark.parametrize(
+    ("ready", "replicas", "start", "words"),
+    [
+        (2, 4, MADE_AT + 600, "2 are ready: enough for that; 4 from 14:11 by the schedule, of 99% certainty"),
+        (4, 4, MADE_AT + 600, "4 are ready: keep them; 4 from 14:11 by the schedule, of 99% certainty"),
+        (5, 4, MADE_AT + 600, "5 are ready: 1 may go; 4 from 14:11 by the schedule, of 99% certainty"),
+        (1, 4, MADE_AT + 600, "1 is ready: start 1 now; 4 from 14:11 by the schedule, of 99% certainty"),
+        (2, 4, MADE_AT - 600, "2 are ready: enough for that; 4 now by the schedule, of 99% certainty"),
+        (2, 4, MADE_AT + 3600, "2 are ready: enough for that; 4 from 15:01 by the schedule, of 99% certainty"),
+        (5, 4, MADE_AT + 3600, "5 are ready: 3 may go; 4 from 15:01 by the schedule, of 99% certainty"),
+        (3, 1, MADE_AT + 600, "3 are ready: 1 may go; 1 from 14:11 by the schedule, of 99% certainty"),
+        (2, 2, MADE_AT + 600, "2 are ready: enough for that"),
+    ],
+)
+def test_sentence_agrees_with_next_step(ready: int, replicas: int, start: float, words: str) -> None:
+    """Two replicas are wanted at 14:05. A bin is 15 minutes long."""
+    steps = (
+        ScheduleStep(start=MADE_AT - 3600, replicas=2, demand_rps=9.0),
+        ScheduleStep(start=start, replicas=replicas, demand_rps=20.0),
     )
+    wanted = replace(REPORT, recommendation=replace(WANTED, replicas=2, ready=ready), schedule=merge_steps(steps))
+    report = with_next_step(wanted, 900.0)
+    assert report.recommendation is not None
+    assert report.recommendation.sentence.partition("; ")[2] == words
+    assert " ".join(prewarm_text(report).split()).count(words) == 1
+    assert prewarm_json(report)["recommendation"]["sentence"] == report.recommendation.sentence
 
 
-def test_the_backtest_json_holds_every_score() -> None:
-    told = json.loads(json.dumps(backtest_json(BACKTEST), allow_nan=False))
-    assert (told["schema"], told["start"], told["notes"]) == (2, NOON, list(BACKTEST.notes))
-    assert [score["wape"] for score in told["scores"]] == [0.1415, 12345.6, 0.2112, None]
-    assert told["scores"][0]["coverage_bounds"] == pytest.approx([0.9318, 0.9612], abs=1e-4)
-    assert (told["scores"][1]["naive"], told["scores"][1]["horizon_seconds"]) == ("same as yesterday", 86400.0)
+def test_the_highest_soon_step_comes_first() -> None:
+    steps = tuple(
+        ScheduleStep(start=MADE_AT + after, replicas=count, demand_rps=9.0) for after, count in ((60, 8), (900, 9))
+    )
+    report = with_next_step(replace(REPORT, schedule=steps), 900.0)
+    assert report.recommendation is not None
+    assert report.recommendation.next_step == NextStep(start=MADE_AT + 900, replicas=9, certainty=0.99, is_soon=True)
+    old = without_old_schedule(report, MADE_AT + 2 * OLD_SECONDS)
+    assert old.recommendation == replace(report.recommendation, next_step=None)
+    bare = replace(REPORT, schedule=(), schedule_certainty=None)
+    assert with_next_step(bare, 900.0) is bare
+
+
+def test_old_demand_makes_no_schedule() -> None:
+    seen = MADE_AT - 33
+    assert without_old_schedule(REPORT, seen + OLD_SECONDS) is REPORT
+    old = without_old_schedule(REPORT, seen + OLD_SECONDS + 3 * 3600 + 60)
+    assert (old.schedule, old.until, old.schedule_certainty) == ((), None, None)
+    assert old.reason == "the newest demand of the tier is 4 h 1 min old: no schedule is made of it"
+    assert without_old_schedule(replace(REPORT, seen_until=None), MADE_AT).schedule == ()
+
+
+def test_neighbours_of_one_count_become_one_step() -> None:
+    first = ScheduleStep(start=MIDNIGHT - HOUR, replicas=2, demand_rps=9.1)
+    merged = merge_steps(reversed((first, *STEPS)))
+    assert merged == (replace(STEPS[0], start=first.start), *STEPS[1:])
+    assert merge_steps(()) == ()
+
+
+def test_strategies_without_a_price_have_none() -> None:
+    strategies = tuple(replace(strategy, money=None) for strategy in WORTH.strategies)
+    text = prewarm_text(replace(REPORT, worth=replace(WORTH, strategies=strategies)), explain=True)
+    assert "static peak                    0              0          4,032    -" in text
+
+
+def test_documents_load_no_numpy() -> None:
+    modules = "exporters.documents.forecast, exporters.autoscaling.manifests"
+    code = f"import {modules}, sys; print(*(name in sys.modules for name in ('numpy', 'pandas', 'statsmodels')))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False"] * 3

@@ -1,51 +1,22 @@
+"""A plan as a page, and what is different between two plans; the exit code of `plan diff`."""
+
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from golden_text import check_golden
 from making import plan_document
 from paths import TESTS
+from report_samples import POINTS, TIER, plan
 
-from exporters.documents.plan_show import show
+from agent.cli import main
+from exporters.documents.plan_show import plan_diff, show
 from exporters.render.terminal import WIDTH
-from rules.plan.schema import parse_plan
+from rules.plan.schema import Plan, parse_plan
 
 PLANS = TESTS / "plans"
 NAMES = {"cpu-small": "cpu-small", "cpu-small-open": "cpu-small", "guide-h100": "h100-llama70b-fp8"}
-# 13 replicas x 2760 tokens/s x 3600 s x 0.6 = 77.5008 million tokens for 130 USD.
-GUIDE = """\
-h100-llama70b-fp8
-  plan      version d5c000b57079
-  serves    llama-3.3-70b-instruct on vllm, weights in fp8, KV cache in fp8
-  on        4 x NVIDIA H100 80GB HBM3 over nvlink a replica; 1 pool: mixed
-  promises  TTFT P99 2 s, TPOT P99 80 ms, ITL P99 150 ms
-
-Measured curve of one replica
-   rps  TTFT P99  TPOT P99
-   1.6    220 ms     16 ms
-     3    310 ms     18 ms
-   5.6    520 ms     22 ms
-    10       1 s     27 ms
-    14       4 s     38 ms
-  16.8     7.4 s     46 ms
-    18      11 s     55 ms
-  benchmark  7 points, open loop, 960 to 10,800 requests each; sweep/stage_*.json
-
-Operating point of one replica
-  usable       12 completed requests per second; beyond it TTFT P99 exceeds its SLO of 2 s
-  measured at  1,300 prompt tokens and 230 output tokens a request on average; 61% of prompts in the
-               prefix cache
-  C_max        48 requests in the system
-  KV cache     182,400 tokens: C_max 48 x P95 prompt 3800
-  C_max / SLO  48 / 2 s = 24 rps, 2 x usable (guide 8.3: up to 2)
-
-Fleet
-  peak     120 rps / 12 usable = 10 full replicas
-  Step 11  13 replicas, 52 GPUs (1.3 x the peak, at most 90% used, one may be lost; 12 for the peak
-           alone)
-  planned  13 replicas, 52 GPUs: 156 rps, 1.3 x the peak; 2 always warm
-  cost     130 USD an hour; 1.68 USD a million output tokens at 60% of capacity
-
-Findings: none"""
 
 
 def shown(name: str, **parts: Any) -> str:
@@ -58,25 +29,32 @@ def shown_with(**parts: Any) -> str:
     return show(parse_plan(plan_document(**{"gpu": {"product": "A", "per_replica": 2}, **parts})), "t")
 
 
-def test_guide_plan_has_its_golden_page() -> None:
-    assert shown("guide-h100") == GUIDE
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_page_fits_the_terminal(name: str) -> None:
     assert max(map(len, shown(name).splitlines())) <= WIDTH
 
 
-def test_curve_shows_bounds_of_its_points() -> None:
-    points = [{"completed_rps": 1.0, "tpot_p99_seconds": 0.02}, {"completed_rps": 2.0}]
-    lines = shown_with(curve={"points": points}).splitlines()
-    head = lines.index("Measured curve of one replica")
-    assert lines[head + 1 : head + 4] == ["  rps  TTFT P99  TPOT P99", "    1               20 ms", "    2"]
-    points = [
-        {"completed_rps": 2, "ttft_p99_seconds": 1},
-        {"completed_rps": 4, "ttft_p99_seconds": 9, "censored": True},
-    ]
-    assert "    2           1 s\n    4  at least 9 s\n" in shown_with(curve={"points": points})
+def test_guide_plan_has_its_golden_page() -> None:
+    """13 replicas x 2760 tokens/s x 3600 s x 0.6 = 77.5008 million tokens for 130 USD."""
+    check_golden(__file__, "plan.txt", shown("guide-h100"))
+
+
+@pytest.mark.parametrize(
+    ("points", "rows"),
+    [
+        ([{"completed_rps": 1, "tpot_p99_seconds": 0.02}, {"completed_rps": 2}], ["1 20 ms", "2"]),
+        (
+            [
+                {"completed_rps": 2, "ttft_p99_seconds": 1},
+                {"completed_rps": 4, "ttft_p99_seconds": 9, "censored": True},
+            ],
+            ["2 1 s", "4 at least 9 s"],
+        ),
+    ],
+)
+def test_curve_shows_bounds_of_its_points(points: list[dict[str, Any]], rows: list[str]) -> None:
+    _, _, table = shown_with(curve={"points": points}).partition("Measured curve of one replica\n")
+    assert [" ".join(line.split()) for line in table.splitlines()[1:3]] == rows
 
 
 GIVEN = {"operating_point": {"usable_rps": 3, "c_max": 9}, "workload": {"requests_per_second": {"peak": 7}}}
@@ -131,5 +109,85 @@ def test_page_explains_its_numbers(text: str, words: str) -> None:
     assert words in " ".join(text.split())
 
 
-def test_plan_without_curve_has_no_table() -> None:
-    assert "Measured curve" not in shown_with(fleet={"instances": 1})
+FLEET = TIER["fleet"]
+FREE, FEWER = plan(cost=None), {**FLEET, "instances": 6}
+LONGER = {**TIER["workload"], "prompt_tokens": {**TIER["workload"]["prompt_tokens"], "mean": 1000}}
+SHORTER = {**TIER["workload"], "archetype": None, "prompt_tokens": {**TIER["workload"]["prompt_tokens"], "p95": None}}
+BOTH = parse_plan({"schema": 1, "tiers": {"t": TIER, "u": TIER}})
+
+
+def curve(points: Any) -> Plan:
+    return plan(curve={"loop": "open", "points": list(points)})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        (plan(), plan(), ()),
+        (
+            plan(),
+            plan(fleet=FEWER),
+            (
+                "t: fleet instances: 10 -> 6 (-40%)",
+                "t: cost: 1,200 USD a day -> 720 USD a day: 480 USD a day less, 175,200 USD a year",
+            ),
+        ),
+        (
+            plan(),
+            plan(fleet={**FLEET, "instances": 12}),
+            (
+                "t: fleet instances: 10 -> 12 (+20%)",
+                "t: cost: 1,200 USD a day -> 1,440 USD a day: 240 USD a day more, 87,600 USD a year",
+            ),
+        ),
+        (
+            FREE,
+            plan(cost=None, fleet=FEWER),
+            ("t: fleet instances: 10 -> 6 (-40%)", "t: cost: 480 GPU-hours a day -> 288 GPU-hours a day"),
+        ),
+        (
+            plan(),
+            curve(POINTS[:3]),
+            (
+                "t: benchmark curve: other values, 4 -> 3 points",
+                "t: usable requests per second and replica: 7.33 -> 6",
+            ),
+        ),
+        (
+            plan(),
+            curve({**point, "prompt_tokens_mean": 800} for point in POINTS),
+            ("t: benchmark curve: other values, 4 -> 4 points",),
+        ),
+        (plan(), plan(workload=LONGER), ("t: prompt tokens mean: 800 -> 1,000 (+25%)",)),
+        (plan(), BOTH, ("u: the tier is new, 10 replicas, 1,200 USD a day",)),
+        (BOTH, plan(), ("u: the tier is gone, 10 replicas, 1,200 USD a day",)),
+        (
+            plan(fleet=None),
+            plan(fleet={"instances": 10, "safety_factor": 1.2}),
+            ("t: fleet instances: 10, not given before", "t: fleet safety factor: 1.2, not given before"),
+        ),
+        (
+            plan(),
+            plan(workload=SHORTER),
+            (
+                "t: prompt tokens p95: 1,900 before, not given any more",
+                "t: workload archetype: chat before, not given any more",
+            ),
+        ),
+    ],
+)
+def test_differences_have_a_line_each(before: Plan, after: Plan, lines: tuple[str, ...]) -> None:
+    assert plan_diff(before, after) == lines
+
+
+@pytest.mark.parametrize(
+    ("instances", "code", "words"), [(10, 0, "The plans say the same."), (6, 1, "fleet instances: 10 -> 6")]
+)
+def test_command_exits_by_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], instances: int, code: int, words: str
+) -> None:
+    for name, count in (("a", 10), ("b", instances)):
+        whole = {"schema": 1, "tiers": {"t": {**TIER, "fleet": {"instances": count}}}}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(whole), encoding="utf-8")
+    assert main.main(["plan", "diff", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")]) == code
+    assert words in capsys.readouterr().out

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import recorded
+from golden_text import check_golden
 from judging_samples import START, context
 
 from agent.config.files import load_plan
@@ -68,72 +69,25 @@ ACTIONS = tuple(f"action {n}" for n in range(5))
 EXPLAINED = finding(START + 300, causes=(SUSPECT,), actions=ACTIONS, stages=(1, 3, 3, 4, 0))
 LASTS, OVER = finding(), finding(START + 300)
 FINE = (rule_state(verdict(rule="KvEviction")), rule_state(verdict(rule="TargetDown", replica="a")))
-RUNBOOK = "          runbook: docs/runbooks.md#kveviction"
-CUT = "with the last minute, which is not over: a running agent waits for its end"
-
-
-HEAD = ["name: 1:06:40 of t", ""]
-
-
-@pytest.mark.parametrize(
-    ("shown", "lines"),
-    [
-        (result(), [*HEAD, "Nothing was found."]),
-        (result(seen=False), [*HEAD, "Nothing was seen."]),
-        (result(start=math.nan, end=math.nan), ["name: holds no scrape", "", "Nothing was found."]),
-        (
-            result((EXPLAINED,)),
-            [
-                *HEAD,
-                "CRITICAL  KvEviction (t), certain, from 1:00 to 5:00",
-                "          so it is",
-                "          stages: 1 at 1:00, 3 at 2:00, 4 at 4:00",
-                "          cause (certain): first; second; but",
-                *(f"          do: action {n}" for n in range(3)),
-                RUNBOOK,
-            ],
-        ),
-        (
-            result(rule_states=(rule_state(verdict(Status.CRITICAL), LASTS),), of_cut_minute=(LASTS,)),
-            [
-                *HEAD,
-                "CRITICAL  KvEviction (t), certain, from 1:00 and lasts",
-                "          so it is",
-                f"          began {CUT}",
-                RUNBOOK,
-            ],
-        ),
-        (
-            result((OVER,), FINE, of_cut_minute=(OVER,)),
-            [
-                *HEAD,
-                "CRITICAL  KvEviction (t), certain, from 1:00 to 5:00",
-                "          so it is",
-                f"          ended {CUT}",
-                RUNBOOK,
-                *("", "Judged and fine:", "  TargetDown (t/a)  so it is"),
-            ],
-        ),
-        (
-            result(
-                rule_states=(
-                    *(rule_state(verdict(rule="TargetDown", replica=name)) for name in "abc"),
-                    *(rule_state(unknown(name)) for name in ("TtftDivergence", "TpotDivergence")),
-                    rule_state(unknown("KvEviction", text="")),
-                )
-            ),
-            [
-                *(*HEAD, "Nothing was found."),
-                *("", "Judged and fine:", "  TargetDown (t/a, t/b, t/c)  so it is", "", "Not judged:"),
-                "  TtftDivergence, TpotDivergence (t)  not exposed (nothing there)",
-                "  KvEviction (t)                      not exposed",
-            ],
-        ),
-    ],
-    ids=["quiet", "unseen", "empty", "explained", "lasting", "ended", "merged"],
+MERGED = (
+    *(rule_state(verdict(rule="TargetDown", replica=name)) for name in "abc"),
+    *(rule_state(unknown(name)) for name in ("TtftDivergence", "TpotDivergence")),
+    rule_state(unknown("KvEviction", text="")),
 )
-def test_replay_prints_its_golden_text(shown: ReplayResult, lines: list[str]) -> None:
-    assert replay_text(shown).splitlines() == lines
+SHOWN = {
+    "quiet": result(),
+    "unseen": result(seen=False),
+    "empty": result(start=math.nan, end=math.nan),
+    "explained": result((EXPLAINED,)),
+    "lasting": result(rule_states=(rule_state(verdict(Status.CRITICAL), LASTS),), of_cut_minute=(LASTS,)),
+    "ended": result((OVER,), FINE, of_cut_minute=(OVER,)),
+    "merged": result(rule_states=MERGED),
+}
+
+
+def test_replay_prints_its_golden_text() -> None:
+    text = "".join(f"# {name}\n{replay_text(shown)}\n\n" for name, shown in SHOWN.items())
+    check_golden(__file__, "replay.txt", text)
 
 
 @pytest.mark.parametrize(("cut", "change"), [(LASTS, "began"), (OVER, "ended")])

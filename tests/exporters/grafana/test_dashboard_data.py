@@ -1,10 +1,10 @@
-"""Every query of every dashboard asked of a real Prometheus that scraped a watched fleet: it answers."""
+"""Every query of every dashboard asked of a real Prometheus that scraped a watched fleet or simulated weeks: it answers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import recorded
 import yaml
 from alert_path_servers import query, scraping
 from daemon_runs import running, write
+from simulation_truth import PastFleet
 from test_dashboard_queries import QUERIES, VALUES, base, named
 from waiting import CEILING_SECONDS, free_port, wait_for
 
@@ -22,11 +23,17 @@ from agent.daemon.daemon import Daemon
 from agent.daemon.factory import assemble
 from agent.demo.engines import HERE, PLAN, Clock, Player, RecordedTrack, track
 from agent.demo.simulation.engine import MEMORY_GAUGES, gpu_sums
+from agent.demo.simulation.weeks import continue_simulation
 from agent.sources.recording import load
 from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
 from exporters.metrics import names
 from rules.telemetry.families import FAMILIES, LINKS
 from rules.telemetry.snapshots import GpuReadout
+
+SPEED = 60.0
+NOBODY = "http://127.0.0.1:9"
+
+Query = tuple[str, str, str]
 
 CAST: tuple[tuple[str, str, str, float], ...] = (
     ("quiet", "quiet-0", "steady_quiet", 0.0),
@@ -86,10 +93,21 @@ def plan(folder: Path) -> Path:
     return path
 
 
+def listening(path: Path, assembled: Any, clock: Any, port: int) -> AbstractContextManager[Daemon]:
+    """The daemon of a configuration, on this port."""
+    return running(
+        path,
+        assemble=assembled,
+        clock=clock,
+        speed=SPEED,
+        web=lambda loaded: loaded.config.web.model_copy(update={"listen": f"127.0.0.1:{port}"}),
+    )
+
+
 @contextmanager
-def fleet(folder: Path, port: int, speed: float) -> Iterator[Daemon]:
+def fleet(folder: Path, port: int) -> Iterator[Daemon]:
     """The daemon on this port, until the end of the block."""
-    clock = Clock(speed)
+    clock = Clock(SPEED)
     player = Player(tuple(_track(replica, *rest) for _, replica, *rest in CAST), clock)  # type: ignore[arg-type]
     targets = [
         {"url": player.url(replica), "tier": tier, "replica": replica, "gpus": [f"stand-in-{replica}"]}
@@ -103,14 +121,9 @@ def fleet(folder: Path, port: int, speed: float) -> Iterator[Daemon]:
     }
     # Whether an hour of minutes is there in time depends on the machine.
     data["forecast"] = {"enabled": False}
-    surroundings: dict[str, Any] = {
-        "assemble": partial(assemble, clock=clock, gpu_source=StandInGpus()),
-        "clock": clock,
-        "speed": speed,
-        "web": lambda loaded: loaded.config.web.model_copy(update={"listen": f"127.0.0.1:{port}"}),
-    }
+    assembled = partial(assemble, clock=clock, gpu_source=StandInGpus())
     try:
-        with running(write(folder, data), **surroundings) as daemon:
+        with listening(write(folder, data), assembled, clock, port) as daemon:
             yield daemon
             assert daemon.counts.cycle_errors == 0
     finally:
@@ -118,8 +131,6 @@ def fleet(folder: Path, port: int, speed: float) -> Iterator[Daemon]:
 
 
 pytestmark = pytest.mark.server
-
-SPEED = 60.0
 
 STARTS = {names.COLD_START_SECONDS.name, names.COLD_STARTS.name}
 """Measured with or without a forecast."""
@@ -153,7 +164,7 @@ EMPTY = frozenset(
 class Asked:
     """What was found: queries without an answer, names that are there, and tiers."""
 
-    silent: list[tuple[str, str, str]] = field(default_factory=list)
+    silent: list[Query] = field(default_factory=list)
     there: set[str] = field(default_factory=set)
     values: dict[str, set[str]] = field(default_factory=dict)
 
@@ -161,19 +172,8 @@ class Asked:
 @pytest.fixture(scope="module", name="asked")
 def queries_asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     folder, port, found = tmp_path_factory.mktemp("fleet"), free_port(), Asked()
-    nobody = "http://127.0.0.1:9"
-    with (
-        fleet(folder, port, SPEED),
-        scraping(folder, f"127.0.0.1:{port}", nobody) as prometheus,
-    ):
-        waiting = [one for one in QUERIES if not {base(name) for name in named(one[2])} & set(EMPTY)]
-
-        def all_answer() -> bool:
-            waiting[:] = [one for one in waiting if not has_answer(prometheus, one[2])]
-            return not waiting
-
-        wait_for(all_answer, 2 * CEILING_SECONDS, every=1.0)
-        found.silent = waiting
+    with fleet(folder, port), scraping(folder, f"127.0.0.1:{port}", NOBODY) as prometheus:
+        found.silent = wait_for_answers(prometheus, [query for query in QUERIES if not reads(query) & EMPTY])
 
         def there() -> bool:
             rows = query(prometheus, 'group by (__name__) ({job="sizewatch"})')
@@ -191,6 +191,22 @@ def has_answer(prometheus: str, expr: str) -> bool:
     values = {**VALUES, "tier": ".*", "__rate_interval": "15s"}
     text = re.sub(r"\$(\w+)", lambda name: values[name[1]], expr.replace('tier="$tier"', 'tier=~"$tier"'))
     return bool(query(prometheus, text))
+
+
+def reads(query: Query) -> set[str]:
+    return {base(name) for name in named(query[2])}
+
+
+def wait_for_answers(prometheus: str, queries: list[Query]) -> list[Query]:
+    """Ask until each of the queries has an answer. Return the silent ones."""
+    waiting = list(queries)
+
+    def all_answer() -> bool:
+        waiting[:] = [query for query in waiting if not has_answer(prometheus, query[2])]
+        return not waiting
+
+    wait_for(all_answer, 2 * CEILING_SECONDS, every=1.0)
+    return waiting
 
 
 def _values(prometheus: str) -> Iterator[tuple[str, set[str]]]:
@@ -218,3 +234,15 @@ def test_variables_need_no_cluster(asked: Asked) -> None:
     assert asked.values["sizewatch-fleet tier"] >= {"quiet", "noisy", "cascade", "code", "chat"}
     assert asked.values["sizewatch-tier replica"] == {"quiet-0", "quiet-1"}
     assert all(values for values in asked.values.values())
+
+
+def test_queries_about_the_forecast_answer(tmp_path: Path, past_fleet: PastFleet) -> None:
+    """Of a simulated fleet with its weeks behind it: the fleet of recordings cannot give these."""
+    ours = {metric.name for metric in FORECASTS} | {names.PLAN_C_MAX.name}
+    queries = [query for query in QUERIES if reads(query) & ours and not reads(query) & (EMPTY - ours)]
+    assert len(queries) > 15
+    show = continue_simulation(past_fleet.into(tmp_path / "fleet"), tmp_path / "fleet", SPEED)
+    port = free_port()
+    daemon = listening(show.loaded.path, show.assemble, show.clock, port)
+    with daemon, scraping(tmp_path, f"127.0.0.1:{port}", NOBODY) as prometheus:
+        assert wait_for_answers(prometheus, queries) == []

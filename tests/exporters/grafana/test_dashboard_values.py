@@ -94,11 +94,13 @@ EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
 def only(expr: str, tier: str) -> str:
     """The expression for one tier, as Grafana would send it."""
     values = {"cluster": ".*", "tier": tier, "__rate_interval": "5m"}
-    return re.sub(
-        r"\$(\w+)",
-        lambda name: values[name[1]],
-        expr.replace(q.SCOPE, SCOPES["tiers"]).replace(q.OF_TIER, SCOPES["tiers"]),
-    )
+    scoped = expr.replace(q.SCOPE, SCOPES["tiers"]).replace(q.OF_TIER, SCOPES["tiers"])
+    return re.sub(r"\$(\w+)", lambda name: values[name[1]], scoped)
+
+
+def lines(quantile: float) -> str:
+    """The expression of a quantile: a line for each release."""
+    return only(q.quantile(quantile, "ttft_seconds"), "t")
 
 
 @pytest.mark.slow
@@ -107,40 +109,20 @@ def test_the_numbers_are_right(tmp_path: Path) -> None:
         ("10m", f"abs(vector(scalar({only(expr, tier)})) - {value!r}) < bool {1e-9 * (value or 1.0)!r}", 1.0)
         for (_, tier), (expr, value) in EXPECTED.items()
     ]
-    assert not differences(tmp_path, None, [Case(series=told(), values=values)])
-
-
-@pytest.mark.slow
-def test_releases_have_lines_of_their_own(tmp_path: Path) -> None:
-    lines = f"count({only(q.quantile(0.5, 'ttft_seconds'), 't')})"
     release = 'label_replace(vector(1), "engine_version", "1", "", "")'
-    first = f"{only(q.quantile(0.5, 'ttft_seconds'), 't')} and on (engine_version) {release}"
-    cases = [("10m", lines, 2.0), ("10m", f"vector(scalar({first}))", 0.5 * 0.5 / 0.9)]
-    assert not differences(tmp_path, None, [Case(series=told(), values=cases)])
-
-
-@pytest.mark.slow
-def test_agents_naming_unlike_releases_agree(tmp_path: Path) -> None:
-    """One agent sees an upgrade a scrape before the other."""
+    first = f"{lines(0.5)} and on (engine_version) {release}"
+    values += [("10m", f"count({lines(0.5)})", 2.0), ("10m", f"vector(scalar({first}))", 0.5 * 0.5 / 0.9)]
+    for expr in (q.COST_PER_MILLION, q.REQUESTS_FOR_MONEY):
+        values.append(("10m", f"vector(1) unless on () ({only(expr, 'u')})", 1.0))
+    # One agent sees an upgrade a scrape before the other.
     late = series("replica_info", "t", "r1", agent="c", more=f'{MODEL},engine="e",engine_version="0"')
-    lines = f"count({only(q.quantile(0.5, 'ttft_seconds'), 't')})"
-    assert not differences(tmp_path, None, [Case(series={**told(), late: "1x60"}, values=[("10m", lines, 2.0)])])
-
-
-@pytest.mark.slow
-def test_no_request_gives_no_quantile(tmp_path: Path) -> None:
-    still = {name: "5x60" if "_bucket{" in name else values for name, values in told().items()}
-    lines = f"vector(1) unless on () ({only(q.quantile(0.99, 'ttft_seconds'), 't')})"
-    assert not differences(tmp_path, None, [Case(series=still, values=[("10m", lines, 1.0)])])
-
-
-@pytest.mark.slow
-def test_stopped_tier_has_no_load_or_cost(tmp_path: Path) -> None:
+    still = {name: "5x60" if "_bucket{" in name else samples for name, samples in told().items()}
     cases = [
-        ("10m", f"vector(1) unless on () ({only(expr, 'u')})", 1.0)
-        for expr in (q.COST_PER_MILLION, q.REQUESTS_FOR_MONEY)
+        Case(name="numbers, releases apart, no cost of a stopped tier", series=told(), values=values),
+        Case(name="a late agent", series={**told(), late: "1x60"}, values=[("10m", f"count({lines(0.5)})", 2.0)]),
+        Case(name="no request", series=still, values=[("10m", f"vector(1) unless on () ({lines(0.99)})", 1.0)]),
     ]
-    assert not differences(tmp_path, None, [Case(series=told(), values=cases)])
+    assert not differences(tmp_path, None, cases)
 
 
 def test_expressions_use_names_of_metrics() -> None:

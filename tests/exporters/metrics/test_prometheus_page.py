@@ -1,9 +1,10 @@
-"""The `/metrics` page, read back by prometheus_client's parsers and checked by promtool."""
+"""The `/metrics` page, read back by prometheus_client's parsers and checked by promtool; names and spare capacity."""
 
 import math
+import re
 import subprocess
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,17 +12,35 @@ import making
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from status_samples import NOW, TTFT_EDGES, agent_status, gpus, log_normal, planned_tier, replica, unplanned_tier
+from status_samples import (
+    NOW,
+    TTFT_EDGES,
+    agent_status,
+    gpus,
+    log_normal,
+    plan,
+    planned_tier,
+    replica,
+    unplanned_tier,
+    window,
+)
 from tools import tool
 from waiting import CEILING_SECONDS
 
 from exporters.metrics import names
 from exporters.metrics.exposition import GROUP_REPLICAS, render, render_parts
-from exporters.status.records import AgentHealth, AgentStatus, ExportScope, ReplicaStatus
+from exporters.metrics.names import SAMPLES
+from exporters.status.records import AgentHealth, AgentStatus, ExportScope, ReplicaStatus, TierStatus
+from rules.catalogue.registry import margin_of
+from rules.plan.load_bins import build_tier_context
+from rules.plan.schema import Workload
 from rules.telemetry.families import FAMILIES, GPU_NAMES, FamilyKind
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, SIGNALS, Reading, SignalKind
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import SEVERITY, Finding, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import Finding, Status, Subject
 
 PLAIN = "text/plain;version=0.0.4"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
@@ -87,6 +106,15 @@ def alone(one_replica: ReplicaStatus, **changes: Any) -> AgentStatus:
     return agent_status(tiers=(unplanned_tier(replicas=(one_replica,)),), **changes)
 
 
+def fleet(replicas: int) -> AgentStatus:
+    several = tuple(replace(full_replica(), name=f"r{n}") for n in range(replicas))
+    return agent_status(tiers=(unplanned_tier(replicas=several),))
+
+
+def totals_of(**histograms: tuple[Histogram, ...]) -> Window:
+    return Window(start=0, end=1, expected_seconds=1, covered_seconds=1, histograms=histograms)
+
+
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS])
 def test_exported_families_keep_their_values(accept: str) -> None:
     said = full_replica()
@@ -94,8 +122,8 @@ def test_exported_families_keep_their_values(accept: str) -> None:
     for family, metric in names.FAMILY.items():
         if metric.kind is FamilyKind.HISTOGRAM:
             (part,) = said.totals.histograms[family]
-            assert one(found, names.count(family)) == part.n
-            assert one(found, names.total(family)) == part.total
+            assert one(found, f"{metric.name}_count") == part.n
+            assert one(found, f"{metric.name}_sum") == part.total
             assert one(found, names.bucket(family), le="+Inf") == part.n
             assert sum(n == names.bucket(family) for n, _ in found) == len(part.edges)
         elif family in GPU_NAMES:
@@ -111,7 +139,7 @@ def test_exported_families_keep_their_values(accept: str) -> None:
 
 def test_buckets_are_cumulative_with_engine_edges() -> None:
     part = log_normal((0.001, 0.5, 1.0, 20.0, math.inf), 100, 0.4, 1.0)
-    totals = Window(start=0, end=1, expected_seconds=1, covered_seconds=1, histograms={"ttft_seconds": (part,)})
+    totals = totals_of(ttft_seconds=(part,))
     found = series(alone(replica("t", "r", totals=totals)))
     edges = {dict(own)["le"]: v for (n, own), v in found.items() if n == "sizewatch_ttft_seconds_bucket"}
     assert list(edges) == ["0.001", "0.5", "1.0", "20.0", "+Inf"]
@@ -121,7 +149,7 @@ def test_buckets_are_cumulative_with_engine_edges() -> None:
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS])
 def test_doubtful_sum_is_left_out(accept: str) -> None:
     part = replace(log_normal(TTFT_EDGES, 100, 0.4, 1.0), total=None)
-    totals = Window(start=0, end=1, expected_seconds=1, covered_seconds=1, histograms={"ttft_seconds": (part,)})
+    totals = totals_of(ttft_seconds=(part,))
     found = series(alone(replica("t", "r", totals=totals)), accept)
     assert one(found, "sizewatch_ttft_seconds_bucket", le="+Inf") == 100
     assert not [n for n, _ in found if n in ("sizewatch_ttft_seconds_sum", "sizewatch_ttft_seconds_count")]
@@ -174,51 +202,26 @@ def test_undecodable_name_keeps_the_page() -> None:
     assert one(found, "sizewatch_requests_running", model="a?b") == 26
 
 
-def test_verdicts_are_numbers_unknowns_reasons() -> None:
-    status = agent_status()
-    found = series(replace(status, external_url="https://sizewatch.example"))
-    assert one(found, "sizewatch_status_page_info", url="https://sizewatch.example") == 1
-    results = [result for tier in status.tiers for result in tier.results]
-    for result in results:
-        labels = {"tier": result.subject.tier, "replica": result.subject.replica or "", "rule": result.rule}
-        if isinstance(result, Verdict):
-            assert one(found, "sizewatch_verdict", **labels) == SEVERITY[result.status]
-            assert one(found, "sizewatch_verdict_certain", **labels) == (result.certainty.value == "certain")
-        else:
-            assert one(found, "sizewatch_unknown", **labels, reason=result.reason.value) == 1
-    assert len([n for n, _ in found if n == "sizewatch_verdict"]) == sum(isinstance(a, Verdict) for a in results)
-    assert any(isinstance(result, Unknown) for result in results)
+def incidents(status: AgentStatus) -> set[str]:
+    return {
+        dict(own)["root"] for (name, own), value in series(status).items() if name == "sizewatch_incident" and value
+    }
 
 
-def incidents(status: AgentStatus) -> set[tuple[str, str, str]]:
-    labels = ("tier", "root", "severity")
-    found = ((dict(own), value) for (name, own), value in series(status).items() if name == "sizewatch_incident")
-    return {tuple(own[label] for label in labels) for own, value in found if value == 1 and set(own) == set(labels)}
-
-
-def test_lasting_incident_is_one_series() -> None:
-    status = agent_status()
-    cascade = ("l40s-qwen14b", "KvCacheCascade", "critical")
-    assert incidents(status) == {cascade, ("h100-llama70b-fp8", "PrefixHitDivergence", "warning")}
-    findings = (finding for tier in status.tiers for finding in tier.findings)
-    began = min(one.started_at for one in findings if one.rule == "KvCacheCascade" and one.ended_at is None)
-    assert one(series(status), "sizewatch_incident_start_timestamp_seconds", root="KvCacheCascade") == began
-    over = replace(
-        status, tiers=tuple(replace(tier, findings=tuple(map(ended, tier.findings))) for tier in status.tiers)
-    )
-    assert incidents(over) == set()
-
-
-def ended(finding: Finding) -> Finding:
-    return replace(finding, ended_at=NOW)
-
-
-@pytest.mark.parametrize(("scope", "exported"), [(ExportScope.REPLICAS, True), (ExportScope.WHOLE_TIER, False)])
-def test_agent_exports_incidents_of_its_part(scope: ExportScope, exported: bool) -> None:
+@pytest.mark.parametrize(
+    ("change", "scope", "exported"),
+    [
+        ({}, ExportScope.REPLICAS, True),
+        ({}, ExportScope.WHOLE_TIER, False),
+        ({"ended_at": NOW}, ExportScope.ALL, False),
+    ],
+)
+def test_lasting_incident_of_own_part_is_exported(change: dict[str, Any], scope: ExportScope, exported: bool) -> None:
     status = agent_status()
     (tier,) = (tier for tier in status.tiers if tier.name == "l40s-qwen14b")
-    found = incidents(replace(status, tiers=(replace(tier, export_scope=scope),)))
-    assert ((tier.name, "KvCacheCascade", "critical") in found) is exported
+    findings = tuple(replace(finding, **change) for finding in tier.findings)
+    found = incidents(replace(status, tiers=(replace(tier, findings=findings, export_scope=scope),)))
+    assert ("KvCacheCascade" in found) is exported
 
 
 @pytest.mark.parametrize(
@@ -231,23 +234,19 @@ def test_series_and_alerts_have_an_agent(scope: ExportScope, series: str, alerts
     assert "".join(name for name, one in subjects.items() if scope.has_alerts(one)) == alerts
 
 
-def test_the_agent_tells_how_it_is_itself() -> None:
+def test_the_agent_tells_its_troubles() -> None:
+    """`tests/goldens/metrics.json` holds a page of a healthy agent, with its verdicts, incidents and stages."""
     health = AgentHealth(
-        cycles=7, overruns=2, last_cycle_at=NOW - 1, last_cycle_seconds=0.5, cycle_errors=1, history_trouble="disk full",
-        unbooked_minutes=4, dropped_minutes=3, config_reloads=2, config_trouble="broken", gpu_problems=("lost",),
-        web_errors=5, web_refusals=6,
-    )  # fmt: skip
-    found = series(agent_status(health=health))
-    expected: Mapping[str, float] = {
-        "cycles_total": 7, "cycle_overruns_total": 2, "cycle_duration_seconds": 0.5, "cycle_errors_total": 1,
-        "last_cycle_timestamp_seconds": NOW - 1, "history_up": 0, "history_unbooked_windows": 4,
-        "history_dropped_windows_total": 3, "config_reloads_total": 2, "config_last_reload_successful": 0,
-        "gpu_problems": 1, "start_time_seconds": NOW - 21_465,
+        history_trouble="full", unbooked_minutes=4, dropped_minutes=3, config_trouble="broken", gpu_problems=("lost",)
+    )
+    found = series(replace(agent_status(health=health), external_url="https://sizewatch.example"))
+    assert one(found, "sizewatch_status_page_info", url="https://sizewatch.example") == 1
+    names_and_values = {
+        "history_up": 0, "history_unbooked_windows": 4, "history_dropped_windows_total": 3,
+        "config_last_reload_successful": 0, "gpu_problems": 1,
     }  # fmt: skip
-    for name, value in expected.items():
+    for name, value in names_and_values.items():
         assert one(found, f"sizewatch_{name}") == value
-    assert one(found, "sizewatch_build_info", version="0.1.0", role="standalone") == 1
-    assert one(found, "sizewatch_kv_cascade_stage", replica="l40s-2") == 4
 
 
 def test_idle_agent_has_a_page() -> None:
@@ -282,7 +281,7 @@ def test_the_asker_chooses_the_format(accept: str, openmetrics: bool) -> None:
 
 def test_two_bucket_grids_are_refused() -> None:
     two = (log_normal((1.0, math.inf), 5, 1, 1), log_normal((2.0, math.inf), 5, 1, 1))
-    totals = Window(start=0, end=1, expected_seconds=1, covered_seconds=1, histograms={"ttft_seconds": two})
+    totals = totals_of(ttft_seconds=two)
     with pytest.raises(ValueError, match="t/r: totals hold 2 bucket grids of ttft_seconds"):
         replica("t", "r", totals=totals)
 
@@ -297,37 +296,32 @@ def test_promtool_finds_nothing_wrong_with_the_page() -> None:
         assert (checked.returncode, checked.stderr.decode()) == (0, "")
 
 
+def measure_peak(run: Callable[[], int]) -> tuple[int, float]:
+    """Return the result, and the most bytes that were allocated for it."""
+    tracemalloc.start()
+    try:
+        return run(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS], ids=["text", "OpenMetrics"])
 def test_page_memory_is_bounded(accept: str) -> None:
-    status = alone(full_replica())
-    many = tuple(replace(full_replica(), name=f"r{n}") for n in range(30))
-    status = replace(status, tiers=(replace(status.tiers[0], replicas=many),))
-    render(status, accept)
-    tracemalloc.start()
-    try:
-        body, _ = render(status, accept)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 2.5 * len(body)
-    tracemalloc.start()
-    try:
-        whole = sum(len(part) for part in render_parts(status, accept)[0])
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert whole == len(body)
+    status = fleet(30)
+    body, _ = render(status, accept)
+    size, peak = measure_peak(lambda: len(render(status, accept)[0]))
+    assert peak < 2.5 * size
+    whole, peak = measure_peak(lambda: sum(len(part) for part in render_parts(status, accept)[0]))
+    assert (whole, size) == (len(body), len(body))
     assert peak < len(body) / 2
-    assert accept == PLAIN or body.endswith(b"# EOF\n")
-    assert body.count(b"# EOF\n") == (accept != PLAIN)
+    assert (body.endswith(b"# EOF\n"), body.count(b"# EOF\n")) == (accept != PLAIN, accept != PLAIN)
 
 
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS], ids=["text", "OpenMetrics"])
 def test_metric_head_stands_once(accept: str) -> None:
     def heads(replicas: int) -> list[bytes]:
-        several = tuple(replace(full_replica(), name=f"r{n}") for n in range(replicas))
-        body, _ = render(agent_status(tiers=(unplanned_tier(replicas=several),)), accept)
+        body, _ = render(fleet(replicas), accept)
         return [line for line in body.splitlines() if line.startswith(b"#")]
 
     assert heads(2 * GROUP_REPLICAS + 1) == heads(1)
@@ -384,3 +378,81 @@ def test_replicas_of_down_tier_are_tickets() -> None:
         ("TierDown", "", "critical"): 2,
         ("TargetDown", "r", "warning"): 1,
     }
+
+
+def gauges(tier: TierStatus) -> dict[str, float]:
+    wanted = {names.SPARE_RPS: "rps", names.SPARE_TOKENS: "tokens"}
+    status = agent_status(tiers=(tier,))
+    return {
+        wanted[metric]: value for metric, samples in SAMPLES.items() if metric in wanted for _, value in samples(status)
+    }
+
+
+def test_spare_is_margin_capacity_less_demand() -> None:
+    tier = planned_tier()
+    capacity, recent = tier.context.capacity, tier.recent
+    assert recent is not None
+    used, arriving = (read(BY_NAME[name], recent, tier.context.basis) for name in ("fleet_utilization", "arrival_rps"))
+    assert used.value is not None
+    come = (arriving.value or arriving.low or 0.0) if isinstance(arriving, Reading) else 0.0
+    demand = max(used.value * capacity.rps * 3, come)
+    found = gauges(tier)
+    # Three of four replicas are up, so none may be lost.
+    assert found["rps"] == pytest.approx(max(0.0, 3 * margin_of().target_utilization * capacity.rps - demand))
+    assert gauges(replace(tier, replicas=()))["rps"] == 0.0
+    idle = replace(tier, recent=window(tier.recent.end, rps=1.0))  # type: ignore[union-attr]
+    assert gauges(idle)["rps"] > found["rps"]
+
+
+def test_spare_capacity_may_be_absent() -> None:
+    tier = planned_tier()
+    batch = plan("m", "NVIDIA H100 80GB HBM3", workload=Workload(archetype="batch"))
+    assert gauges(replace(tier, context=build_tier_context(tier.name, batch))) == {}
+    assert gauges(replace(tier, recent=None)) == {}
+    assert gauges(replace(tier, export_scope=ExportScope.REPLICAS)) == {}
+    assert gauges(unplanned_tier()) == {}
+
+
+def test_names_are_unique_lower_case() -> None:
+    stems = [metric.name for metric in names.ALL]
+    assert len(stems) == len(set(stems))
+    for metric in names.ALL:
+        assert re.fullmatch(r"sizewatch_[a-z][a-z0-9_]*", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind is FamilyKind.COUNTER), metric.name
+        assert not metric.name.endswith(("_bucket", "_sum", "_count")), metric.name
+
+
+def test_exactly_named_families_are_exported() -> None:
+    assert set(names.FAMILY) == {family.name for family in FAMILIES if family.export}
+    assert "in_system_change" not in names.FAMILY
+
+
+def test_no_window_quantile_or_ratio_exported() -> None:
+    taken = {metric.name for metric in names.ALL}
+    for signal in SIGNALS:
+        if signal.how in (SignalKind.QUANTILE, SignalKind.RATIO):
+            assert f"sizewatch_{signal.name}" not in taken
+
+
+def test_labels_name_gpu_or_model() -> None:
+    for family, metric in names.FAMILY.items():
+        of_gpu = family in GPU_NAMES
+        assert ("gpu" in metric.labels) == of_gpu
+        assert ("model" in metric.labels) == (not of_gpu)
+        assert metric.labels[:3] == ("tier", "pool", "replica")
+
+
+def test_names_by_family_and_part() -> None:
+    assert names.exported("requests_finished") == "sizewatch_requests_finished_total"
+    assert names.exported("spec_accepted_at_position/2") == "sizewatch_spec_accepted_tokens_at_position_total"
+    assert names.metric("spec_accepted_at_position/2").labels[-1] == "position"
+    assert names.exported("gpu_fault_events_by_code/xid-79") == "sizewatch_gpu_fault_events_by_code_total"
+    assert names.metric("gpu_fault_events_by_code/xid-79").labels == ("tier", "pool", "replica", "gpu", "code")
+    assert names.bucket("ttft_seconds") == "sizewatch_ttft_seconds_bucket"
+
+
+def test_unexported_name_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        names.exported("in_system_change")
+    with pytest.raises(KeyError, match="requests_finished is no histogram"):
+        names.bucket("requests_finished")

@@ -1,4 +1,4 @@
-"""The committed alert rules: promtool's linter and unit tests, and a real Prometheus that loads them."""
+"""The committed alert rules, and those that only Prometheus can raise: promtool's linter and unit tests, a real Prometheus."""
 
 import json
 import re
@@ -19,15 +19,17 @@ from exporters.prometheus_rules.alerts import (
     INTERVALS,
     KEEP,
     LEVELS,
+    ROWS,
     UNITS,
     WHOLE_TIER,
     AlertLevel,
+    alert,
     alert_groups,
     duration,
     hold_seconds,
+    rule_file,
     verdict_alert,
 )
-from exporters.prometheus_rules.alerts import ROWS as ITSELF
 from exporters.render.text import alert_name
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.verdicts.rule import Rule, Scope, Severity
@@ -46,10 +48,6 @@ SPOKEN = {"seconds": "0.25 s", "ratio": "25%", "per_second": "0.25 requests/s"}
 
 def of(severity: Severity) -> list[tuple[Rule, AlertLevel]]:
     return [pair for pair in LEVELLED if pair[1].severity is severity]
-
-
-def ids(pair: tuple[Rule, AlertLevel]) -> str:
-    return f"{pair[0].name}-{pair[1].severity}"
 
 
 def series(rule: Rule, metric: str, values: str, instance: str = "a:19095", **labels: str) -> dict[str, str]:
@@ -86,10 +84,6 @@ def spoken(unit: str) -> str:
     return SPOKEN.get(unit) or UNITS.get(unit, "{0} " + unit.replace("_", " ")).replace("{0}", "0.25")
 
 
-def test_promtool_accepts_the_rule_file() -> None:
-    assert not complaints(ALERTS)
-
-
 def test_each_rule_has_its_alerts() -> None:
     found = [(row["alert"], row["labels"]["severity"]) for row in ALL_ALERTS]
     for rule in RULES:
@@ -101,20 +95,19 @@ def test_each_rule_has_its_alerts() -> None:
         }
         assert severities == expected[rule.severity], rule.name
     others = {name for name, _ in found} - {alert_name(rule.name) for rule in RULES}
-    assert others <= {alert_name(row.name) for row in ITSELF}
+    assert others <= {alert_name(row.name) for row in ROWS}
     assert {"SizewatchAgentDown", "SizewatchWatchdog"} <= {name for name, _ in found}
 
 
-@pytest.mark.parametrize("pair", LEVELLED, ids=ids)
-def test_alerts_read_incidents_notes_read_verdicts(pair: tuple[Rule, AlertLevel]) -> None:
-    rule, level = pair
-    alert = verdict_alert(rule, level)
+@pytest.mark.parametrize(("rule", "level"), LEVELLED)
+def test_alerts_read_incidents_notes_read_verdicts(rule: Rule, level: AlertLevel) -> None:
+    row = verdict_alert(rule, level)
     read = {names.VERDICT.name, names.VERDICT_CERTAIN.name}
     if level.severity is not Severity.REPORT:
         read = {names.INCIDENT_ALERT.name}
     read |= {names.TARGET_UP.name} if rule.name in WHOLE_TIER else set()
-    assert set(re.findall(r"sizewatch_\w+", alert["expr"])) == read
-    assert str(parse(alert["expr"]))
+    assert set(re.findall(r"sizewatch_\w+", row["expr"])) == read
+    assert str(parse(row["expr"]))
 
 
 @pytest.mark.slow
@@ -128,10 +121,10 @@ def test_alert_waits_and_survives_a_gap(tmp_path: Path, severity: Severity) -> N
         steps = round((hold + 60) / 15)
         told |= raised(rule, level, f"1x{steps} stale")
         last = steps * 15
-        alert = count(rule, severity)
-        values += [(after(hold - 15), alert, 0.0)] if hold else []
-        values += [(after(hold), alert, 1.0), (after(last + keep - 15), alert, 1.0)]
-        values.append((after(last + keep + 60), alert, 0.0))
+        fire = count(rule, severity)
+        values += [(after(hold - 15), fire, 0.0)] if hold else []
+        values += [(after(hold), fire, 1.0), (after(last + keep - 15), fire, 1.0)]
+        values.append((after(last + keep + 60), fire, 0.0))
     assert not differences(tmp_path, ALERTS, [Case(series=told, values=values)])
 
 
@@ -140,7 +133,7 @@ def test_ticket_ends_before_its_page() -> None:
     assert KEEP[Severity.PAGE] - KEEP[Severity.TICKET] >= INTERVALS[Severity.PAGE] + INTERVALS[Severity.TICKET]
 
 
-CASCADE, EVICTION = (next(r for r in RULES if r.name == name) for name in ("KvCacheCascade", "KvEviction"))
+CASCADE, EVICTION = BY_NAME["KvCacheCascade"], BY_NAME["KvEviction"]
 
 
 @pytest.mark.slow
@@ -164,7 +157,7 @@ def test_incident_sends_one_alert(tmp_path: Path) -> None:
 
 def test_down_tier_alerts_within_ninety_seconds() -> None:
     """The longest way: the last page just before the death, and every reader just misses what it waits for."""
-    rule, scrape = next(rule for rule in RULES if rule.name == "TierDown"), 15.0
+    rule, scrape = BY_NAME["TierDown"], 15.0
     silent = max(rule.limit("seconds", {}), scrape * rule.limit("misses", {}))
     routes = yaml.safe_load((ROOT / "examples" / "alertmanager.yml").read_text(encoding="utf-8"))["route"]["routes"]
     (wait,) = (float(one["group_wait"].removesuffix("s")) for one in routes if one.get("receiver") == "pages")
@@ -260,9 +253,11 @@ def test_alert_asks_at_most_two_queries() -> None:
         for group in alert_groups(external_url=url):
             for row in group["rules"]:
                 assert sum(text.count("| query") for text in row["annotations"].values()) <= most, row["alert"]
-    alert = next(row for group in alert_groups(external_url=url) for row in group["rules"] if "Cascade" in row["alert"])
-    assert alert["annotations"]["runbook_url"] == "https://sizewatch.example/runbooks/KvCacheCascade"
-    assert alert["annotations"]["status_url"] == "https://sizewatch.example/#tier-{{ $labels.tier | urlquery }}"
+    cascade = next(
+        row for group in alert_groups(external_url=url) for row in group["rules"] if "Cascade" in row["alert"]
+    )
+    assert cascade["annotations"]["runbook_url"] == "https://sizewatch.example/runbooks/KvCacheCascade"
+    assert cascade["annotations"]["status_url"] == "https://sizewatch.example/#tier-{{ $labels.tier | urlquery }}"
 
 
 @pytest.mark.server
@@ -283,9 +278,10 @@ def test_durations_are_written_as_prometheus_writes_them() -> None:
         duration(0.5)
 
 
-def test_added_rule_adds_an_alert() -> None:
+def test_file_is_linted_and_follows_the_catalogue() -> None:
+    assert not complaints(ALERTS)
     more = [row for group in alert_groups((*RULES, RULES[0])) for row in group["rules"]]
-    assert len(more) == 1 + sum(len(group["rules"]) for group in alert_groups())
+    assert len(more) == 1 + len(ALL_ALERTS)
     assert alert_groups() == yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
 
 
@@ -305,3 +301,100 @@ def test_node_never_calls_tier_down(tmp_path: Path) -> None:
         ),
     ]
     assert not differences(tmp_path, narrowed(tmp_path, ALERTS, "TierDown"), cases)
+
+
+BUILD = 'sizewatch_build_info{job="s",instance="a:1"}'
+UP = 'up{job="s",instance="a:1"}'
+
+
+def of_tier(name: str, tier: str, more: str = "") -> str:
+    return f'sizewatch_{name}{{job="s",instance="a:1",tier="{tier}"{more}}}'
+
+
+WATCHDOG = firing("SizewatchWatchdog")
+ABSENT = firing("AgentDown", reason="absent")
+DOWN = firing("AgentDown", reason="not_scraped", instance="a:1")
+MISSED = firing("AgentDown", reason="tier_not_judged", tier="t")
+STUCK = firing("AgentDown", reason="no_cycles")
+DEGRADED = firing("SizewatchDegraded")
+ERRORS = firing("SizewatchDegraded", reason="cycle_errors", job="s", instance="a:1")
+
+OTHER = {BUILD: "1x100", 'up{job="vllm",instance="v:8000"}': "0x100", UP: "1x100"}
+SEEN = {of_tier("target_up", "t", ',replica="r",pool="mixed"'): "1x20 stale", BUILD: "1x400"}
+VERDICT = {of_tier("verdict", "t", ',rule="R"'): "0x20 stale"}
+UNKNOWN = {of_tier("unknown", "t", ',rule="R",reason="no_traffic"'): "1x400"}
+CYCLES = 'sizewatch_last_cycle_timestamp_seconds{job="s",instance="a:1"}'
+CYCLE_ERRORS = 'sizewatch_cycle_errors_total{job="s",instance="a:1"}'
+SICK = {
+    'sizewatch_history_up{instance="a:1"}': "0x100",
+    'sizewatch_config_last_reload_successful{instance="a:1"}': "1x100",
+}
+HISTORY = firing("SizewatchDegraded", reason="history")
+CONFIGURATION = firing("SizewatchDegraded", reason="configuration")
+
+CASES = (
+    Case(name="no agent", series={}, values=[("0s", WATCHDOG, 1), ("4m45s", ABSENT, 0), ("5m", ABSENT, 1)]),
+    Case(
+        name="an agent that works, with old errors",
+        series={BUILD: "1x100", CYCLES: "0+15x100", CYCLE_ERRORS: "7x100"},
+        values=[("0s", WATCHDOG, 1), ("20m", WATCHDOG, 1), ("20m", firing("AgentDown"), 0), ("20m", DEGRADED, 0)],
+    ),
+    Case(name="agent gone", series={BUILD: "1x20 stale"}, values=[("10m", ABSENT, 0), ("10m15s", ABSENT, 1)]),
+    Case(
+        name="not scraped",
+        series={BUILD: "1x20 stale", UP: "1x20 0x100"},
+        values=[("10m", DOWN, 0), ("10m15s", DOWN, 1)],
+    ),
+    Case(name="another job is down", series=OTHER, values=[("20m", firing("AgentDown"), 0)]),
+    Case(
+        name="lost tier, for an hour",
+        series={**SEEN, **VERDICT},
+        values=[("10m", MISSED, 0), ("10m15s", MISSED, 1), ("75m", MISSED, 0)],
+    ),
+    Case(name="tier without verdict", series={**SEEN, **UNKNOWN}, values=[("20m", MISSED, 0)]),
+    Case(name="stuck", series={CYCLES: "0+15x4 60x100"}, values=[("5m", STUCK, 0), ("5m15s", STUCK, 1)]),
+    Case(
+        name="history fails",
+        series=SICK,
+        values=[("9m45s", DEGRADED, 0), ("10m", HISTORY, 1), ("20m", CONFIGURATION, 0)],
+    ),
+    Case(
+        name="an error at every cycle, then none",
+        series={CYCLE_ERRORS: "0+1x40 40x120"},
+        values=[("5m", ERRORS, 0), ("5m15s", ERRORS, 1), ("30m", ERRORS, 0)],
+    ),
+    Case(
+        name="one error lasts ten minutes",
+        series={CYCLE_ERRORS: "0x20 1x150"},
+        values=[("9m", ERRORS, 0), ("12m", ERRORS, 1), ("25m", ERRORS, 0)],
+    ),
+    Case(
+        name="report and a delivery fail for two hours",
+        series={
+            'sizewatch_report_up{instance="a:1"}': "0x600",
+            'sizewatch_report_delivery_up{instance="a:1",destination="mail"}': "0x600",
+            'sizewatch_report_delivery_up{instance="a:1",destination="chat"}': "0x200 1x400",
+        },
+        values=[
+            ("119m", DEGRADED, 0),
+            ("2h", firing("SizewatchDegraded", reason="report"), 1),
+            ("2h", firing("SizewatchDegraded", reason="report_delivery", destination="mail"), 1),
+            ("2h", firing("SizewatchDegraded", reason="report_delivery", destination="chat"), 0),
+        ],
+    ),
+)
+
+
+@pytest.mark.slow
+def test_own_alert_fires_for_its_cause_only(tmp_path: Path) -> None:
+    file = tmp_path / "itself.yaml"
+    group = {"name": "itself", "interval": "15s", "rules": [alert(row) for row in ROWS]}
+    file.write_text(rule_file("for a test", [group]), encoding="utf-8")
+    assert not complaints(file)
+    assert not differences(tmp_path, file, CASES)
+
+
+def test_every_row_has_its_section_for_operators() -> None:
+    page = (ROOT / "docs" / "alerting.md").read_text(encoding="utf-8")
+    headings = {line.removeprefix("## ") for line in page.splitlines() if line[:3] == "## "}
+    assert {row.name for row in ROWS} <= headings
