@@ -52,6 +52,11 @@ def written(path: Path, series: Series, *, zone: ZoneInfo | None = None) -> Path
     return path
 
 
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("traces") / "hours.csv", week(6))
@@ -77,11 +82,9 @@ def test_emitted_forecasts_give_the_same_score(trace: Path, tmp_path: Path, caps
     words = ["backtest", "--history", str(trace), "--test-days", "1", "--horizons", "15m,24h", "--emit", str(emitted)]
     assert main.main([*words, "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    with emitted.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(emitted)
     assert tuple(rows[0]) == COLUMNS
-    with trace.open(newline="") as file:
-        came = {row["timestamp"]: float(row["requests"]) for row in csv.DictReader(file)}
+    came = {row["timestamp"]: float(row["requests"]) for row in rows_of(trace)}
     ours = [row for row in rows if (row["method"], row["horizon_minutes"]) == ("sizewatch", "15")]
     assert len(ours) == 24
     assert all(row["origin"] == row["target"] for row in ours), "the next bin begins where the last one seen ends"
@@ -98,11 +101,9 @@ def test_emitted_forecasts_give_the_same_score(trace: Path, tmp_path: Path, caps
 def test_naive_forecast_is_the_bin_before(trace: Path, tmp_path: Path) -> None:
     emitted = tmp_path / "forecasts.csv"
     assert main.main(["backtest", "--history", str(trace), *FEW, "--emit", str(emitted)]) == 0
-    with trace.open(newline="") as file:
-        came = [(row["timestamp"], float(row["requests"])) for row in csv.DictReader(file)]
+    came = [(row["timestamp"], float(row["requests"])) for row in rows_of(trace)]
     before = {later: amount for (_, amount), (later, _) in pairwise(came)}
-    with emitted.open(newline="") as file:
-        now = [row for row in csv.DictReader(file) if row["method"] == "same as now"]
+    now = [row for row in rows_of(emitted) if row["method"] == "same as now"]
     assert [float(row["q50"]) for row in now] == [before[row["origin"]] for row in now]
 
 
@@ -126,8 +127,7 @@ def test_repeated_clock_hour_is_two_hours(tmp_path: Path) -> None:
     config.write_text(yaml.safe_dump({"forecast": {"zone": "Europe/Berlin"}}))
     emitted = tmp_path / "forecasts.csv"
     assert main.main(["backtest", "--history", str(trace), "-c", str(config), *FEW, "--emit", str(emitted)]) == 0
-    with emitted.open(newline="") as file:
-        targets = [row["target"] for row in csv.DictReader(file) if row["method"] == "same as now"]
+    targets = [row["target"] for row in rows_of(emitted) if row["method"] == "same as now"]
     assert targets == [line.partition(",")[0] for line in trace.read_text().splitlines()[-24:]]
 
 

@@ -108,23 +108,17 @@ def test_ten_mistakes_are_ten_lines(words: list[str], capsys: Captured) -> None:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (["plan", "check", str(PLAN)], 0),
-        (["plan", "show", str(PLAN)], 0),
-        (["plan", "schema"], 0),
-        (["inspect", str(PAGE)], 0),
-        (["replay", str(recorded.folder("cascade_fast"))], 1),
-        (["render", "--check", "--root", "EMPTY"], 1),
+        (f"plan check {PLAN}", 0),
+        (f"plan show {PLAN}", 0),
+        ("plan schema", 0),
+        (f"inspect {PAGE}", 0),
+        (f"replay {recorded.folder('cascade_fast')}", 1),
     ],
-    ids=lambda given: " ".join(given[:2]) if isinstance(given, list) else str(given),
 )
-def test_findings_decide_the_exit_code(words: list[str], code: int, tmp_path: Path, capsys: Captured) -> None:
-    (tmp_path / "docs").mkdir()
-    runbooks = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
-    (tmp_path / "docs" / "runbooks.md").write_text(runbooks, encoding="utf-8")
-    assert main.main([str(tmp_path) if word == "EMPTY" else word for word in words]) == code
+def test_findings_decide_the_exit_code(words: str, code: int, capsys: Captured) -> None:
+    assert main.main(words.split()) == code
     out, err = capsys.readouterr()
-    assert out
-    assert err == ""
+    assert (out != "", err) == (True, "")
 
 
 def test_doctor_without_a_configuration_ends_with_2(capsys: Captured) -> None:

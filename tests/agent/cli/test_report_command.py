@@ -8,7 +8,6 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from paths import ROOT
 from report_runs import webhook
 from report_samples import HOUR, START, TIER, WEEK, book, day_and_night, finding, hours, plan, tier
 from test_history_commands import configured as write_config
@@ -233,8 +232,3 @@ def test_failed_report_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write_files({out / "report.json": "{}", out / "report.html": "<html>"}, EVERYBODY_READS)
     assert [path.name for path in out.iterdir()] == ["report.html"]
-
-
-def test_the_published_schema_is_the_records() -> None:
-    published = ROOT / "docs" / "report.schema.json"
-    assert json.loads(published.read_text(encoding="utf-8")) == report_schema()
