@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from golden_text import check_golden, print_fields
 from test_alert_severity import SUBJECT
 from test_incidents import finding
 
@@ -55,86 +56,41 @@ def posted(
 def test_alert_carries_labels_times_and_help() -> None:
     symptoms = [finding(rule, T + 20, tier="t", status=Status.WARNING) for rule in ("KvEviction", "QueueGrowing")]
     settings = replace(SETTINGS, external_url="https://sizewatch.example/")
-    (one,) = posted([cascade(), *symptoms], 30, settings, waiting=1233.0)
-    assert one.firing
-    assert one.body == {
-        "labels": {
-            "alertname": alert_name(PAGE),
-            "tier": "t",
-            "replica": "a",
-            "severity": "critical",
-            "source": "sizewatch",
-        },
-        "annotations": {
-            "summary": "t: The KV cache fills since 14:13; requests are preempted",
-            "description": (
-                "The KV cache fills since 14:13; requests are preempted.\n"
-                "First suspect: P95 900, 400 planned (likely).\n"
-                "Stage: 3 of 4, queueing.\n"
-                "Queue: 1,233 requests waiting.\n"
-                "Holds back 2: KvEviction, QueueGrowing.\n"
-                "Next: Shed load."
-            ),
-            "status": "critical, certain",
-            "incident": f"t/a/{PAGE}/1790000000",
-            "root": f"{PAGE} of t/a",
-            "causes": "P95 900, 400 planned (likely) (against it: few of them)",
-            "actions": "Shed load\nAdd one",
-            "stage": "3 of 4, queueing",
-            "queue": "1,233 requests waiting",
-            "held_back": "2: KvEviction, QueueGrowing",
-            "replicas": "a",
-            "runbook_url": f"https://sizewatch.example/runbooks/{PAGE}",
-            "status_url": "https://sizewatch.example/#tier-t",
-        },
-        "startsAt": timestamp(T),
-        "endsAt": timestamp(T + 30 + VALID_RESENDS * 60),
-        "generatorURL": "https://sizewatch.example/",
-    }
+    (page,) = posted([cascade(), *symptoms], 30, settings, waiting=1233.0)
+    assert page.firing
+    check_golden(__file__, "page.txt", print_fields(page.body))
+    assert page.body["endsAt"] == timestamp(T + 30 + VALID_RESENDS * 60)
 
 
 def test_page_names_relief_and_root_action() -> None:
     drift = finding("WorkloadDrift", T + 10, tier="t", status=Status.WARNING)
-    (one,) = posted([cascade(), drift], 30)
-    assert one.body["labels"]["alertname"] == alert_name(PAGE)
-    said = one.body["annotations"]
-    assert said["root"] == "WorkloadDrift of t"
-    assert "At once: Shed load.\nNext: mend WorkloadDrift." in said["description"]
-    assert "held_back" not in said
+    (page,) = posted([cascade(), drift], 30)
     ticket = finding("QueueGrowing", T - 1000, tier="t", status=Status.WARNING)
     (other,) = posted([ticket, replace(drift, started_at=T - 10)], 30)
-    assert (other.body["labels"]["alertname"], other.body["annotations"]["root"]) == (
-        "SizewatchQueueGrowing",
-        "WorkloadDrift of t",
-    )
+    for payload, name in ((page, PAGE), (other, "QueueGrowing")):
+        assert payload.body["labels"]["alertname"] == alert_name(name)
+        assert payload.body["annotations"]["root"] == "WorkloadDrift of t"
+        assert "held_back" not in payload.body["annotations"]
+    assert "At once: Shed load.\nNext: mend WorkloadDrift." in page.body["annotations"]["description"]
     assert "At once" not in other.body["annotations"]["description"]
 
 
 def test_labels_stay_while_annotations_follow() -> None:
     known = cascade()
     milder = Transition(t=T + 60, status=Status.WARNING, stage=1, certainty=Certainty.CERTAIN)
-    before, after = (
-        posted([replace(known, transitions=changes)], 90, newest=[verdict])[0].body
-        for changes, verdict in (
-            (known.transitions, replace(known.worst, sentence="66 requests wait; more")),
-            ((*known.transitions, milder), replace(known.worst, sentence="1,233 requests wait", stage=1)),
-        )
-    )
-    assert (before["labels"], before["startsAt"]) == (after["labels"], after["startsAt"])
-    assert before["annotations"]["summary"] == "t: 66 requests wait since 14:13"
-    assert after["annotations"]["summary"] == "t: 1,233 requests wait since 14:13"
-    assert [one["annotations"]["stage"] for one in (before, after)] == ["3 of 4, queueing", "1 of 4, filling"]
+    eased = replace(known, transitions=(*known.transitions, milder))
+    (before,) = posted([known], 90, newest=[replace(known.worst, sentence="66 requests wait; more")])
+    (after,) = posted([eased], 90, newest=[replace(known.worst, sentence="1,233 requests wait", stage=1)])
+    assert (before.body["labels"], before.body["startsAt"]) == (after.body["labels"], after.body["startsAt"])
+    for payload, words, stage in ((before, "66", "3 of 4, queueing"), (after, "1,233", "1 of 4, filling")):
+        assert payload.body["annotations"]["summary"] == f"t: {words} requests wait since 14:13"
+        assert payload.body["annotations"]["stage"] == stage
 
 
 def test_external_labels_stand_beside_ours() -> None:
-    settings = AlertSettings(
-        external_labels={"cluster": "c", "tier": "other"}, external_url="http://sizewatch.example/"
-    )
-    (one,) = posted([cascade()], settings=settings)
-    assert one.body["labels"]["cluster"] == "c"
-    assert one.body["labels"]["tier"] == "t"
-    assert one.body["generatorURL"] == "http://sizewatch.example/"
-    assert set(one.body["labels"]) - {"cluster"} <= OWN_LABELS
+    (payload,) = posted([cascade()], settings=AlertSettings(external_labels={"cluster": "c", "tier": "other"}))
+    assert (payload.body["labels"]["cluster"], payload.body["labels"]["tier"]) == ("c", "t")
+    assert set(payload.body["labels"]) - {"cluster"} <= OWN_LABELS
 
 
 @pytest.mark.parametrize(
@@ -194,17 +150,9 @@ FOREIGN = ExternalAlert(
 
 
 def test_explanation_of_foreign_alert_is_info() -> None:
-    (one,) = present((), (FOREIGN,), T + 10, SETTINGS)
-    assert one.body["labels"] == {
-        "alertname": "SizewatchForeignAlertDiagnosis",
-        "tier": "t",
-        "severity": "info",
-        "foreign_alertname": "ApiLatencyHigh",
-        "source": "sizewatch",
-    }
-    assert one.body["annotations"]["summary"] == "ApiLatencyHigh in t: this latency alert: cascade, began earlier"
-    assert one.body["annotations"]["runbook_url"].endswith("#kvcachecascade")
-    assert set(one.body["labels"]) <= OWN_LABELS
+    (payload,) = present((), (FOREIGN,), T + 10, SETTINGS)
+    check_golden(__file__, "foreign.txt", print_fields(payload.body))
+    assert set(payload.body["labels"]) <= OWN_LABELS
 
 
 @pytest.mark.parametrize(

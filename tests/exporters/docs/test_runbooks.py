@@ -1,12 +1,17 @@
 import re
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 import pytest
 from paths import ROOT
 
 from agent.cli import main
+from agent.cli.render import list_stale_files
 from exporters.docs import runbooks
+from exporters.docs.reference_pages import ARTEFACTS
 from exporters.docs.runbooks import (
     HAND_WRITTEN,
     SELF_ALERTS,
@@ -175,14 +180,63 @@ def test_rules_are_listed_by_severity() -> None:
         assert rows == [rule.name for rule in RULES if rule.severity is severity]
 
 
-def test_explain_takes_any_case_and_suggests(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["explain", "kveviction"]) == 0
-    assert capsys.readouterr().out.startswith("KvEviction\n")
-    assert main.main(["explain", "KvEvicton"]) == 2
-    assert "there is no rule 'KvEvicton'; did you mean KvEviction?" in capsys.readouterr().err
-    assert main.main(["explain", "cascade"]) == 2
-    assert "there is no rule 'cascade'; did you mean KvCacheCascade?" in capsys.readouterr().err
-    assert main.main(["explain", "zzz"]) == 2
-    assert "there is no rule 'zzz'; without a name all are listed" in capsys.readouterr().err
-    assert main.main(["explain"]) == 0
-    assert "KvEviction " in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("names", "code", "words"),
+    [
+        (["kveviction"], 0, "KvEviction\n"),
+        (["KvEvicton"], 2, "there is no rule 'KvEvicton'; did you mean KvEviction?"),
+        (["cascade"], 2, "there is no rule 'cascade'; did you mean KvCacheCascade?"),
+        (["zzz"], 2, "there is no rule 'zzz'; without a name all are listed"),
+        ([], 0, "KvEviction "),
+    ],
+)
+def test_explain_takes_any_case_and_suggests(
+    names: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["explain", *names]) == code
+    assert words in "".join(capsys.readouterr())
+
+
+def checkout(tmp_path: Path) -> Path:
+    for path in sorted({str(Path(path).parent) for path in ARTEFACTS}):
+        shutil.copytree(ROOT / path, tmp_path / path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def test_generated_files_are_as_rendered() -> None:
+    assert sorted(list_stale_files(ROOT)) == [], "`sizewatch render` writes these files anew"
+
+
+def test_rendering_writes_only_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = checkout(tmp_path)
+    page = root / "docs" / "signals.md"
+    page.write_text("old", encoding="utf-8")
+    assert main.main(["render", "--check", "--root", str(root)]) == 1
+    expected = "docs/signals.md differs from what the program renders; write it anew: sizewatch render\n"
+    assert (capsys.readouterr().out, page.read_text(encoding="utf-8")) == (expected, "old")
+    (root / "docs" / "plan.schema.json").unlink()
+    shutil.rmtree(root / "rules")
+    assert main.main(["render", "--root", str(root)]) == 0
+    written = {line.removesuffix(": written") for line in capsys.readouterr().out.splitlines()}
+    assert written == {"docs/signals.md", "docs/plan.schema.json", *(p for p in ARTEFACTS if p.startswith("rules/"))}
+    for path in ARTEFACTS:
+        assert (root / path).read_text(encoding="utf-8") == (ROOT / path).read_text(encoding="utf-8")
+    assert main.main(["render", "--check", "--root", str(root)]) == 0
+    assert capsys.readouterr().out == f"{len(ARTEFACTS)} files are as rendered\n"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda root: shutil.rmtree(root / "docs"), "holds no docs/; run it in a checkout, or name one with --root"),
+        (lambda root: (root / "docs/runbooks.md").write_text(""), "AdapterCachePressure has 0 texts by hand"),
+        (lambda root: (root / "docs/signals.md").write_bytes(b"\xff"), "signals.md: 'utf-8' codec"),
+    ],
+)
+def test_unrenderable_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], object], words: str
+) -> None:
+    root = checkout(tmp_path)
+    spoil(root)
+    assert main.main(["render", "--root", str(root)]) == 2
+    assert words in capsys.readouterr().err

@@ -11,7 +11,7 @@ from statistics import NormalDist, fmean
 import pytest
 import recorded
 from golden_text import check_golden
-from making import histogram
+from making import histogram, plan_document
 
 from agent.config.files import load_plan
 from agent.replay.replay import replay
@@ -27,7 +27,7 @@ from exporters.documents.calibration import (
 )
 from rules.confidence import nearest_rank
 from rules.plan.load_bins import BinnedWindow, bin_window, build_tier_context, sum_by_bin
-from rules.plan.schema import Plan, Point
+from rules.plan.schema import Point, parse_plan
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.windows import Window
 
@@ -52,22 +52,13 @@ def point(rps: float) -> dict[str, float]:
     }
 
 
-PLAN = Plan.model_validate(
-    {
-        "schema": 1,
-        "tiers": {
-            "chat": {
-                "model": "m",
-                "engine": "vllm",
-                "gpu": {"product": "H100", "per_replica": 2},
-                "slo": {"ttft_p99_seconds": 2.0, "tpot_p99_seconds": 0.2},
-                "workload": {"prompt_tokens": {"mean": 1000.0}, "generation_tokens": {"mean": 200.0}},
-                "curve": {"points": [point(rps) for rps in LOADS]},
-            }
-        },
-    }
+TIER = plan_document(
+    gpu={"product": "H100", "per_replica": 2},
+    slo={"ttft_p99_seconds": 2.0, "tpot_p99_seconds": 0.2},
+    workload={"prompt_tokens": {"mean": 1000.0}, "generation_tokens": {"mean": 200.0}},
+    curve={"points": [point(rps) for rps in LOADS]},
 )
-CONTEXT = build_tier_context("chat", PLAN.tiers["chat"])
+CONTEXT = build_tier_context("chat", parse_plan(TIER).tiers["t"])
 CURVE = CONTEXT.curve
 
 

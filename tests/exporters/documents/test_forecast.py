@@ -307,13 +307,6 @@ def test_old_demand_makes_no_schedule() -> None:
     assert without_old_schedule(replace(REPORT, seen_until=None), MADE_AT).schedule == ()
 
 
-def test_neighbours_of_one_count_become_one_step() -> None:
-    first = ScheduleStep(start=MIDNIGHT - HOUR, replicas=2, demand_rps=9.1)
-    merged = merge_steps(reversed((first, *STEPS)))
-    assert merged == (replace(STEPS[0], start=first.start), *STEPS[1:])
-    assert merge_steps(()) == ()
-
-
 def test_strategies_without_a_price_have_none() -> None:
     strategies = tuple(replace(strategy, money=None) for strategy in WORTH.strategies)
     text = prewarm_text(replace(REPORT, worth=replace(WORTH, strategies=strategies)), explain=True)

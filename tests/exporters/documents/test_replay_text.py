@@ -3,6 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import making
 import pytest
 import recorded
 from golden_text import check_golden
@@ -15,7 +16,7 @@ from exporters.documents.replay import ReplayResult, replay_json, replay_text
 from exporters.render.terminal import WIDTH
 from exporters.render.text import copy_fields
 from rules.confidence import Certainty
-from rules.telemetry.signals import Gap, Missing
+from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import (
     Cause,
     ClosedSpan,
@@ -24,40 +25,33 @@ from rules.verdicts.verdict import (
     RuleState,
     Status,
     Subject,
-    Transition,
     Unknown,
     UnknownSpan,
     Verdict,
 )
 
-MISSING = Missing(gap=Gap.NOT_IN_PLAN)
 SUSPECT = Cause(cause="c", certainty=Certainty.CERTAIN, evidence=("first", "second"), against=("but",))
 
 
-def verdict(status: Status = Status.OK, replica: str | None = None, rule: str = "KvEviction", **more: Any) -> Verdict:
-    whole = {"observed": MISSING, "expected": MISSING, "unit": "ratio", "sentence": "so it is", **more}
-    subject = Subject(tier="t", replica=replica)
-    return Verdict(t=START, rule=rule, subject=subject, status=status, certainty=Certainty.CERTAIN, **whole)
+def fine(rule: str = "KvEviction", replica: str | None = None, status: Status = Status.OK, **more: Any) -> Verdict:
+    return making.verdict(rule, replica, START, status=status, sentence="so it is", **more)
 
 
 def finding(ended_at: float | None = None, stages: tuple[int | None, ...] = (None,), **more: Any) -> Finding:
-    worst, changes = verdict(Status.CRITICAL, **more), []
-    for n, stage in enumerate(stages, 1):
-        changes.append(Transition(t=START + 60 * n, status=worst.status, stage=stage, certainty=worst.certainty))
-    times = {"started_at": START + 60, "ended_at": ended_at}
-    return Finding(rule=worst.rule, subject=worst.subject, worst=worst, transitions=tuple(changes), **times)
+    first = making.finding(fine(status=Status.CRITICAL, **more), started_at=START + 60, ended_at=ended_at)
+    (change,) = first.transitions
+    changes = tuple(replace(change, t=START + 60 * n, stage=stage) for n, stage in enumerate(stages, 1))
+    return replace(first, transitions=changes)
+
+
+def unknown(rule: str, text: str = "nothing there") -> RuleState:
+    fields: Any = {"rule": rule, "subject": Subject(tier="t"), "reason": Gap.NOT_EXPOSED, "text": text}
+    span = UnknownSpan(started_at=START, ended_at=None, **fields)
+    return RuleState(result=Unknown(t=START, **fields), finding=None, unknown=span)
 
 
 def rule_state(result: RuleResult, open_episode: Finding | None = None) -> RuleState:
-    span = None
-    if isinstance(result, Unknown):
-        known = copy_fields(result, "rule", "subject", "reason", "text")
-        span = UnknownSpan(started_at=START, ended_at=None, **known)
-    return RuleState(result=result, finding=open_episode, unknown=span)
-
-
-def unknown(rule: str, replica: str | None = None, text: str = "nothing there") -> Unknown:
-    return Unknown(t=START, rule=rule, subject=Subject(tier="t", replica=replica), reason=Gap.NOT_EXPOSED, text=text)
+    return RuleState(result=result, finding=open_episode, unknown=None)
 
 
 def result(ended: tuple[ClosedSpan, ...] = (), rule_states: tuple[RuleState, ...] = (), **more: Any) -> ReplayResult:
@@ -68,18 +62,18 @@ def result(ended: tuple[ClosedSpan, ...] = (), rule_states: tuple[RuleState, ...
 ACTIONS = tuple(f"action {n}" for n in range(5))
 EXPLAINED = finding(START + 300, causes=(SUSPECT,), actions=ACTIONS, stages=(1, 3, 3, 4, 0))
 LASTS, OVER = finding(), finding(START + 300)
-FINE = (rule_state(verdict(rule="KvEviction")), rule_state(verdict(rule="TargetDown", replica="a")))
+FINE = (rule_state(fine()), rule_state(fine("TargetDown", "a")))
 MERGED = (
-    *(rule_state(verdict(rule="TargetDown", replica=name)) for name in "abc"),
-    *(rule_state(unknown(name)) for name in ("TtftDivergence", "TpotDivergence")),
-    rule_state(unknown("KvEviction", text="")),
+    *(rule_state(fine("TargetDown", name)) for name in "abc"),
+    *(unknown(name) for name in ("TtftDivergence", "TpotDivergence")),
+    unknown("KvEviction", ""),
 )
 SHOWN = {
     "quiet": result(),
     "unseen": result(seen=False),
     "empty": result(start=math.nan, end=math.nan),
     "explained": result((EXPLAINED,)),
-    "lasting": result(rule_states=(rule_state(verdict(Status.CRITICAL), LASTS),), of_cut_minute=(LASTS,)),
+    "lasting": result(rule_states=(rule_state(fine(status=Status.CRITICAL), LASTS),), of_cut_minute=(LASTS,)),
     "ended": result((OVER,), FINE, of_cut_minute=(OVER,)),
     "merged": result(rule_states=MERGED),
 }

@@ -10,20 +10,17 @@ from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 
 
 @pytest.mark.parametrize(
-    ("gap", "text", "said"),
+    ("gap", "words", "written"),
     [
-        (Gap.TOO_FEW_REQUESTS, "300 s seen, 600 s are needed", "300 s seen, 600 s are needed"),
-        (Gap.TOO_FEW_REQUESTS, "", "too few requests"),
-        (Gap.NOT_IN_PLAN, "the plan has no slo", "not in plan: the plan has no slo"),
-        (Gap.STALE, "", "stale"),
+        (Gap.TOO_FEW_REQUESTS, ("300 s seen, 600 s are needed",), "300 s seen, 600 s are needed"),
+        (Gap.TOO_FEW_REQUESTS, ("",), "too few requests"),
+        (Gap.NOT_IN_PLAN, ("the plan has no slo",), "not in plan: the plan has no slo"),
+        (Gap.NOT_IN_PLAN, ("no slo", "{gap} ({text})"), "not in plan (no slo)"),
+        (Gap.STALE, ("",), "stale"),
     ],
 )
-def test_lack_of_time_has_its_words(gap: Gap, text: str, said: str) -> None:
-    assert describe_gap(gap, text) == said
-
-
-def test_gap_has_its_words() -> None:
-    assert describe_gap(Gap.NOT_IN_PLAN, "no slo", "{gap} ({text})") == "not in plan (no slo)"
+def test_gap_has_its_words(gap: Gap, words: tuple[str, ...], written: str) -> None:
+    assert describe_gap(gap, *words) == written
 
 
 @pytest.mark.parametrize(
