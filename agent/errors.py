@@ -55,10 +55,6 @@ class PathError(SizewatchError):
         self.text = text
 
 
-class RecordingError(PathError):
-    """Unreadable recorded folder or file."""
-
-
 class BenchmarkError(PathError):
     """Unusable benchmark result file, or unusable telemetry of its run."""
 
@@ -83,8 +79,6 @@ OPTIONAL_MODULES: Mapping[str, str] = {
     **dict.fromkeys(("grpc", "google"), "pip install 'sizewatch[kubernetes]'"),
 }
 """Modules that an installation may lack, with the advice."""
-
-FORECAST_MODULE, KUBERNETES_MODULE = "pandas", "grpc"
 
 
 def find_missing(module: str) -> str | None:

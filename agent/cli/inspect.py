@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from agent.cli.arguments import FORMAT, Exit, Parameters, argument, connection_options, print_result, ways_in
 from agent.config.peer import DEFAULT_MAX_BYTES, Peer
-from agent.errors import RecordingError, ScrapeError
+from agent.errors import PathError, ScrapeError
 from agent.gpu.collector import samples
 from agent.http_client.client import fetch_page, wrong_content
 from agent.http_client.errors import place_of
@@ -76,7 +76,7 @@ def parameters() -> Parameters:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Print the page. An unreadable page raises ScrapeError or RecordingError, which name it (exit 2)."""
+    """Print the page. An unreadable page raises ScrapeError or PathError, which name it (exit 2)."""
     body = read_page_body(options, options.page)
     # The query of an address may be a secret.
     name = place_of(options.page) if "://" in options.page else options.page
@@ -89,7 +89,7 @@ def run(options: SimpleNamespace) -> int:
 
 
 def read_page_body(options: SimpleNamespace, page: str) -> bytes:
-    """Return a live or saved page. Raise ScrapeError or RecordingError."""
+    """Return a live or saved page. Raise ScrapeError or PathError."""
     if "://" in page:
         return fetch_page(Peer.read(dict(url=page, **ways_in(options))))
     try:
@@ -98,9 +98,9 @@ def read_page_body(options: SimpleNamespace, page: str) -> bytes:
     except (OSError, ValueError) as error:
         text = f"cannot be read: {getattr(error, 'strerror', error)}"
         text += "; an address begins with http://" if isinstance(error, FileNotFoundError) else ""
-        raise RecordingError(page, text) from error
+        raise PathError(page, text) from error
     if len(body) > DEFAULT_MAX_BYTES:
-        raise RecordingError(page, f"is larger than {DEFAULT_MAX_BYTES >> 20} MiB: is this a saved page?")
+        raise PathError(page, f"is larger than {DEFAULT_MAX_BYTES >> 20} MiB: is this a saved page?")
     if wrong := wrong_content(page, "", body[:100]):
         raise wrong
     return body

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.daemon.assembly import Assembly
-from agent.errors import FORECAST_MODULE, ConfigError, find_missing
+from agent.errors import ConfigError, find_missing
 from agent.files import DataDir
 from agent.gpu.collector import GpuCollector, GpuReader
 from agent.pipeline.change_log import ChangeLog
@@ -114,7 +114,7 @@ def _add_history(assembly: Assembly, path: Path, before: Assembly | None, now: f
     # After the alerting: the history stores the alerts that changed.
     changed = assembly.alerting.pop_changed if assembly.alerting is not None else tuple
     assembly.loop.sinks += (HistorySink(history, assembly.loop.source, assembly.versions, changed),)
-    missing = find_missing(FORECAST_MODULE)
+    missing = find_missing("pandas")
     if config.forecast.enabled and not missing:
         from agent.forecasting.service import ForecastService
 

@@ -19,7 +19,7 @@ from agent.config.web import find_web_file
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.doctor.targets import NO_GPU
 from agent.durations import duration_text
-from agent.errors import FORECAST_MODULE, SizewatchError, find_missing
+from agent.errors import SizewatchError, find_missing
 from agent.gpu.collector import GpuRead
 from agent.history.schema import HistoryError, HistoryFormatError
 from agent.history.store import HistoryStore
@@ -75,7 +75,7 @@ def check_forecast(loaded: LoadedConfig) -> Iterator[CheckResult]:
         yield ok("none: this agent keeps no history")
     elif not loaded.config.forecast.enabled:
         yield ok("off (forecast.enabled: false)")
-    elif missing := find_missing(FORECAST_MODULE):
+    elif missing := find_missing("pandas"):
         yield warn("off: its libraries are not installed", f"{missing}, or set forecast.enabled: false")
     else:
         yield ok("on, its libraries are installed")

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agent.errors import KUBERNETES_MODULE, SizewatchError, find_missing
+from agent.errors import SizewatchError, find_missing
 from agent.gpu.owners import GpuAssignment, gpus_by_index
 from agent.kubernetes.pods import GPU_RESOURCES, Pod, truncate_value
 from rules.telemetry.snapshots import GpuReadout
@@ -66,7 +66,7 @@ def read_devices(path: str, timeout_seconds: float = 2.0) -> tuple[Devices, ...]
     """Return all devices of all containers of the node. Raise PodResourcesError."""
     if not socket_exists(path):
         raise PodResourcesError(f"there is no socket {path} here")
-    if missing := find_missing(KUBERNETES_MODULE):
+    if missing := find_missing("grpc"):
         raise PodResourcesError(missing)
     # Else its library prints lines of its own; what matters is raised.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -20,7 +20,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
 from agent.config import files
-from agent.errors import RecordingError
+from agent.errors import PathError
 from exporters.render.safe_text import one_line, quote_external_text
 from rules.plan.validation import problems_of
 
@@ -75,20 +75,20 @@ class Scrape:
 def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
     """Load a recording without the targets whose file is missing, and those problems.
 
-    Raise ConfigError for a document that cannot be read, else RecordingError.
+    Raise ConfigError for a document that cannot be read, else PathError.
     """
     path = folder / "recording.yaml"
     if not os.path.exists(path):
-        raise RecordingError(folder, "has no recording.yaml: is this the folder of a recording?")
+        raise PathError(folder, "has no recording.yaml: is this the folder of a recording?")
     try:
         recording = Recording.model_validate(files.read_document(path), context=folder)
     except ValidationError as error:
-        raise RecordingError(path, "; ".join(problems_of(error, Recording))) from None
+        raise PathError(path, "; ".join(problems_of(error, Recording))) from None
     targets = tuple(target for target in recording.targets if os.path.isfile(target.path))
     missing = [target.path for target in recording.targets if target not in targets]
     problems = tuple(f"{quote_external_text(str(file), LONGEST_PATH)} is missing" for file in missing)
     if not targets:
-        raise RecordingError(path, "; ".join(problems) or "has no targets")
+        raise PathError(path, "; ".join(problems) or "has no targets")
     name = recording.name or folder.name
     return recording.model_copy(update={"folder": folder, "name": name, "targets": targets}), problems
 
