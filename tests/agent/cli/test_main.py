@@ -1,11 +1,10 @@
 """The command line: help, exit codes, every mistake at once, and no traceback but for what is our own fault."""
 
 import os
-import pty
+import shlex
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -250,34 +249,18 @@ RED = "\x1b[31m\x1b[1m"
 
 
 def on_terminal(*words: str, program: tuple[str, str] = ("-m", "agent"), **environment: str) -> tuple[int, str]:
-    """Run a command whose three streams are a terminal of 80 columns and 20 lines; its code and what it shows."""
-    ours, theirs = pty.openpty()
+    """Run a command in a terminal of 80 columns, which `script` of util-linux plays; its code and what it shows."""
     kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    started = subprocess.Popen(
-        [sys.executable, *program, *words],
+    done = subprocess.run(
+        ["script", "-qec", shlex.join([sys.executable, *program, *words]), "/dev/null"],
         cwd=ROOT,
-        env={**kept, "TERM": "xterm", "COLUMNS": "80", "LINES": "20", **environment},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
+        env={**kept, "TERM": "xterm", "COLUMNS": "80", **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=CEILING_SECONDS,
+        check=False,
     )
-    os.close(theirs)
-    shown = bytearray()
-
-    def read() -> None:
-        while True:
-            try:
-                shown.extend(os.read(ours, 65536))
-            except OSError:
-                return
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    code = started.wait(CEILING_SECONDS)
-    reader.join(CEILING_SECONDS)
-    os.close(ours)
-    return code, shown.decode().replace("\r\n", "\n")
+    return done.returncode, done.stdout.decode().replace("\r\n", "\n")
 
 
 def test_a_pipe_gets_no_colour() -> None:
