@@ -120,9 +120,8 @@ def test_missing_bins_are_not_scored(tmp_path: Path, capsys: Captured) -> None:
 def test_repeated_clock_hour_is_two_hours(tmp_path: Path) -> None:
     autumn = datetime(2025, 10, 20, 12, tzinfo=BERLIN).timestamp()
     series = week(6)
-    trace = written(
-        tmp_path / "berlin.csv", Series(start=autumn, bin_seconds=3600.0, values=series.values), zone=BERLIN
-    )
+    hours = Series(start=autumn, bin_seconds=3600.0, values=series.values)
+    trace = written(tmp_path / "berlin.csv", hours, zone=BERLIN)
     config = tmp_path / "sizewatch.yaml"
     config.write_text(yaml.safe_dump({"forecast": {"zone": "Europe/Berlin"}}))
     emitted = tmp_path / "forecasts.csv"
@@ -151,9 +150,7 @@ def test_bad_row_is_refused_with_its_line(command: str, row: str, told: str, tmp
 
 
 def test_forecast_of_a_trace_has_its_points(trace: Path, capsys: Captured) -> None:
-    assert (
-        main.main(["forecast", "--tier", "chat", "--history", str(trace), "--horizon", "6h", "--format", "json"]) == 0
-    )
+    assert main.main(["forecast", "--tier", "chat", "--history", str(trace), "--horizon", "6h", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["tier"] == "chat"
     assert len(found["points"]) == 6
@@ -211,12 +208,8 @@ def booked(folder: Path, hours: int, *, until: float) -> None:
     path.parent.mkdir(exist_ok=True)
     newest = int((until - START) // 60)
     with HistoryStore(path) as store:
-        store.book(
-            [
-                booking(minute, tier="cpu-small", finished=60.0 + minute % 1440 / 24)
-                for minute in range(newest - 60 * hours, newest)
-            ]
-        )
+        minutes = range(newest - 60 * hours, newest)
+        store.book([booking(minute, tier="cpu-small", finished=60.0 + minute % 1440 / 24) for minute in minutes])
 
 
 @pytest.mark.parametrize("command", ["forecast", "backtest"])
@@ -302,13 +295,17 @@ def test_trace_is_explained_on_request(long_trace: Path, capsys: Captured) -> No
     assert told["as_of"] == input_from_csv(long_trace, None, None).series.end
 
 
+def manifest(capsys: Captured, trace: Path, kind: str, *words: str) -> tuple[int, str, str]:
+    history = ("--history", str(trace), "--tier", "chat", *GIVEN)
+    return said(capsys, *history, "--format", kind, "--workload", "Deployment/chat", *words)
+
+
 @pytest.mark.parametrize("kind", MANIFESTS)
 def test_manifest_is_yaml_with_one_owner(live: Path, kind: str, capsys: Captured) -> None:
-    words = ["--history", str(live), "--tier", "chat", *GIVEN, "--format", kind, "--workload", "Deployment/chat"]
-    code, out, err = said(capsys, *words, "--namespace", "serving", "--maximum", "50")
+    code, out, err = manifest(capsys, live, kind, "--namespace", "serving", "--maximum", "50")
     assert (code, err) == (0, "")
-    objects = [one for one in yaml.safe_load_all(out) if one]
-    assert all(one["metadata"].get("namespace", "serving") == "serving" for one in objects)
+    objects = [document for document in yaml.safe_load_all(out) if document]
+    assert all(document["metadata"].get("namespace", "serving") == "serving" for document in objects)
     assert GAUGE in out
     if kind == "keda":
         told = " ".join(out.replace("\n#", " ").split())
@@ -317,19 +314,17 @@ def test_manifest_is_yaml_with_one_owner(live: Path, kind: str, capsys: Captured
 
 @pytest.mark.parametrize("kind", MANIFESTS)
 def test_old_trace_makes_no_manifest(long_trace: Path, kind: str, capsys: Captured) -> None:
-    words = ["--history", str(long_trace), "--tier", "chat", *GIVEN, "--format", kind, "--workload", "Deployment/chat"]
-    code, out, err = said(capsys, *words)
+    code, out, err = manifest(capsys, long_trace, kind)
     assert (code, out) == (3, "")
     assert re.search(r"no manifest: chat: the trace ended \d+ d.* ago", err)
 
 
 def test_maximum_is_twice_the_most_wanted(live: Path, capsys: Captured) -> None:
-    words = ("--history", str(live), "--tier", "chat", *GIVEN, "--format", "keda", "--workload", "Deployment/chat")
-    found = prewarm_from_csv(live, None, "chat", PlanOverrides(usable_rps=0.01, start_seconds=180.0), None)
-    one = found.prewarm.recommendation
-    most = max(one.replicas, *(step.replicas for step in found.prewarm.schedule))
-    assert yaml.safe_load(said(capsys, *words)[1])["spec"]["maxReplicaCount"] == 2 * most
-    assert yaml.safe_load(said(capsys, *words, "--maximum", "99")[1])["spec"]["maxReplicaCount"] == 99
+    found = prewarm_from_csv(live, None, "chat", PlanOverrides(usable_rps=0.01, start_seconds=180.0), None).prewarm
+    most = max(found.recommendation.replicas, *(step.replicas for step in found.schedule))
+    for words, replicas in (((), 2 * most), (("--maximum", "99"), 99)):
+        text = manifest(capsys, live, "keda", *words)[1]
+        assert yaml.safe_load(text)["spec"]["maxReplicaCount"] == replicas
 
 
 def test_plan_scales_a_trace(long_trace: Path, tmp_path: Path, capsys: Captured) -> None:
@@ -388,9 +383,8 @@ def test_ready_replicas_are_of_the_newest_minute(
 def test_pools_are_counted_at_the_forecast(long_trace: Path, tmp_path: Path, capsys: Captured) -> None:
     tier = yaml.safe_load((TESTS / "plans" / "cpu-pools.yaml").read_text())["tiers"]["cpu-pools"]
     rates = {"prefill_tokens_per_second": 1000, "decode_tokens_per_second": 10}
-    (tmp_path / "plan.yaml").write_text(
-        yaml.safe_dump({"schema": 1, "tiers": {"t": {**tier, "disaggregation": rates}}})
-    )
+    plan = {"schema": 1, "tiers": {"t": {**tier, "disaggregation": rates}}}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
     target = {"tier": "t", "url": "http://127.0.0.1:9/metrics", "pool": "decode"}
     config = tmp_path / "sizewatch.yaml"
     config.write_text(yaml.safe_dump({"plan": "plan.yaml", "data_dir": str(tmp_path), "targets": [target]}))

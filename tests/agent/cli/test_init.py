@@ -1,5 +1,6 @@
 """`sizewatch init`: engines by ports and command lines of a made /proc, the files it writes, and what it says without one."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -44,28 +45,20 @@ USUAL = [(port, f"port {port}", None) for port in (8000, 30000, 8080, 3000)]
         ("tritonserver --http-port 9002", 9002, None),
         ("/usr/bin/llama-server --metrics", 8080, None),
         ("vllm serve m -tp 8", 8000, 8),
+        ("pip install vllm", 0, None),
+        ("python3.11 /usr/bin/pip install vllm", 0, None),
+        ("tail -f vllm.log", 0, None),
+        ("vim vllm.py", 0, None),
+        ("tritonserver --model-repository /models", 0, None),
+        ("python -m vllm.x --port 99999", 0, None),
     ],
 )
 def test_engine_port_comes_from_its_command(proc: Path, command: str, port: int, parallel: int | None) -> None:
+    """Port 0: the process is no engine that can be asked."""
     process(proc, 77, command)
-    others = [place for place in USUAL if place[0] != port]
-    assert places(init.find_candidates(proc)) == [(port, "process 77", parallel), *others]
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "pip install vllm",
-        "python3.11 /usr/bin/pip install vllm",
-        "tail -f vllm.log",
-        "vim vllm.py",
-        "tritonserver --model-repository /models",
-        "python -m vllm.x --port 99999",
-    ],
-)
-def test_other_processes_are_not_asked(proc: Path, command: str) -> None:
-    process(proc, 77, command)
-    assert places(init.find_candidates(proc)) == places(init.find_candidates(proc / "none")) == USUAL
+    engine = [(port, "process 77", parallel)] if port else []
+    assert places(init.find_candidates(proc)) == engine + [place for place in USUAL if place[0] != port]
+    assert places(init.find_candidates(proc / "none")) == USUAL
 
 
 def candidates(*served: Engine) -> tuple[init.Candidate, ...]:
@@ -80,12 +73,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_both_files_are_valid_and_name_assumptions(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    with engines() as (engine,):
-        monkeypatch.setattr(init, "find_candidates", lambda: candidates(engine))
-        assert main(["init"]) == 0
+@pytest.fixture
+def engine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """The only engine of this machine."""
+    with engines() as (served,):
+        monkeypatch.setattr(init, "find_candidates", lambda: candidates(served))
+        yield served
+
+
+def test_both_files_are_valid_and_name_assumptions(here: Path, engine: Engine, capsys: Captured) -> None:
+    assert main(["init"]) == 0
     loaded = load(here / "sizewatch.yaml")
     (name,) = loaded.plan.tiers
     assert (loaded.plan.tiers[name].gpu.product, loaded.plan.tiers[name].slo.ttft_p99_seconds) == ("cpu", 2.0)
@@ -127,12 +124,11 @@ def test_second_init_names_the_command(words: list[str], config: str, here: Path
     assert capsys.readouterr().err.endswith(f"sizewatch init: start with `sizewatch run{config}`\n")
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("blocked", ["sizewatch.yaml", "plan.yaml"])
-def test_init_writes_both_files_or_none(blocked: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_writes_both_files_or_none(blocked: str, here: Path) -> None:
     (here / blocked).mkdir()
-    with engines() as (engine,):
-        monkeypatch.setattr(init, "find_candidates", lambda: candidates(engine))
-        assert main(["init", "--force"]) == 2
+    assert main(["init", "--force"]) == 2
     assert [path.name for path in here.iterdir()] == [blocked]
 
 
@@ -169,12 +165,11 @@ def test_answers_are_shown_on_one_line_each(here: Path, monkeypatch: pytest.Monk
     assert [line.partition(": ")[2][:6] for line in said[3:]] == ["Is the", "An eng", ""]
 
 
-def test_run_starts_the_daemon_on_the_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("engine")
+def test_run_starts_the_daemon_on_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[SimpleNamespace] = []
     monkeypatch.setattr(init.run_command, "run", lambda options, surroundings: started.append(options) or 0)
-    with engines() as (engine,):
-        monkeypatch.setattr(init, "find_candidates", lambda: candidates(engine))
-        assert main(["init", "--run", "--out", "there"]) == 0
+    assert main(["init", "--run", "--out", "there"]) == 0
     assert [(one.config, one.role) for one in started] == [("there/sizewatch.yaml", None)]
 
 
