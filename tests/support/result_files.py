@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from agent.benchmarks.formats import read_all_results
 from agent.benchmarks.run_model import BenchmarkRun
 from agent.errors import BenchmarkError
+
+SHOWN = ("loop", "model", "started_at", "ended_at", "setup", "prompt_tokens", "generation_tokens", "point", "remarks")
+"""Fields of a load that a curve takes or that a reader sees."""
 
 
 def read_results(path: Path) -> tuple[BenchmarkRun, ...]:
@@ -30,18 +31,38 @@ def write_document(folder: Path, document: object) -> Path:
     return path
 
 
-def read_document(folder: Path, document: object) -> BenchmarkRun:
-    """Return the one load of a document."""
-    (run,) = read_results(write_document(folder, document))
-    return run
+def _fields(run: BenchmarkRun) -> dict[str, Any]:
+    """Return what a curve takes from a load, by path, numbers with seven significant digits."""
+    fields = {}
+    parts = run.model_dump(mode="json", exclude_none=True, include=set(SHOWN))
+    while parts:
+        name, value = parts.popitem()
+        if isinstance(value, dict):
+            parts |= {f"{name}.{key}": part for key, part in value.items()}
+        else:
+            fields[name] = float(f"{value:.7g}") if isinstance(value, float) else value
+    return fields
 
 
-def explain_refusal(folder: Path, document: Any) -> str:
-    """Return why a document is no load. The sentence names the file."""
-    with pytest.raises(BenchmarkError) as caught:
-        read_results(write_document(folder, document))
-    assert str(caught.value).startswith(f"{folder / 'run.json'}: ")
-    return caught.value.text
+def describe_variants(folder: Path, usual: object, variants: Mapping[str, object]) -> str:
+    """Return for a golden file in which fields the loads of each document differ from the usual, or why it is refused."""
+    usual_fields = _fields(read_results(write_document(folder, usual))[0])
+    lines = []
+    for name, document in variants.items():
+        lines.append(f"{name}:")
+        try:
+            runs, errors = read_all_results((write_document(folder, document),))
+        except BenchmarkError as error:
+            runs, errors = [], [error]
+        for run in runs:
+            fields = _fields(run)
+            if len(runs) + len(errors) > 1:
+                lines.append(f"  {run.location.rpartition(': ')[2]}")
+            for field in sorted(usual_fields.keys() | fields.keys()):
+                if fields.get(field) != usual_fields.get(field):
+                    lines.append(f"  {field}: {fields.get(field)}")
+        lines += [f"  refused: {str(error).removeprefix(str(folder))}" for error in errors]
+    return "\n".join(lines)
 
 
 def predicted_row(load: int = 4, *, tensor: int = 2, ttft: float | None = None, **columns: Any) -> dict[str, Any]:

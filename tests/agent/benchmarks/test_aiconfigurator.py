@@ -74,29 +74,27 @@ def test_row_without_a_place_is_named(columns: dict[str, object], said: str, tmp
     assert refusal(write_table(tmp_path, [row])).startswith(said)
 
 
-def test_files_of_dynamos_profiler_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "raw_data"
-    path.write_text(json.dumps({"prefill_isl": [100], "prefill_ttft": [9.0], "prefill_thpt_per_gpu": [1e4]}))
-    assert refusal(path).startswith("is of prefill alone (Dynamo's profiler)")
-    path.write_text(json.dumps({"x_kv_usage": [0.1], "z_itl": [9.0]}))
-    assert refusal(path).startswith("is of decode alone (Dynamo's profiler)")
-    path.write_bytes(b"PK\x03\x04prefill_isl.npy")
-    assert refusal(path) == "is an archive, such as raw_data.npz of Dynamo's profiler: not imported"
+PREFILL = {"prefill_isl": [100], "prefill_ttft": [9.0], "prefill_thpt_per_gpu": [1e4]}
+HEAD = ",".join(AGG)
+REFUSED: dict[str, str] = {
+    json.dumps(PREFILL): "is of prefill alone (Dynamo's profiler)",
+    json.dumps({"x_kv_usage": [0.1], "z_itl": [9.0]}): "is of decode alone (Dynamo's profiler)",
+    "PK\x03\x04prefill_isl.npy": "is an archive, such as raw_data.npz of Dynamo's profiler: not imported",
+    "a,b\n1,2\n": "is no JSON",
+    "isl,osl,concurrency,tokens/s/gpu\n1,2,3,4\n": "lacks columns of AIConfigurator's tables: tpot, ttft",
+    f"{HEAD}\n": "holds no benchmark",
+    f"{HEAD}\norg/m-70b,1000\n": "has a wrong value: seq_per_s",
+    f'{HEAD}\n"never closed\n': "is no valid CSV (Error tokenizing data.",
+    f"{HEAD}\n{HEAD},1,2\n": "is no valid CSV (a row has more fields than the header)",
+}
+"""Files of Dynamo's profiler, other tables and broken ones, and why they are refused."""
 
 
-def test_other_and_broken_tables_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "said"), REFUSED.items(), ids=REFUSED.values())
+def test_other_files_are_refused(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "pareto.csv"
-    head = ",".join(AGG)
-    for text, said in (
-        ("a,b\n1,2\n", "is no JSON"),
-        ("isl,osl,concurrency,tokens/s/gpu\n1,2,3,4\n", "lacks columns of AIConfigurator's tables: tpot, ttft"),
-        (f"{head}\n", "holds no benchmark"),
-        (f"{head}\norg/m-70b,1000\n", "has a wrong value: seq_per_s"),
-        (f'{head}\n"never closed\n', "is no valid CSV (Error tokenizing data."),
-        (f"{head}\n{head},1,2\n", "is no valid CSV (a row has more fields than the header)"),
-    ):
-        path.write_text(text)
-        assert refusal(path).startswith(said)
+    path.write_text(text)
+    assert refusal(path).startswith(said)
 
 
 def test_several_configurations_need_a_choice(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_text import check_golden
 from paths import TESTS
-from result_files import predicted_row, read_results, write_document
+from result_files import describe_variants, predicted_row, read_results, write_document
 from test_tool_reports import EXPORT, REAL, SHARED_BENCH, benchmark, report, stage
-from test_vllm_bench import PLAIN
 
 from agent.benchmarks.formats import NAMES, read_all_results
 from agent.benchmarks.run_model import BenchmarkRun
@@ -18,6 +18,37 @@ from agent.errors import BenchmarkError, NotAResultError
 BENCH = TESTS / "bench"
 FORMS = BENCH / "forms"
 RUN = BENCH / "vllm-cpu" / "bench_c04.json"
+
+# The keys a run without any option writes: no P50, no e2e, only P99 of ttft, tpot and itl.
+PLAIN: dict[str, Any] = {
+    "date": "20260102-030405",
+    "backend": "vllm",
+    "model_id": "llama",
+    "tokenizer_id": "llama",
+    "num_prompts": 2000,
+    "request_rate": 10.0,
+    "burstiness": 1.0,
+    "max_concurrency": None,
+    "duration": 202.0,
+    "completed": 2000,
+    "failed": 0,
+    "total_input_tokens": 400000,
+    "total_output_tokens": 100000,
+    "request_throughput": 9.9,
+    "request_goodput": None,
+    "output_throughput": 495.0,
+    "total_token_throughput": 2475.0,
+    "mean_ttft_ms": 60.0,
+    "median_ttft_ms": 50.0,
+    "std_ttft_ms": 5.0,
+    "p99_ttft_ms": 150.0,
+    "mean_tpot_ms": 11.0,
+    "median_tpot_ms": 10.0,
+    "p99_tpot_ms": 20.0,
+    "mean_itl_ms": 11.0,
+    "median_itl_ms": 9.0,
+    "p99_itl_ms": 40.0,
+}
 
 # The document of each format that its own tests change.
 SAMPLES: dict[str, Any] = {
@@ -245,3 +276,76 @@ def test_warm_up_run_is_left_out(tmp_path: Path) -> None:
     assert str(left_out).startswith(f"{path}: run 1: is a warm-up run (")
     with pytest.raises(NotAResultError, match=r"sweep_warmup.json: is a warm-up run \(run_number -1\)"):
         read_results(FORMS / "sweep_warmup.json")
+
+
+# ---- vLLM ----
+
+CLOSED = {"request_rate": "inf", "max_concurrency": 8}
+# 40 requests at 3 rps are sent in 13.3 s; the last answer takes 1.5 s more, so 2.7 rps are completed.
+SHORT = {"request_rate": 3.0, "completed": 40, "duration": 14.8, "request_throughput": 2.7, "total_output_tokens": 2000}
+# 2000 requests in 250 s, of which no answer took more than 2 s: at most 8.06 rps were sent.
+SLOW = {"duration": 250.0, "request_throughput": 8.0}
+METADATA = {"vllm_version": "0.32.0", "tp": "4", "pp_size": 2, "dp": "1", "max_num_seqs": "256"}
+ALONE = {"max_concurrency": 1, "completed": 1, "total_output_tokens": 50, "request_throughput": 1.5}
+UNMEASURED = {"p99.9_ttft_ms": 400.0, "p95_ttft_ms": 100.0, "p90_itl_ms": 9.0}
+ZEROS = dict.fromkeys(("median_tpot_ms", "p99_tpot_ms", "median_ttft_ms", "p99_ttft_ms"), 0.0)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "undated run has no time": {"date": None},
+    "infinite rate with a limit is a closed loop": CLOSED,
+    "infinite rate is a burst": {"request_rate": "inf"},
+    "as many clients as requests are a burst": {"request_rate": "inf", "max_concurrency": 2000},
+    "one request of one client is a closed loop": {"request_rate": "inf", **ALONE},
+    "old key of the goodput changes nothing": {"request_goodput:": 8.5},
+    "zero is no percentile": ZEROS,
+    "concurrency is of the mean latency": {"mean_e2el_ms": 600.0, "max_concurrent_requests": 53},
+    "concurrency is of the latencies": {"latencies": [0.5, 0.7, 0.0], "max_concurrent_requests": 53},
+    "largest concurrency is no mean": {"max_concurrent_requests": 53},
+    "short run is not censored": {**SHORT, "latencies": [1.4, 1.5]},
+    "short run without latencies is not censored": SHORT,
+    "slow generator censors the point": {**SLOW, "latencies": [2.0, 1.0]},
+    "late answers are no fault of the generator": {**SLOW, "latencies": [60.0, *[0.6] * 99]},
+    "late starts censor the point": {"start_times": [1000.0 + second for second in range(100)]},
+    "starts in time do not": {"start_times": [1000.0 + tenth / 10 for tenth in range(100)]},
+    "start burst is the P99 of 799 requests": {**CLOSED, "completed": 799, "total_output_tokens": 40_000},
+    "start burst is not the P99 of 800": {**CLOSED, "completed": 800, "total_output_tokens": 40_000},
+    **{f"{count} requests": {"completed": count, "num_prompts": count} for count in (16, 298, 458, 459, 999, 1000)},
+    "no request succeeded": {"completed": 0, "failed": 2000},
+    "most requests failed": {"completed": 900, "failed": 1100},
+    "rate that ramps up": {"ramp_up_strategy": "linear"},
+    "no count": {"completed": None},
+    "rate as text": {"request_throughput": "9.9"},
+    "infinite P99": {"p99_ttft_ms": float("inf")},
+    "negative P99": {"p99_ttft_ms": -1},
+    "more tokens than anything has": {"total_input_tokens": 1e308},
+    "half a request": {"completed": 1.5},
+    "unknown rate": {"request_rate": "fast"},
+    "date without digits": {"date": "yesterday"},
+    "date before computers": {"date": "19600101-120000"},
+    "longer than the time until then": {"date": "20261120-181609", "duration": 4_294_967_296},
+    "start without a time": {"start_times": [1, None]},
+    "seconds as milliseconds": {"p99_tpot_ms": 61_000.0},
+    "metadata has release and limits": METADATA,
+    "unreadable metadata is left out": {"tp": "four", "max_num_seqs": 0, "version": "a b"},
+}
+
+
+def test_vllm_runs_read_as_the_golden(tmp_path: Path) -> None:
+    documents = {name: {**PLAIN, **changed} for name, changed in VARIANTS.items()}
+    timeless = {key: value for key, value in PLAIN.items() if not key.startswith("p99_")}
+    documents["other percentiles are no P99"] = {**timeless, **UNMEASURED}
+    uncounted = {key: value for key, value in PLAIN.items() if key != "failed"}
+    documents["missing count of failures is worked out"] = {**uncounted, "completed": 1980}
+    check_golden(__file__, "vllm_runs.txt", describe_variants(tmp_path, PLAIN, documents))
+
+
+def test_open_sweeps_are_never_censored() -> None:
+    for folder in ("vllm-cpu-open", "vllm-cpu-cached"):
+        for path in sorted((BENCH / folder).glob("bench_r*.json")):
+            (run,) = read_results(path)
+            assert (run.loop, run.point.censored) == ("open", False)
+            assert run.point.completed_rps < (run.point.requested_rps or 0)
+    # 300 requests, completed in 38.04 s, that took 0.641 s each: 5.05 in the system, and a peak of 20.
+    (busiest,) = read_results(BENCH / "vllm-cpu-open" / "bench_r8.json")
+    assert busiest.point.concurrency == pytest.approx(300 / 38.041365 * 0.64093889, rel=1e-4)
+    (detailed,) = read_results(BENCH / "vllm-cpu" / "bench_rate3_detailed.json")
+    assert (detailed.point.completed_rps, detailed.point.censored) == (pytest.approx(2.776, abs=0.001), False)

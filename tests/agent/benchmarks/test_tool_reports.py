@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_text import check_golden
 from paths import SHARED
-from result_files import explain_refusal, read_document, read_results, write_document
+from result_files import describe_variants, read_results
 
-from agent.benchmarks.formats import read_all_results
-from agent.benchmarks.run_model import BenchmarkRun
 from agent.errors import BenchmarkError
 
 # ---- AIPerf ----
@@ -49,80 +48,52 @@ EXPORT: dict[str, Any] = {
 }
 
 
-def read_export(tmp_path: Path, **changed: Any) -> BenchmarkRun:
-    return read_document(tmp_path, {**EXPORT, **changed})
+NAMED = {"endpoint": {"model_names": ["llama"]}}
+TWICE = {"request_throughput": metric("requests/sec", 64.0)}
+FAILED = [{"error_details": {"code": 500}, "count": 30}, {"error_details": {"code": 429}, "count": 20}]
 
 
-def refuse_export(tmp_path: Path, **changed: Any) -> str:
-    return explain_refusal(tmp_path, {**EXPORT, **changed})
+def phases(*phases: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of a run with these phases, which has 32 requests at once as its clients or by Little's law."""
+    return {"input_config": {**NAMED, "phases": phases}, **TWICE}
 
 
-CONFIG = {"endpoint": {"model_names": ["llama"]}}
+def values(**profiling: Any) -> dict[str, Any]:
+    """Keys of a run of a sweep, whose load stands with the run."""
+    varied = {f"phases.profiling.{key}": value for key, value in profiling.items()}
+    return {"input_config": NAMED, "run_info": {"variation_values": varied}, **TWICE}
 
 
-@pytest.mark.parametrize(
-    ("config", "run_info", "loop", "requested", "concurrency"),
-    [
-        ({"loadgen": {"concurrency": 32, "request_rate": None}}, {}, "closed", None, 32.0),
-        ({"loadgen": {"concurrency": 32, "request_rate": 10.0}}, {}, "open", 10.0, 4.95),
-        ({"phases": [{"name": "profiling", "type": "concurrency", "concurrency": 32}]}, {}, "closed", None, 32.0),
-        ({"phases": [{"name": "profiling", "type": "poisson", "rate": 10.0}]}, {}, "open", 10.0, 4.95),
-        (
-            {"phases": [{"kind": "warmup", "concurrency": 4}, {"kind": "profiling", "concurrency": 32}]},
-            {},
-            "closed",
-            None,
-            32.0,
-        ),
-        ({"phases": [{"name": "warmup", "concurrency": 4}]}, {}, None, None, 4.95),
-        ({"phases": {"warmup": {}, "profiling": {"concurrency": 32}}}, {}, "closed", None, 32.0),
-        ({}, {"variation_values": {"phases.profiling.concurrency": 40}}, "closed", None, 40.0),
-        ({}, {"variation_values": {"phases.profiling.rate": 10.0}}, "open", 10.0, 4.95),
-        ({"phases": [{"name": "profiling", "type": "fixed_schedule"}]}, {}, None, None, 4.95),
-        ({}, {}, None, None, 4.95),
-    ],
-)
-def test_every_generation_tells_its_load(
-    tmp_path: Path,
-    config: Mapping[str, Any],
-    run_info: Mapping[str, Any],
-    loop: str | None,
-    requested: float | None,
-    concurrency: float,
-) -> None:
-    rps = metric("requests/sec", concurrency / 0.5)
-    one = read_export(tmp_path, input_config={**CONFIG, **config}, run_info=run_info, request_throughput=rps)
-    assert (one.loop, one.point.requested_rps) == (loop, requested)
-    assert one.point.concurrency == pytest.approx(concurrency)
+EXPORTS: dict[str, dict[str, Any]] = {
+    "closed loop": {"input_config": {**NAMED, "loadgen": {"concurrency": 32, "request_rate": None}}, **TWICE},
+    "open loop with a limit": {
+        "input_config": {**NAMED, "loadgen": {"concurrency": 32, "request_rate": 128.0}},
+        **TWICE,
+    },
+    "phase of a concurrency": phases({"name": "profiling", "type": "concurrency", "concurrency": 32}),
+    "phase of a rate": phases({"name": "profiling", "type": "poisson", "rate": 64.0}),
+    "phases by kind": phases({"kind": "warmup", "concurrency": 4}, {"kind": "profiling", "concurrency": 32}),
+    "warm-up alone": phases({"name": "warmup", "concurrency": 4}),
+    "phases by name": {"input_config": {**NAMED, "phases": {"warmup": {}, "profiling": {"concurrency": 32}}}, **TWICE},
+    "varied concurrency": values(concurrency=32),
+    "varied rate": values(rate=64.0),
+    "replayed arrivals": phases({"name": "profiling", "type": "fixed_schedule"}),
+    "no load": values(),
+    "no configuration": {"input_config": None},
+    "errors of two kinds are added up": {"error_summary": FAILED},
+    "count of errors comes first": {"error_summary": FAILED[:1], "error_request_count": metric("requests", 50.0)},
+    "cancelled": {"was_cancelled": True},
+    "no request succeeded": {"request_count": metric("requests", 0.0), "error_summary": [{"count": 12}]},
+    "no rate": {"request_throughput": None},
+    "half a request": {"request_count": metric("requests", 1.5)},
+    "no time of day": {"start_time": "noon"},
+    "errors without a list": {"error_summary": {"a": 1}},
+}
 
 
-def test_unsteady_load_is_said(tmp_path: Path) -> None:
-    assert any(
-        "tells neither rate nor concurrency" in text for text in read_export(tmp_path, input_config=None).remarks
-    )
-    replayed = read_export(tmp_path, input_config={"phases": [{"name": "profiling", "type": "fixed_schedule"}]})
-    assert "arrivals were of pattern fixed_schedule, not a steady rate" in replayed.remarks
-
-
-def test_error_counts_are_added_up(tmp_path: Path) -> None:
-    kinds = [{"error_details": {"code": 500}, "count": 30}, {"error_details": {"code": 429}, "count": 20}]
-    said = "50 of 2050 requests failed or were under way at the end, and are not in the latencies"
-    assert said in read_export(tmp_path, error_summary=kinds).remarks
-    assert said in read_export(tmp_path, error_summary=kinds[:1], error_request_count=metric("requests", 50.0)).remarks
-
-
-def test_wrong_exports_name_their_place(tmp_path: Path) -> None:
-    assert refuse_export(tmp_path, was_cancelled=True) == "is of a run that was cancelled"
-    nobody = {"request_count": metric("requests", 0.0), "error_summary": [{"count": 12}]}
-    assert refuse_export(tmp_path, **nobody) == "is of a failed run: none of 12 requests succeeded"
-    assert refuse_export(tmp_path, request_throughput=None) == "has a wrong value: request_throughput.avg: is missing"
-    fraction = refuse_export(tmp_path, request_count=metric("requests", 1.5))
-    assert fraction == "has a wrong value: request_count.avg: input should be a valid integer"
-    assert refuse_export(tmp_path, start_time="noon").startswith("has a wrong value: start_time: ")
-    assert (
-        refuse_export(tmp_path, error_summary={"a": 1})
-        == "has a wrong value: error_summary: input should be a valid list"
-    )
+def test_aiperf_exports_read_as_the_golden(tmp_path: Path) -> None:
+    documents = {name: {**EXPORT, **changed} for name, changed in EXPORTS.items()}
+    check_golden(__file__, "aiperf_exports.txt", describe_variants(tmp_path, EXPORT, documents))
 
 
 @REAL
@@ -184,95 +155,44 @@ def report(*benchmarks: Any) -> dict[str, Any]:
     return {"metadata": {"version": 2, "guidellm_version": "0.8.0"}, "benchmarks": benchmarks}
 
 
-def read_report(tmp_path: Path, *benchmarks: Any) -> tuple[BenchmarkRun, ...]:
-    return read_results(write_document(tmp_path, report(*benchmarks)))
+def of_strategy(strategy: Mapping[str, Any], concurrency: float = 22.77) -> dict[str, Any]:
+    """A report of a load whose rate fits so many requests at once."""
+    return report(benchmark(strategy, requests_per_second=statistics(concurrency / 2.3, 11_244.0)))
 
 
-def refuse_report(tmp_path: Path, *benchmarks: Any) -> str:
-    return explain_refusal(tmp_path, report(*benchmarks))
-
-
-@pytest.mark.parametrize(
-    ("strategy", "loop", "requested", "concurrency"),
-    [
-        ({"type_": "constant", "rate": 10.0}, "open", 10.0, 22.77),
-        ({"type_": "poisson", "rate": 10.0, "max_concurrency": 10240}, "open", 10.0, 22.77),
-        ({"type_": "concurrent", "streams": 24}, "closed", None, 24.0),
-        ({"kind": "concurrent", "streams": 24}, "closed", None, 24.0),
-        ({"type_": "synchronous"}, "closed", None, 1.0),
-        ({"type_": "throughput", "max_concurrency": 64}, "closed", None, 64.0),
-        ({"type_": "throughput", "max_concurrency": None}, None, None, None),
-        ({"type_": "replay"}, None, None, 22.77),
-    ],
-)
-def test_the_strategy_tells_the_loop(
-    tmp_path: Path, strategy: Mapping[str, Any], loop: str | None, requested: float | None, concurrency: float | None
-) -> None:
-    rps = statistics((concurrency or 22.77) / 2.3, 11_244.0)
-    (one,) = read_report(tmp_path, benchmark(strategy, requests_per_second=rps))
-    assert (one.loop, one.point.requested_rps) == (loop, requested)
-    assert one.point.concurrency == (None if concurrency is None else pytest.approx(concurrency))
-    said = "arrivals were of strategy replay, not a steady rate" in one.remarks
-    assert said == (strategy == {"type_": "replay"})
-
-
-def test_sweep_is_a_load_a_benchmark(tmp_path: Path) -> None:
-    full = {"type_": "throughput", "max_concurrency": 512}
-    single = benchmark({"type_": "synchronous"}, requests_per_second=statistics(0.43, 0.44))
-    found = read_report(tmp_path, single, benchmark(full), benchmark())
-    assert [run.location.rpartition(": ")[2] for run in found] == [f"benchmarks[{n}]" for n in range(3)]
-    assert [one.loop for one in found] == [None, None, "open"]
-    one, full_load, _ = found
-    assert one.point.ttft_p99_seconds == 1.019
-    assert "one client at a time, the lowest load of a sweep whose others are open loops" in one.remarks
-    assert (full_load.point.ttft_p99_seconds, full_load.point.completed_rps) == (None, 9.9)
-
-
-def test_many_cut_off_requests_refuse_the_run(tmp_path: Path) -> None:
-    (one,) = read_report(tmp_path, benchmark(totals={"incomplete": 23, "errored": 2}))
-    assert "25 of 1225 requests failed or were under way at the end, and are not in the latencies" in one.remarks
-    cancelled = benchmark(totals={"successful": 10, "incomplete": 11})
-    assert refuse_report(tmp_path, cancelled) == "is of a failed run: 11 of 21 requests were cut off"
-    failed = benchmark(totals={"successful": 0, "errored": 30})
-    found, others = read_all_results((write_document(tmp_path, report(benchmark(), failed)),))
-    assert (len(found), [str(each.path).rpartition(": ")[2] for each in others]) == (1, ["benchmarks[1]"])
-    assert others[0].text == "is of a failed run: none of 30 requests succeeded"
-
-
-def test_slow_generator_censors_the_point(tmp_path: Path) -> None:
-    # 1200 requests in 122 s with answers of at most 2.4 s: at least 119.6 s of sending, 10.03 rps.
-    assert not read_report(tmp_path, benchmark())[0].point.censored
-    slow = {**benchmark(), "duration": 140.0}
-    assert read_report(tmp_path, slow)[0].point.censored
+SINGLE = benchmark({"type_": "synchronous"}, requests_per_second=statistics(0.43, 0.44))
+NEGATIVE = benchmark(time_to_first_token_ms=statistics(-1.7e12, 89_488.0))
+SLOW = {"time_to_first_token_ms": statistics(1000.0, 4e6), "request_latency": statistics(2.3, 4100.0)}
+REPORTS: dict[str, dict[str, Any]] = {
+    "poisson is an open loop": of_strategy({"type_": "poisson", "rate": 10.0, "max_concurrency": 10240}),
+    "concurrent is a closed loop": of_strategy({"type_": "concurrent", "streams": 24}, 24.0),
+    "strategy by kind": of_strategy({"kind": "concurrent", "streams": 24}, 24.0),
+    "synchronous is one client": of_strategy({"type_": "synchronous"}, 1.0),
+    "throughput with a limit is a closed loop": of_strategy({"type_": "throughput", "max_concurrency": 64}, 64.0),
+    "throughput without a limit is a burst": of_strategy({"type_": "throughput", "max_concurrency": None}),
+    "replay is no steady rate": of_strategy({"type_": "replay"}),
+    "sweep": report(SINGLE, benchmark({"type_": "throughput", "max_concurrency": 512}), benchmark()),
+    "few cut off": report(benchmark(totals={"incomplete": 23, "errored": 2})),
+    "most cut off": report(benchmark(totals={"successful": 10, "incomplete": 11})),
+    "one of two failed": report(benchmark(), benchmark(totals={"successful": 0, "errored": 30})),
+    # 1200 requests in 122 s with answers of at most 2.4 s: at least 119.6 s of sending, 10.03 rps. In 140 s: 8.7 rps.
+    "slow generator censors the point": report({**benchmark(), "duration": 140.0}),
     # Stopped by the clock, so that no answer was waited for: 1023 in 122 s are 8.4 rps.
-    assert read_report(tmp_path, benchmark(totals={"successful": 1000, "incomplete": 23}))[0].point.censored
-
-
-def test_negative_times_leave_a_benchmark_out(tmp_path: Path) -> None:
+    "stopped generator censors the point": report(benchmark(totals={"successful": 1000, "incomplete": 23})),
     # GuideLLM issue 216: an overloaded server, and times to a first token that never came.
-    negative = benchmark(time_to_first_token_ms=statistics(-1.7e12, 89_488.0))
-    path = write_document(tmp_path, {"benchmarks": [benchmark(), negative]})
-    (kept,), (left_out,) = read_all_results((path,))
-    assert kept.location.endswith(": benchmarks[0]")
-    assert left_out.text == (
-        "has a wrong value: metrics.time_to_first_token_ms.successful.mean: "
-        "input should be greater than or equal to 0, which cannot be"
-    )
-    late = benchmark(time_to_first_token_ms=statistics(1006.0, 89_488.0))
-    assert "TTFT P99 89.49 s is above E2E P99 2.4 s, which cannot be" in refuse_report(tmp_path, late)
+    "negative times leave a benchmark out": report(benchmark(), NEGATIVE),
+    "first token after the last": report(benchmark(time_to_first_token_ms=statistics(1006.0, 89_488.0))),
+    "no rate": report(benchmark({"type_": "constant"})),
+    "latency as text": report(benchmark(request_latency="2.3 s")),
+    "more than an hour": report(benchmark(**SLOW)),
+    "no object": report(7),
+    "milliseconds of the day": report(benchmark() | {"start_time": 1.7e12, "end_time": 1.7e12 + 1e5}),
+    "no benchmark": report(),
+}
 
 
-def test_impossible_values_name_their_place(tmp_path: Path) -> None:
-    no_rate = benchmark({"type_": "constant"})
-    assert refuse_report(tmp_path, no_rate) == "has a strategy without its rate"
-    text = benchmark(request_latency="2.3 s")
-    assert read_report(tmp_path, text)[0].point.e2e_p99_seconds is None
-    slow = benchmark(time_to_first_token_ms=statistics(1000.0, 4e6), request_latency=statistics(2.3, 4100.0))
-    assert "ttft_p99_seconds: must be at most 3600" in refuse_report(tmp_path, slow)
-    assert "valid dictionary" in refuse_report(tmp_path, 7)
-    milliseconds = refuse_report(tmp_path, benchmark() | {"start_time": 1.7e12, "end_time": 1.7e12 + 1e5})
-    assert milliseconds == "has a wrong value: start_time: input should be less than or equal to 253402300799"
-    assert refuse_report(tmp_path) == "holds no benchmark"
+def test_guidellm_reports_read_as_the_golden(tmp_path: Path) -> None:
+    check_golden(__file__, "guidellm_reports.txt", describe_variants(tmp_path, report(benchmark()), REPORTS))
 
 
 @REAL
@@ -326,66 +246,37 @@ def stage(load: Mapping[str, Any] | None = None, **successes: Any) -> dict[str, 
     }
 
 
-def test_median_gap_near_zero_is_an_artefact(tmp_path: Path) -> None:
-    said = "several tokens came in one chunk, so ITL counts gaps of nearly 0 s: compare TPOT"
-    assert read_document(tmp_path, stage()).remarks == [said]
+def with_latency(**changed: Any) -> dict[str, Any]:
     document = stage()
-    document["successes"]["latency"]["inter_token_latency"] = summary(0.0, 0.049)
-    assert read_document(tmp_path, document).remarks == [said]
-    document["successes"]["latency"]["inter_token_latency"] = summary(0.009, 0.049)
-    assert read_document(tmp_path, document).remarks == []
+    document["successes"]["latency"] |= changed
+    return document
 
 
-@pytest.mark.parametrize(("achieved", "censored"), [(97.9, True), (98.0, False), (101.0, False)])
-def test_slow_generator_censors_the_stage(tmp_path: Path, achieved: float, censored: bool) -> None:
-    one = read_document(tmp_path, stage({"achieved_rate": achieved}))
-    assert one.point.censored is censored
-    said = "the generator sent 97.9 of 100 requested rps: the server is at least this bad"
-    assert (said in one.remarks) is censored
+USED = {"total": 1_200_000.0, "cached": 300_000.0, "uncached": 900_000.0, **summary(200.0, 220.0)}
+UNUSED = {**USED, "cached": 0.0, "uncached": 1_200_000.0}
+SERVER = {"count": 10938, "rate": 91.0, "queue_len": {"mean": 0}}
+STREAMED = ("time_to_first_token", "time_per_output_token", "inter_token_latency")
+STAGES: dict[str, dict[str, Any]] = {
+    "median gap of zero is an artefact": with_latency(inter_token_latency=summary(0.0, 0.049)),
+    "median gap like TPOT is none": with_latency(inter_token_latency=summary(0.009, 0.049)),
+    "slow generator censors the stage": stage({"achieved_rate": 97.9}),
+    "generator at its limit does not": stage({"achieved_rate": 98.0}),
+    "fast generator does not": stage({"achieved_rate": 101.0}),
+    "concurrency is a closed loop": stage({"concurrency": 64, "requested_rate": 6000.0, "achieved_rate": 99.0}),
+    "token counts of the server": stage(prompt_tokens=USED, output_tokens={"total": 1.0}),
+    "no hit is not told": stage(prompt_tokens=UNUSED),
+    "unstreamed answers have their latency only": with_latency(**dict.fromkeys(STREAMED)),
+    "side of the server": {"load_summary": {}, "successes": SERVER, "failures": {}},
+    "average of stages": {**stage(), "load_summary": {"count": 38717, "schedule_delay": None}},
+    "no request succeeded": {**stage(count=0), "failures": {"count": 7}},
+    "no rate": stage(throughput={"requests_per_sec": None}),
+    "no throughput": stage(throughput=[]),
+    "nothing completed": stage(throughput={"requests_per_sec": 0.0}),
+}
 
 
-def test_concurrency_is_a_closed_loop(tmp_path: Path) -> None:
-    one = read_document(tmp_path, stage({"concurrency": 64, "requested_rate": 6000.0, "achieved_rate": 99.0}))
-    assert (one.loop, one.point.concurrency, one.point.requested_rps, one.point.censored) == ("closed", 64, None, False)
-    assert "closed loop: TTFT P99 is that of the start burst, 64 of 6000 requests" in one.remarks
-
-
-def test_server_token_counts_give_prefix_hits(tmp_path: Path) -> None:
-    usage = {"total": 1_200_000.0, "cached": 300_000.0, "uncached": 900_000.0, **summary(200.0, 220.0)}
-    one = read_document(tmp_path, stage(prompt_tokens=usage, output_tokens={"total": 1.0}))
-    assert one.prompt_tokens.p50 == 200.0
-    assert one.generation_tokens.p50 == 62.0
-    assert one.point.prefix_hit_ratio == 0.25
-    silent = {"total": 1_200_000.0, "cached": 0.0, "uncached": 1_200_000.0, **summary(200.0, 220.0)}
-    assert read_document(tmp_path, stage(prompt_tokens=silent)).point.prefix_hit_ratio is None
-
-
-def test_unstreamed_answers_have_their_latency_only(tmp_path: Path) -> None:
-    document = stage()
-    for metric in ("time_to_first_token", "time_per_output_token", "inter_token_latency"):
-        document["successes"]["latency"][metric] = None
-    point = read_document(tmp_path, document).point
-    assert point.ttft_p99_seconds is point.tpot_p50_seconds is point.itl_p99_seconds is None
-    assert point.concurrency == 49.5
-
-
-def test_refused_stages_name_their_reason(tmp_path: Path) -> None:
-    server = {"load_summary": {}, "successes": {"count": 10938, "rate": 91.0, "queue_len": {"mean": 0}}, "failures": {}}
-    assert explain_refusal(tmp_path, server).startswith("is the server's side or a summary")
-    averaged = stage()
-    averaged["load_summary"] = {"count": 38717, "schedule_delay": None}
-    assert explain_refusal(tmp_path, averaged).startswith("is the server's side or a summary")
-    failed = {**stage(count=0), "failures": {"count": 7}}
-    assert explain_refusal(tmp_path, failed) == "is of a failed run: none of 7 requests succeeded"
-    no_rate = stage(throughput={"requests_per_sec": None})
-    assert (
-        explain_refusal(tmp_path, no_rate)
-        == "has a wrong value: successes.throughput.requests_per_sec: input should be a valid number"
-    )
-    wrong = stage(throughput=[])
-    assert explain_refusal(tmp_path, wrong) == "has a wrong value: successes.throughput.requests_per_sec: is missing"
-    idle = stage(throughput={"requests_per_sec": 0.0})
-    assert explain_refusal(tmp_path, idle) == "does not make a point of a curve: completed_rps: must be greater than 0"
+def test_inference_perf_stages_read_as_the_golden(tmp_path: Path) -> None:
+    check_golden(__file__, "inference_perf_stages.txt", describe_variants(tmp_path, stage(), STAGES))
 
 
 # Capacity in completed rps, TTFT P99 before and after the knee, TPOT P50 at 1 rps in ms, censored stages: PEERS 3.3.
