@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,6 @@ pytestmark = pytest.mark.server
 
 TOKEN = "a-token-of-the-webhook"
 CASCADE = "KvCacheCascade"
-
-
-def with_token(folder: Path) -> dict[str, Any]:
-    (folder / "token").write_text(TOKEN)
-    return {"bearer_token_file": "token"}
 
 
 def hooks(called: Pager, port: int | None = None) -> list[dict[str, Any]]:
@@ -54,15 +50,13 @@ def fingerprints(several: list[dict[str, Any]]) -> set[str]:
 def test_cascade_pages_once_and_resolves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # What is replayed is over before now by Alertmanager's clock.
     port, clock = free_port(), StandingClock(time.time() - 600.0)
-    with (
-        pager() as called,
-        hooked_alertmanager(tmp_path / "am", *hooks(called, port)) as manager,
-    ):
+    (tmp_path / "token").write_text(TOKEN)
+    with pager() as called, hooked_alertmanager(tmp_path / "am", *hooks(called, port)) as manager:
         keys = {
             "path": "posts",
             "resend": "5m",
             "alertmanagers": [{"url": manager.url}],
-            "receiver": with_token(tmp_path),
+            "receiver": {"bearer_token_file": "token"},
             "external_labels": {"cluster": "test"},
         }
         with watched(tmp_path, port, clock, alerting=keys) as watching:
@@ -92,11 +86,9 @@ def test_cascade_pages_once_and_resolves(tmp_path: Path, capsys: pytest.CaptureF
                 lambda: watching.step(0.0) or called.told("SizewatchForeignAlertDiagnosis", "firing"), every=0.1
             )
             assert diagnosed, daemon.status()
-            assert (
-                "ApiLatencyHigh in cpu-small/r0: this latency alert: KV cache cascade of r0, stage"
-                in diagnosed[0]["annotations"]["summary"]
-            )
-            assert diagnosed[0]["annotations"]["summary"].endswith("earlier")
+            summary = diagnosed[0]["annotations"]["summary"]
+            assert "ApiLatencyHigh in cpu-small/r0: this latency alert: KV cache cascade of r0, stage" in summary
+            assert summary.endswith("earlier")
             assert diagnosed[0]["labels"]["severity"] == "info"
             assert metric(daemon, "sizewatch_foreign_alerts") == 1
 
@@ -106,11 +98,8 @@ def test_cascade_pages_once_and_resolves(tmp_path: Path, capsys: pytest.CaptureF
             assert wait_for(lambda: called.told(alert_name(CASCADE), "resolved")), manager.alerts()
             (resolved,) = called.told(alert_name(CASCADE), "resolved")
             assert resolved["annotations"]["stage"] == "4 of 4, user-visible"
-            assert (
-                fingerprints([resolved])
-                == fingerprints(called.told(alert_name(CASCADE), "firing"))
-                == fingerprints([alert])
-            )
+            fired = fingerprints(called.told(alert_name(CASCADE), "firing"))
+            assert fired == {resolved["fingerprint"]} == {alert["fingerprint"]}
             ours = [a for message in called.messages for a in message["alerts"] if "foreign" not in str(a["labels"])]
             assert {a["labels"]["alertname"] for a in ours} <= {alert_name(CASCADE), "ApiLatencyHigh"}
             page = ask(daemon).decode()
@@ -143,6 +132,11 @@ def firing(manager: Alertmanager) -> list[dict[str, Any]]:
     return [a for a in manager.alerts("SizewatchTierDown") if a["status"]["state"] == "active"]
 
 
+def list_marks(manager: Alertmanager) -> dict[str, tuple[str, str]]:
+    """Return fingerprint and begin of the firing alerts by tier."""
+    return {a["labels"]["tier"]: (a["fingerprint"], a["startsAt"]) for a in firing(manager)}
+
+
 def trouble(daemon: Daemon) -> str | None:
     status = daemon.status()
     return status.health.alertmanagers[0].trouble
@@ -156,7 +150,7 @@ def test_outage_ends_with_present_state(tmp_path: Path) -> None:
             # t0 fires before and after, t1 only before the outage, t2 begins and ends within it.
             served[0].act = served[1].act = answers_500
             assert wait_for(lambda: len(called.told("SizewatchTierDown", "firing")) == 2)
-            before = {a["labels"]["tier"]: (a["fingerprint"], a["startsAt"]) for a in firing(manager)}
+            before = list_marks(manager)
             assert set(before) == {"t0", "t1"}
             manager.kill()
             served[1].act, served[2].act = None, answers_500
@@ -171,17 +165,14 @@ def test_outage_ends_with_present_state(tmp_path: Path) -> None:
             seen = len(called.messages)
             manager.start()
             assert wait_for(lambda: firing(manager))
-            assert {a["labels"]["tier"]: (a["fingerprint"], a["startsAt"]) for a in firing(manager)} == {
-                "t0": before["t0"]
-            }
+            assert list_marks(manager) == {"t0": before["t0"]}
             assert wait_for(lambda: metric(daemon, "sizewatch_alertmanager_up") == 1)
             time.sleep(0.5)
             later = [a for message in called.messages[seen:] for a in message["alerts"]]
             assert {(a["labels"]["tier"], a["status"]) for a in later} <= {("t0", "firing"), ("t1", "resolved")}
             served[0].act = None
-            assert wait_for(
-                lambda: any(a["labels"]["tier"] == "t0" for a in called.told("SizewatchTierDown", "resolved"))
-            )
+            resolved = partial(called.told, "SizewatchTierDown", "resolved")
+            assert wait_for(lambda: any(a["labels"]["tier"] == "t0" for a in resolved()))
             assert daemon.counts.cycle_errors == 0
         assert fingerprints(called.told("SizewatchTierDown", "firing")) == {mark for mark, _ in before.values()}
 

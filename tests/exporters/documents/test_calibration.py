@@ -141,19 +141,15 @@ def test_too_few_requests_are_named() -> None:
     assert made.bins[0].missing[TIME] == "299 requests; 300 are needed"
 
 
-def test_lengths_and_missing_metrics_are_told() -> None:
+def test_lengths_and_missing_metrics_are_kept() -> None:
     made = calibrated(1.0, 300, prompt_tokens=1800.0)
     assert made.factors["prompt_tokens_mean"].value == pytest.approx(1.8)
     assert made.bins[0].missing["gpu_utilization"] == "the curve does not say which kind of utilisation it has"
-    lines = [" ".join(line.split()) for line in calibration_text(file_of(made)).splitlines()]
-    assert "prompts 1.8" in lines
-    assert "prompts 1,000 tokens 1,800 tokens 1.8" in lines
-    assert "not compared: GPU: the curve does not say which kind of utilisation it has" in lines
 
 
 def test_text_of_a_tier_fits_a_screen() -> None:
     """Of a long curve the fullest loads stand in the text."""
-    made = calibrated(1.0, 300)
+    made = calibrated(1.0, 300, prompt_tokens=1800.0)
     (first, *_) = made.bins
     busy = replace(first, requests=774_876.0, measures=tuple(replace(m, n=1_641_166_443.0) for m in first.measures))
     check_golden(__file__, "calibration.txt", calibration_text(file_of(replace(made, bins=(busy, *made.bins[1:])))))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -160,30 +159,28 @@ EMPTY = frozenset(
 """Metrics that this fleet does not give: a query that reads one of them need not answer."""
 
 
-@dataclass(slots=True)
-class Asked:
-    """What was found: queries without an answer, names that are there, and tiers."""
+def test_recorded_fleet_answers_every_query(tmp_path: Path) -> None:
+    """Metrics that are said to be absent are; variables need no cluster."""
+    queries = [query for query in QUERIES if not reads(query) & EMPTY]
+    there: set[str] = set()
+    values: dict[str, set[str]] = {}
+    port = free_port()
+    with fleet(tmp_path, port), scraping(tmp_path, f"127.0.0.1:{port}", NOBODY) as prometheus:
+        assert wait_for_answers(prometheus, queries) == []
 
-    silent: list[Query] = field(default_factory=list)
-    there: set[str] = field(default_factory=set)
-    values: dict[str, set[str]] = field(default_factory=dict)
-
-
-@pytest.fixture(scope="module", name="asked")
-def queries_asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
-    folder, port, found = tmp_path_factory.mktemp("fleet"), free_port(), Asked()
-    with fleet(folder, port), scraping(folder, f"127.0.0.1:{port}", NOBODY) as prometheus:
-        found.silent = wait_for_answers(prometheus, [query for query in QUERIES if not reads(query) & EMPTY])
-
-        def there() -> bool:
+        def are_values_there() -> bool:
             rows = query(prometheus, 'group by (__name__) ({job="sizewatch"})')
-            found.there = {row["metric"]["__name__"] for row in rows}
-            found.values = dict(_values(prometheus))
-            return len(found.there) > 60 and all(found.values.values())
+            there.clear()
+            there.update(row["metric"]["__name__"] for row in rows)
+            values.update(_values(prometheus))
+            return len(there) > 60 and all(values.values())
 
         # A scrape that a busy machine misses makes everything stale until the next one.
-        wait_for(there, every=0.5)
-    return found
+        assert wait_for(are_values_there, every=0.5)
+    assert not there & EMPTY
+    assert values["sizewatch-fleet cluster"] == {""}
+    assert values["sizewatch-fleet tier"] >= {"quiet", "noisy", "cascade", "code", "chat"}
+    assert values["sizewatch-tier replica"] == {"quiet-0", "quiet-1"}
 
 
 def has_answer(prometheus: str, expr: str) -> bool:
@@ -218,22 +215,6 @@ def _values(prometheus: str) -> Iterator[tuple[str, set[str]]]:
             source = re.sub(r"\$(\w+)", lambda name: {**VALUES, "tier": "quiet"}[name[1]], asked[1])
             rows = query(prometheus, f"group by ({asked[2]}) ({source})")
             yield f"{dashboard.uid} {variable['name']}", {row["metric"].get(asked[2], "") for row in rows}
-
-
-def test_queries_answer_for_what_fleet_has(asked: Asked) -> None:
-    assert asked.silent == []
-
-
-def test_absent_metrics_are_really_absent(asked: Asked) -> None:
-    assert asked.there & set(EMPTY) == set()
-    assert len(asked.there) > 60
-
-
-def test_variables_need_no_cluster(asked: Asked) -> None:
-    assert asked.values["sizewatch-fleet cluster"] == {""}
-    assert asked.values["sizewatch-fleet tier"] >= {"quiet", "noisy", "cascade", "code", "chat"}
-    assert asked.values["sizewatch-tier replica"] == {"quiet-0", "quiet-1"}
-    assert all(values for values in asked.values.values())
 
 
 def test_queries_about_the_forecast_answer(tmp_path: Path, past_fleet: PastFleet) -> None:

@@ -139,8 +139,7 @@ def test_exported_families_keep_their_values(accept: str) -> None:
 
 def test_buckets_are_cumulative_with_engine_edges() -> None:
     part = log_normal((0.001, 0.5, 1.0, 20.0, math.inf), 100, 0.4, 1.0)
-    totals = totals_of(ttft_seconds=(part,))
-    found = series(alone(replica("t", "r", totals=totals)))
+    found = series(alone(replica("t", "r", totals=totals_of(ttft_seconds=(part,)))))
     edges = {dict(own)["le"]: v for (n, own), v in found.items() if n == "sizewatch_ttft_seconds_bucket"}
     assert list(edges) == ["0.001", "0.5", "1.0", "20.0", "+Inf"]
     assert list(edges.values()) == [sum(part.counts[: i + 1]) for i in range(5)]
@@ -149,8 +148,7 @@ def test_buckets_are_cumulative_with_engine_edges() -> None:
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS])
 def test_doubtful_sum_is_left_out(accept: str) -> None:
     part = replace(log_normal(TTFT_EDGES, 100, 0.4, 1.0), total=None)
-    totals = totals_of(ttft_seconds=(part,))
-    found = series(alone(replica("t", "r", totals=totals)), accept)
+    found = series(alone(replica("t", "r", totals=totals_of(ttft_seconds=(part,)))), accept)
     assert one(found, "sizewatch_ttft_seconds_bucket", le="+Inf") == 100
     assert not [n for n, _ in found if n in ("sizewatch_ttft_seconds_sum", "sizewatch_ttft_seconds_count")]
 
@@ -166,14 +164,12 @@ def test_dead_replica_keeps_only_known_facts() -> None:
     down = full_replica(up=False, misses=3, last_seen=NOW - 50)
     health = AgentHealth(scrape_failures={("t", "r", "connect"): 3})
     found = series(alone(down, health=health))
-    assert of_replica(found, "r") == {
-        "sizewatch_target_up",
-        "sizewatch_target_last_success_timestamp_seconds",
-        "sizewatch_scrape_failures_total",
+    values = {name: value for (name, own), value in found.items() if dict(own).get("replica") == "r"}
+    assert values == {
+        "sizewatch_target_up": 0,
+        "sizewatch_target_last_success_timestamp_seconds": NOW - 50,
+        "sizewatch_scrape_failures_total": 3,
     }
-    assert one(found, "sizewatch_target_up", replica="r") == 0
-    assert one(found, "sizewatch_target_last_success_timestamp_seconds", replica="r") == NOW - 50
-    assert one(found, "sizewatch_scrape_failures_total", replica="r", kind="connect") == 3
 
 
 def test_two_missed_scrapes_change_only_up() -> None:
@@ -188,24 +184,13 @@ def test_two_missed_scrapes_change_only_up() -> None:
 
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS])
 @pytest.mark.parametrize(
-    "model", ['a"b', "a\nb", "a\\b", "a\\nb", 'x"} 1\nsizewatch_cycles_total 99', "模型 é", "a\rb", ""]
+    "model", ['a"b', "a\nb", "a\\b", "a\\nb", 'x"} 1\nsizewatch_cycles_total 99', "模型 é", "a\rb", "", "a\ud800b"]
 )
 def test_hostile_label_values_read_back(model: str, accept: str) -> None:
     found = series(alone(replica("t", "r", model=model)), accept)
     models = {dict(own).get("model") for n, own in found if n == "sizewatch_requests_running"}
-    assert models == {model}
+    assert models == {model.replace("\ud800", "?")}
     assert one(found, "sizewatch_cycles_total") == 1431
-
-
-def test_undecodable_name_keeps_the_page() -> None:
-    found = series(alone(replica("t", "r", model="a\ud800b")))
-    assert one(found, "sizewatch_requests_running", model="a?b") == 26
-
-
-def incidents(status: AgentStatus) -> set[str]:
-    return {
-        dict(own)["root"] for (name, own), value in series(status).items() if name == "sizewatch_incident" and value
-    }
 
 
 @pytest.mark.parametrize(
@@ -220,8 +205,9 @@ def test_lasting_incident_of_own_part_is_exported(change: dict[str, Any], scope:
     status = agent_status()
     (tier,) = (tier for tier in status.tiers if tier.name == "l40s-qwen14b")
     findings = tuple(replace(finding, **change) for finding in tier.findings)
-    found = incidents(replace(status, tiers=(replace(tier, findings=findings, export_scope=scope),)))
-    assert ("KvCacheCascade" in found) is exported
+    page = series(replace(status, tiers=(replace(tier, findings=findings, export_scope=scope),)))
+    roots = {dict(own)["root"] for (name, own), value in page.items() if name == "sizewatch_incident" and value}
+    assert ("KvCacheCascade" in roots) is exported
 
 
 @pytest.mark.parametrize(

@@ -137,12 +137,25 @@ CASCADE, EVICTION = BY_NAME["KvCacheCascade"], BY_NAME["KvEviction"]
 
 
 @pytest.mark.slow
-def test_incident_sends_one_alert(tmp_path: Path) -> None:
+def test_incident_or_certain_note_is_one_alert(tmp_path: Path) -> None:
+    """Of two findings and of two agents too; of findings alone, or a likely or low note, there is none."""
     found = {**verdict(CASCADE, "2x200"), **verdict(EVICTION, "2x200")}
     (page, _) = LEVELS[CASCADE.severity]
     every = 'count(ALERTS{source="sizewatch",alertstate="firing",severity=~"critical|warning",tier="t"}) or vector(0)'
     sent = expected(CASCADE, page)
     sent["exp_annotations"]["value"] = ""
+    likely: dict[str, str] = {}
+    below: dict[str, str] = {}
+    for rule, level in of(Severity.REPORT):
+        likely |= verdict(rule, f"{SEVERITY[level.status]}x130", "0x130")
+        below |= verdict(rule, f"{SEVERITY[level.status] - 1}x130")
+    silent = [(after(1800), count(rule, Severity.REPORT), 0.0) for rule, _ in of(Severity.REPORT)]
+    (note, _), (rule, level) = of(Severity.REPORT)[0], of(Severity.TICKET)[0]
+    fire = count(rule, Severity.TICKET)
+    crossed = {**verdict(note, "1x200", "0x200", "a:1"), **verdict(note, "0x200", "1x200", "b:1")}
+    both = {**raised(rule, level, "1x200", "a:1"), **raised(rule, level, "1x200", "b:1")}
+    moved = {**raised(rule, level, "1x40 stale", "a:1"), **raised(rule, level, "_x42 1x200", "b:1")}
+    since = f'time() - ALERTS_FOR_STATE{{alertname="Sizewatch{rule.name}"}}'
     cases = [
         Case(
             name="one of two findings",
@@ -151,6 +164,11 @@ def test_incident_sends_one_alert(tmp_path: Path) -> None:
             alerts=[("5m", "KvCacheCascade", [sent]), ("5m", "KvEviction", [])],
         ),
         Case(name="certain findings whose alert waits", series=found, values=[("20m", every, 0)]),
+        Case(name="likely notes", series=likely, values=silent),
+        Case(name="low notes", series=below, values=silent),
+        Case(name="crossed", series=crossed, values=[("20m", count(note, Severity.REPORT), 0)]),
+        Case(name="both", series=both, values=[("20m", fire, 1)]),
+        Case(name="moved", series=moved, values=[("20m", fire, 1), ("20m", f"scalar({since}) + vector(0)", 1200)]),
     ]
     assert not differences(tmp_path, ALERTS, cases)
 
@@ -163,35 +181,6 @@ def test_down_tier_alerts_within_ninety_seconds() -> None:
     (wait,) = (float(one["group_wait"].removesuffix("s")) for one in routes if one.get("receiver") == "pages")
     ways = (-(-silent // scrape) * scrape, scrape, INTERVALS[Severity.PAGE], hold_seconds(rule, Severity.PAGE), wait)
     assert sum(ways) <= 90.0
-
-
-@pytest.mark.slow
-def test_likely_or_low_note_stays_silent(tmp_path: Path) -> None:
-    likely: dict[str, str] = {}
-    below: dict[str, str] = {}
-    for rule, level in of(Severity.REPORT):
-        likely |= verdict(rule, f"{SEVERITY[level.status]}x130", "0x130")
-        below |= verdict(rule, f"{SEVERITY[level.status] - 1}x130")
-    values = [(after(1800), count(rule, Severity.REPORT), 0.0) for rule, _ in of(Severity.REPORT)]
-    assert not differences(
-        tmp_path, ALERTS, [Case(name="likely", series=likely, values=values), Case(series=below, values=values)]
-    )
-
-
-@pytest.mark.slow
-def test_two_agents_are_one_alert(tmp_path: Path) -> None:
-    (note, _), (rule, level) = of(Severity.REPORT)[0], of(Severity.TICKET)[0]
-    fire = count(rule, Severity.TICKET)
-    crossed = {**verdict(note, "1x200", "0x200", "a:1"), **verdict(note, "0x200", "1x200", "b:1")}
-    both = {**raised(rule, level, "1x200", "a:1"), **raised(rule, level, "1x200", "b:1")}
-    moved = {**raised(rule, level, "1x40 stale", "a:1"), **raised(rule, level, "_x42 1x200", "b:1")}
-    since = f'time() - ALERTS_FOR_STATE{{alertname="Sizewatch{rule.name}"}}'
-    cases = [
-        Case(name="crossed", series=crossed, values=[("20m", count(note, Severity.REPORT), 0)]),
-        Case(name="both", series=both, values=[("20m", fire, 1)]),
-        Case(name="moved", series=moved, values=[("20m", fire, 1), ("20m", f"scalar({since}) + vector(0)", 1200)]),
-    ]
-    assert not differences(tmp_path, ALERTS, cases)
 
 
 @pytest.mark.slow
