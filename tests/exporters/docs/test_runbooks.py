@@ -28,11 +28,11 @@ from exporters.docs.runbooks import (
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes.explain import LATENCY, SUSPECTS
 from rules.thresholds import Threshold
-from rules.verdicts.rule import Rule, Severity
+from rules.verdicts.rule import Rule
 
 PAGE = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
 NAMES = [rule.name for rule in RULES]
-HEAD, *PARTS = re.split(r"^## (.+)$", PAGE, flags=re.MULTILINE)
+_, *PARTS = re.split(r"^## (.+)$", PAGE, flags=re.MULTILINE)
 SECTIONS = dict(zip(PARTS[::2], PARTS[1::2], strict=True))
 TEXTS = dict(HAND_WRITTEN.findall(PAGE))
 INTERNAL = re.compile(r"\b(DESIGN|PEERS|METRICS|ARCHITECTURE|INFRA)\b")
@@ -40,18 +40,9 @@ INTERNAL = re.compile(r"\b(DESIGN|PEERS|METRICS|ARCHITECTURE|INFRA)\b")
 each_rule = pytest.mark.parametrize("rule", RULES, ids=NAMES)
 
 
-def test_the_page_is_what_the_catalogue_renders() -> None:
-    assert fill_runbooks(PAGE) == PAGE, "`sizewatch render` writes docs/runbooks.md anew"
+def test_page_has_a_section_for_each_rule() -> None:
     assert list(SECTIONS) == NAMES
     assert not INTERNAL.search(PAGE)
-
-
-def test_head_lists_rules_by_severity_and_stage() -> None:
-    rows = [line for line in HEAD.splitlines() if line.startswith("| `")]
-    named = {row.split("`")[1]: re.findall(r"\[(\w+)\]", row) for row in rows}
-    assert named == {each.value: [rule.name for rule in RULES if rule.severity is each] for each in Severity}
-    stages = re.findall(r"\[(\w+)\]", HEAD.partition("| stage |")[2])
-    assert [BY_NAME[name].stage for name in stages] == sorted(rule.stage for rule in RULES if rule.stage)
 
 
 @each_rule
