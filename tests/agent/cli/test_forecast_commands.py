@@ -170,16 +170,6 @@ def test_little_history_is_said(tmp_path: Path, capsys: Captured) -> None:
     assert main.main(["backtest", "--history", str(trace), "--emit", str(emitted)]) == 0
     assert "little history (24 hours)" in capsys.readouterr().out
     assert "nan" not in emitted.read_text(), "what was not said is no row"
-    assert main.main(["backtest", "--history", str(trace), "--horizons", "24h"]) == 3
-    assert "has 24 hours; horizons of 6 hours and more need 5 days" in capsys.readouterr().err
-    assert main.main(["backtest", "--history", str(written(tmp_path / "short.csv", week(6)))]) == 3
-    assert "needs 18 days (4 to learn from), has 6.0: test at most 2" in capsys.readouterr().err
-
-
-def test_first_hour_has_no_forecast_yet(tmp_path: Path, capsys: Captured) -> None:
-    trace = written(tmp_path / "young.csv", Series(start=week(1).start, bin_seconds=300.0, values=week(1).values[:12]))
-    assert main.main(["forecast", "--history", str(trace)]) == 3
-    assert "nothing is expected: no forecast yet" in capsys.readouterr().out
 
 
 def configured(folder: Path, **forecast: object) -> Path:

@@ -267,29 +267,6 @@ def test_replay_writes_the_same_file(tmp_path: Path, capsys: Captured) -> None:
     assert capsys.readouterr().err.endswith("; give another --calibration\n")
 
 
-def test_tier_without_curve_is_named(tmp_path: Path, capsys: Captured) -> None:
-    bare = {key: value for key, value in TIER.items() if key != "curve"}
-    assert calibrate("-c", configured(tmp_path, recent(24), bare)) == 3
-    assert "t: not calibrated: its plan has no curve" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{", "is no calibration file"),
-        ('{"made_at": 1}', "is no calibration file: made_at"),
-        ('{"schema": "urn:sizewatch:calibration:2"}', "is no calibration file: schema"),
-        (None, "cannot be read"),
-    ],
-)
-def test_wrong_file_is_named(text: str | None, said: str, tmp_path: Path, capsys: Captured) -> None:
-    path = tmp_path / "wrong.json"
-    if text is not None:
-        path.write_text(text)
-    assert calibrate(path, path) == 2
-    assert f"{path} {said}" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("number", ["-2.5", "NaN", "Infinity"])
 def test_impossible_factor_is_named(number: str, week: str, tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "edited.json"

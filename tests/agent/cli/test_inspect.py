@@ -1,6 +1,5 @@
 """`sizewatch inspect` over saved pages of real engines, live addresses and what is no page at all."""
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -107,24 +106,6 @@ def test_address_that_gives_no_page_is_refused(act: Any, said: str, capsys: Capt
     assert (code, out) == (2, "")
     assert said in err
     assert err.startswith("sizewatch inspect: ")
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b"", "cut_off"),
-        (b"up 1\n", "no page of an engine"),
-        (gzip.compress(b"up 1\n", mtime=0), "page is compressed, and not announced as such"),
-        (b"[]", "page is not a page of metrics; is there a login"),
-        (b'[{"iter": 154, "numActiveRequests": 1}]\n', "return_perf_metrics: true"),
-    ],
-)
-def test_file_that_is_no_page_is_refused(body: bytes, said: str, tmp_path: Path, capsys: Captured) -> None:
-    (tmp_path / "page").write_bytes(body)
-    code, out, err = inspected(capsys, str(tmp_path / "page"))
-    assert (code, out) == (2, "")
-    assert said in err
-    assert str(tmp_path / "page") in err
 
 
 def test_page_of_two_workers_is_shown_apart(capsys: Captured) -> None:

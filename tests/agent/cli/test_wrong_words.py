@@ -1,5 +1,6 @@
 """Questions that a command cannot answer: its exit code, one sentence on standard error, no traceback and no secret."""
 
+import gzip
 import shlex
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from test_history_commands import configured, recent
 
 from agent.cli import main
 from agent.history.store import HistoryStore
+from forecast.series.binned import Series
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 CONFIG = TESTS / "configs" / "ten-mistakes.yaml"
@@ -36,6 +38,18 @@ NO_HISTORY = "`sizewatch run` makes it"
 NO_DEMAND = "the history holds no 5 min of its demand from end to end yet"
 NEITHER = "neither sizewatch.yaml nor /etc/sizewatch/sizewatch.yaml; `sizewatch init` writes one, -c names another"
 BOTH = "--username and --password-file go together"
+
+FILES = {
+    "empty.prom": b"",
+    "up.prom": b"up 1\n",
+    "packed.prom": gzip.compress(b"up 1\n", mtime=0),
+    "list.prom": b"[]",
+    "iterations.prom": b'[{"iter": 154, "numActiveRequests": 1}]\n',
+    "cut.json": b"{",
+    "time.json": b'{"made_at": 1}',
+    "new.json": b'{"schema": "urn:sizewatch:calibration:2"}',
+    "two.csv": b"timestamp,requests\n2026-01-01T00:00:00Z,1\n2026-01-01T00:05:00Z,1\n",
+}
 
 QUESTIONS: tuple[tuple[str, int, str], ...] = (
     ("", 2, "Set up:"),
@@ -75,6 +89,11 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     (f"inspect {TESTS}", 2, f"{TESTS}: cannot be read: Is a directory\n"),
     ("inspect /dev/zero", 2, "/dev/zero: is larger than 16 MiB: is this a saved page?\n"),
     (f"inspect {ROUTER}", 2, "a router's page (the vLLM production-stack router): no engine"),
+    ("inspect empty.prom", 2, "cut_off: empty.prom: the page is empty"),
+    ("inspect up.prom", 2, "up.prom: no page of an engine that sizewatch reads"),
+    ("inspect packed.prom", 2, "packed.prom is compressed, and not announced as such"),
+    ("inspect list.prom", 2, "list.prom is not a page of metrics; is there a login"),
+    ("inspect iterations.prom", 2, "return_perf_metrics: true"),
     ("inspect http://127.0.0.1:1/metrics", 2, "connection refused; is it up?"),
     ("inspect ftp://x/metrics", 2, "must be an http:// or https:// address"),
     ("inspect http://", 2, "must be an http:// or https:// address"),
@@ -104,6 +123,10 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     (f"{WORKLOAD} --tier other", 2, "there is no tier other; there are t"),
     (WORKLOAD, 3, "no arrivals were seen, or the engine counts no requests"),
     ("plan calibration none.json none.json", 2, "none.json cannot be read"),
+    ("plan calibration cut.json cut.json", 2, "cut.json is no calibration file"),
+    ("plan calibration time.json time.json", 2, "time.json is no calibration file: made_at"),
+    ("plan calibration new.json new.json", 2, "new.json is no calibration file: schema"),
+    ("plan calibration -c bare/sizewatch.yaml", 3, "t: not calibrated: its plan has no curve"),
     ("plan calibration -c week/sizewatch.yaml --out no/file", 2, "cannot be written: No such file or directory"),
     # Forecasts, of a trace or of a history.
     ("backtest --history nowhere.csv", 2, "No such file or directory"),
@@ -117,6 +140,9 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     ("backtest --history hours.csv --horizons ''", 2, "Error: "),
     ("backtest --history hours.csv --test-days 1 --horizons 15m --emit no/folder.csv", 2, "cannot be written"),
     ("backtest --history hours.csv --test-days 1 --horizons 15m --emit .", 2, "cannot be written: Is a directory"),
+    ("backtest --history hours.csv", 3, "needs 18 days (4 to learn from), has 6.0: test at most 2"),
+    ("backtest --history day.csv --horizons 24h", 3, "has 24 hours; horizons of 6 hours and more need 5 days"),
+    ("forecast --history hour.csv", 3, "nothing is expected: no forecast yet"),
     ("forecast --history hours.csv --bin 7h", 2, "do not divide a day"),
     ("forecast --history hours.csv -c country/sizewatch.yaml", 2, "forecast.country"),
     ("forecast -c empty/sizewatch.yaml --tier nobody", 2, "there is no tier nobody; there are cpu-small"),
@@ -186,19 +212,24 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Configurations with a history that is full, empty or missing, and traces."""
     place = tmp_path_factory.mktemp("inputs")
-    for name in ("week", "pair", "pools", "quiet", "empty", "none", "country"):
+    for name in ("week", "pair", "pools", "quiet", "empty", "none", "country", "bare"):
         (place / name).mkdir()
     configured(place / "week", recent(24))
     configured(place / "pair", recent(2), names=("t", "u"))
     configured(place / "pools", [], {**TIER, "pools": ["prefill", "decode"]}, pool="decode")
     configured(place / "quiet", [])
+    configured(place / "bare", recent(24), {key: value for key, value in TIER.items() if key != "curve"})
     for name in ("empty", "none"):
         forecast_config(place / name)
     (place / "empty" / "data").mkdir()
     HistoryStore(place / "empty" / "data" / "history.db").close()
     forecast_config(place / "country", country="XX")
     written(place / "hours.csv", week(6))
-    (place / "two.csv").write_text("timestamp,requests\n2026-01-01T00:00:00Z,1\n2026-01-01T00:05:00Z,1\n")
+    day = week(1, 600.0)
+    written(place / "day.csv", day)
+    written(place / "hour.csv", Series(start=day.start, bin_seconds=300.0, values=week(1).values[:12]))
+    for name, content in FILES.items():
+        (place / name).write_bytes(content)
     return place
 
 
