@@ -2,6 +2,8 @@
 
 import math
 import random
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -25,21 +27,26 @@ def poisson_tail_by_hand(k: int, mean: float) -> float:
     return 1 - math.fsum(math.exp(-mean) * mean**i / math.factorial(i) for i in range(k))
 
 
-@given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))), st.floats(0.001, 0.999))
+def pairs(most: int) -> st.SearchStrategy[tuple[int, int]]:
+    """So many of at most that number."""
+    return st.integers(1, most).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n)))
+
+
+@given(pairs(200), st.floats(0.001, 0.999))
 def test_binomial_tail_sums_its_terms(pair: tuple[int, int], p: float) -> None:
-    k, n = pair
-    assert binomial_tail(k, n, p) == pytest.approx(tail_by_hand(k, n, p), rel=1e-9, abs=1e-12)
+    assert binomial_tail(*pair, p) == pytest.approx(tail_by_hand(*pair, p), rel=1e-9, abs=1e-12)
 
 
-def test_tails_end_at_nothing_and_all() -> None:
-    assert binomial_tail(1, 10, 0.0) == 0.0
-    assert binomial_tail(10, 10, 1.0) == 1.0
+def test_bounds_end_at_nothing_and_all() -> None:
+    assert (binomial_tail(1, 10, 0.0), binomial_tail(10, 10, 1.0)) == (0.0, 1.0)
+    assert (binomial_lower_bound(0, 1000), poisson_lower_bound(0)) == (0.0, 0.0)
+    # Fractions of observations are rounded down.
+    assert binomial_lower_bound(3.9, 100) == binomial_lower_bound(3, 100)
+    assert binomial_lower_bound(4 - 1e-12, 100) == binomial_lower_bound(4, 100)
+    assert poisson_lower_bound(3.9) == poisson_lower_bound(3)
 
 
-@given(
-    st.integers(1, 150).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))),
-    st.sampled_from([0.9, 0.95, 0.99, CONFIDENCE]),
-)
+@given(pairs(150), st.sampled_from([0.9, 0.95, 0.99, CONFIDENCE]))
 def test_binomial_bound_is_as_rare(pair: tuple[int, int], confidence: float) -> None:
     k, n = pair
     bound = binomial_lower_bound(k, n, confidence)
@@ -52,21 +59,16 @@ def test_poisson_bound_is_as_rare(k: int, confidence: float) -> None:
     assert poisson_tail_by_hand(k, poisson_lower_bound(k, confidence)) == pytest.approx(1 - confidence, rel=1e-6)
 
 
-def test_nothing_seen_bounds_nothing() -> None:
-    assert binomial_lower_bound(0, 1000) == 0.0
-    assert poisson_lower_bound(0) == 0.0
-
-
-def test_fractions_of_observations_are_rounded_down() -> None:
-    assert binomial_lower_bound(3.9, 100) == binomial_lower_bound(3, 100)
-    assert binomial_lower_bound(4 - 1e-12, 100) == binomial_lower_bound(4, 100)
-    assert poisson_lower_bound(3.9) == poisson_lower_bound(3)
-
-
-@pytest.mark.parametrize(("k", "n"), [(-1, 10), (11, 10)])
-def test_what_is_no_share_is_refused(k: int, n: int) -> None:
-    with pytest.raises(ValueError, match="is no share"):
-        binomial_lower_bound(k, n)
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        *((partial(binomial_lower_bound, k, 10), "is no share") for k in (-1, 11)),
+        *((partial(chi_square_below, *pair), "no chi-square") for pair in ((-1.0, 2), (1.0, 0))),
+    ],
+)
+def test_what_is_no_share_is_refused(call: Callable[[], float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
 
 
 @pytest.mark.parametrize("n", [10**4, 10**6, 10**8])
@@ -84,30 +86,15 @@ def test_bound_holds_as_often_as_promised() -> None:
     assert 0 < wrong / trials <= 0.1 + 3 * math.sqrt(0.1 * 0.9 / trials)
 
 
-@pytest.mark.parametrize(
-    ("x", "freedom", "below"),
-    [(3.841459, 1, 0.95), (5.991465, 2, 0.95), (0.102587, 2, 0.05), (7.814728, 3, 0.95), (124.3421, 100, 0.95)],
-)
+TABLES = [(3.841459, 1, 0.95), (5.991465, 2, 0.95), (0.102587, 2, 0.05), (7.814728, 3, 0.95), (124.3421, 100, 0.95)]
+"""Critical values of NIST/SEMATECH, e-Handbook of Statistical Methods, 1.3.6.7.4."""
+
+
+@pytest.mark.parametrize(("x", "freedom", "below"), [*TABLES, (0.0, 3, 0.0), (1e6, 3, 1.0), (1500.0, 1200, 1.0)])
 def test_the_distribution_is_that_of_the_tables(x: float, freedom: int, below: float) -> None:
-    """Critical values of NIST/SEMATECH, e-Handbook of Statistical Methods, 1.3.6.7.4."""
     assert chi_square_below(x, freedom) == pytest.approx(below, abs=1e-6)
-
-
-def test_distribution_ends_at_nothing_and_all() -> None:
-    assert chi_square_below(0.0, 3) == 0.0
-    assert chi_square_below(1e6, 3) == 1.0
-    assert chi_square_below(1500.0, 1200) == pytest.approx(1.0, abs=1e-6)
-
-
-@pytest.mark.parametrize(("x", "freedom"), [(-1.0, 2), (1.0, 0)])
-def test_what_is_no_chi_square_is_refused(x: float, freedom: int) -> None:
-    with pytest.raises(ValueError, match="no chi-square"):
-        chi_square_below(x, freedom)
 
 
 def test_rows_compare_with_equal_share() -> None:
     assert check_uniformity([(30, 40, 50), (40, 40, 40)]) == pytest.approx(chi_square_below(5.0, 4))
-
-
-def test_single_rows_say_nothing() -> None:
-    assert check_uniformity([(0, 0), (5,), ()]) == 1.0
+    assert check_uniformity([(0, 0), (5,), ()]) == 1.0, "single rows say nothing"

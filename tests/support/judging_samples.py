@@ -16,7 +16,8 @@ from rules.plan.load_bins import build_tier_context as view_of
 from rules.plan.schema import TierPlan, parse_plan
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram
-from rules.telemetry.windows import Window
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window, gap_window
 from rules.verdicts.verdict import RuleResult, Unknown, Verdict
 
 START = 1_800_000_000.0
@@ -99,6 +100,11 @@ def minute(
     start = START + 60.0 * number
     span = {"start": start, "end": start + seconds, "expected_seconds": seconds, "covered_seconds": seconds}
     return Window(**{**span, **whole, **more})
+
+
+def unseen(number: float, reason: Gap = Gap.SCRAPE_FAILED) -> Window:
+    """A minute of a replica that was not seen."""
+    return gap_window(START + 60.0 * number, START + 60.0 * (number + 1), reason)
 
 
 def add_minute(

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from judging_samples import answered, minutes
+from outcomes import Wanted
 
-from rules.confidence import Certainty
 from rules.evaluator import tier_rules
 from rules.plan.load_bins import TierContext
 from rules.replicas.starts import ReplicaStart
-from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import split_claim
 from rules.verdicts.rule import Rule
@@ -77,16 +76,6 @@ def rule_faults(rule: Rule) -> tuple[str, ...]:
     return tuple(f"{rule.name}: {fault}" for fault in found)
 
 
-EARLY, UNPLANNED = Gap.TOO_FEW_REQUESTS, Gap.NOT_IN_PLAN
-UNSEEN, HIDDEN = Gap.NO_TRAFFIC, Gap.NOT_EXPOSED
-
-WARNED, GUESSED = (Status.WARNING, Certainty.CERTAIN), (Status.WARNING, Certainty.LIKELY)
-PAGED, PAGE_GUESSED = (Status.CRITICAL, Certainty.CERTAIN), (Status.CRITICAL, Certainty.LIKELY)
-FINE, FAIRLY = (Status.OK, Certainty.CERTAIN), (Status.OK, Certainty.LIKELY)
-
-Wanted = tuple[Status, Certainty] | Gap
-
-
 @dataclass(frozen=True)
 class Case:
     """Minutes of a tier, and what a rule says of them: `text` is a part of its words."""
@@ -132,3 +121,8 @@ def check_result(result: RuleResult, wanted: Wanted, text: str = "") -> None:
 
 def check_case(rule: str, case: Case) -> None:
     check_result(judge(rule, case), case.wanted, case.text)
+
+
+def list_cases(tables: Mapping[str, Iterable[Case]]) -> list[tuple[str, Case]]:
+    """The cases of several rules, each with its rule."""
+    return [(rule, case) for rule, cases in tables.items() for case in cases]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from golden_text import check_golden, print_fields
-from test_alert_severity import SUBJECT
+from test_incident_alerts import SUBJECT
 from test_incidents import finding
 
 from exporters.alertmanager.payload import (

@@ -18,12 +18,14 @@ from rules.verdicts.rule import Rule, Scope, Severity
 every = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 
 
-def test_rule_names_are_unique() -> None:
-    assert len(BY_NAME) == len(RULES) > 0
-
-
 @every
-def test_thresholds_have_unit_and_source(rule: Rule) -> None:
+def test_rules_say_meaning_and_action(rule: Rule) -> None:
+    assert BY_NAME[rule.name] is rule
+    assert rule.title
+    assert rule.meaning.endswith(".")
+    assert len(rule.actions) >= 2
+    assert all(action[0].isupper() or action[0] == "`" for action in rule.actions)
+    assert not rule_faults(rule)
     assert rule.thresholds
     for name, threshold in rule.thresholds.items():
         assert threshold.value > 0, name
@@ -31,24 +33,16 @@ def test_thresholds_have_unit_and_source(rule: Rule) -> None:
         assert len(threshold.source) > 5, name
 
 
-@every
-def test_rules_say_meaning_and_action(rule: Rule) -> None:
-    assert rule.title
-    assert rule.meaning.endswith(".")
-    assert len(rule.actions) >= 2
-    assert all(action[0].isupper() or action[0] == "`" for action in rule.actions)
-
-
-OF_REPLICAS = {
-    result.rule
-    for result in evaluate_replica_rules(ReplicaState(tier="t", name="a"), build_tier_context("t", None), 0.0)
-}
-OF_TIERS = {result.rule for result in evaluate_tier_availability((), (), build_tier_context("t", None), 0.0)}
+BARE = build_tier_context("t", None)
+OF_REPLICAS = {result.rule for result in evaluate_replica_rules(ReplicaState(tier="t", name="a"), BARE, 0.0)}
+OF_TIERS = {result.rule for result in evaluate_tier_availability((), (), BARE, 0.0)}
 
 
 @every
 def test_a_rule_is_judged_by_some_way(rule: Rule) -> None:
     assert [not rule.per_scrape, rule.name in OF_REPLICAS, rule.name in OF_TIERS].count(True) == 1
+    assert (0 < rule.minimum_seconds < rule.window_seconds) is not rule.per_scrape
+    assert (rule.scope is Scope.TIER) == (rule.name not in OF_REPLICAS)
 
 
 @every
@@ -65,7 +59,7 @@ def test_what_a_rule_reads_exists(rule: Rule) -> None:
 
 
 @every
-def test_what_a_rule_needs_is_a_key_of_the_plan(rule: Rule) -> None:
+def test_needs_of_rules_are_plan_keys(rule: Rule) -> None:
     section: Any = TierPlan
     for key in filter(None, rule.needs.split(".")):
         assert key in getattr(section, "model_fields", ()), f"{rule.needs} is no path below a tier of the plan"
@@ -73,23 +67,13 @@ def test_what_a_rule_needs_is_a_key_of_the_plan(rule: Rule) -> None:
         section = next((part for part in (kind, *get_args(kind)) if hasattr(part, "model_fields")), None)
 
 
-@every
-def test_windows_judge_from_a_part(rule: Rule) -> None:
-    over_windows = not rule.per_scrape
-    assert (0 < rule.minimum_seconds < rule.window_seconds) == over_windows
-    assert (rule.scope is Scope.TIER) == (rule.name not in OF_REPLICAS)
-
-
-PAGES = (
-    *("KvCacheCascade", "TtftSloBurn", "TpotSloBurn", "ItlSloBurn", "E2eSloBurn", "AvailabilityBurn"),
-    *("TierDown", "EngineStalled"),
-)
+OF_BUDGET = {"TtftSloBurn", "TpotSloBurn", "ItlSloBurn", "E2eSloBurn", "AvailabilityBurn"}
+PAGES = {"KvCacheCascade", "TierDown", "EngineStalled", *OF_BUDGET}
 """DESIGN 3.10: an objective that burns (latency, availability), a cascade, a whole tier down or stalled."""
 
 
-@every
-def test_only_what_users_feel_pages(rule: Rule) -> None:
-    assert (rule.severity is Severity.PAGE) == (rule.name in PAGES)
+def test_only_what_users_feel_pages() -> None:
+    assert {rule.name for rule in RULES if rule.severity is Severity.PAGE} == PAGES
 
 
 def test_tier_replaces_a_threshold() -> None:
@@ -104,11 +88,6 @@ def test_tier_replaces_a_threshold() -> None:
 def test_no_action_shrinks_cache_against_evictions() -> None:
     for name in ("EvictionDivergence", "KvEviction", "KvCacheCascade"):
         assert any("Never lower --gpu-memory-utilization" in action for action in BY_NAME[name].actions)
-
-
-@every
-def test_texts_of_rules_are_short(rule: Rule) -> None:
-    assert not rule_faults(rule)
 
 
 ROW: dict[str, Any] = {
@@ -155,12 +134,14 @@ def test_wrong_row_names_file_and_key(monkeypatch: pytest.MonkeyPatch, keys: dic
         load(monkeypatch, {"KvCacheUnderHalf": ROW | keys})
 
 
-def test_alike_needs_a_rule_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"toy\.toml: Second: like: First is no rule above it"):
-        load(monkeypatch, {"Second": {"like": "First"}, "First": ROW})
-
-
-@pytest.mark.parametrize("key", ["title", "signal"])
-def test_rule_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    with pytest.raises(ValueError, match=rf"toy\.toml: KvCacheUnderHalf: {key}: Field required"):
-        load(monkeypatch, {"KvCacheUnderHalf": {name: value for name, value in ROW.items() if name != key}})
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"Second": {"like": "First"}, "First": ROW}, "Second: like: First is no rule above it"),
+        *(({"Bare": {**ROW, key: None}}, f"Bare: {key}: Field required") for key in ("title", "signal")),
+    ],
+)
+def test_rule_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tables: dict[str, Any], words: str) -> None:
+    rows = {name: {key: value for key, value in row.items() if value is not None} for name, row in tables.items()}
+    with pytest.raises(ValueError, match=rf"toy\.toml: {words}"):
+        load(monkeypatch, rows)

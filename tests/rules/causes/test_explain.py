@@ -1,3 +1,5 @@
+"""Causes of what a rule finds, and what late first tokens waited for (180 requests a minute, 0.26 s promised)."""
+
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -8,6 +10,7 @@ from recorded import findings, replayed
 
 from rules.causes import explain
 from rules.confidence import Certainty
+from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
 from rules.verdicts.verdict import Cause, Status, Verdict
@@ -30,17 +33,15 @@ def slow(
     share: float = 0.1,
 ) -> Window:
     """A minute at 3 rps with a share of slow requests in every latency, and nothing that explains them."""
-    latencies = {
-        family: seen({0.4: 180 * share, 0.08: 180 * (1 - share)}) for family in ("ttft_seconds", "tpot_seconds")
-    }
+    latencies = seen({0.4: 180 * share, 0.08: 180 * (1 - share)})
+    lengths = {"prompt_tokens_per_request": prompts, "generation_tokens_per_request": outputs}
     return minute(
         number,
         counters={"prefix_queried_tokens": 14400.0, "prefix_hit_tokens": 8640.0, **(counters or {})},
         gauges={"requests_waiting_capacity": gauge(0.0), "requests_waiting_deferred": gauge(0.0), **(gauges or {})},
         histograms={
-            **latencies,
-            "prompt_tokens_per_request": seen({prompts: 180}, LENGTHS),
-            "generation_tokens_per_request": seen({outputs: 180}, LENGTHS),
+            **dict.fromkeys(("ttft_seconds", "tpot_seconds"), latencies),
+            **{family: seen({tokens: 180}, LENGTHS) for family, tokens in lengths.items()},
         },
     )
 
@@ -52,14 +53,14 @@ def found(
     plan: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Verdict:
-    parts = {"workload": WORKLOAD, "lora": None, **(plan or {})}
-    made = verdict(
-        rule,
-        context(requests=requests, curve=curve, **{k: v for k, v in parts.items() if v}),
-        each(5, lambda n: slow(n, **changes)),
-    )
+    tier = context(requests=requests, curve=curve, workload=WORKLOAD, **(plan or {}))
+    made = verdict(rule, tier, each(5, lambda n: slow(n, **changes)))
     assert made.status is Status.WARNING
     return made
+
+
+def certainties(made: Verdict) -> list[tuple[str, str]]:
+    return [(cause.cause, cause.certainty.value) for cause in made.causes]
 
 
 def first(made: Verdict) -> Cause:
@@ -88,9 +89,7 @@ def test_what_nothing_explains_is_the_machine() -> None:
     cause = first(made)
     assert (cause.cause, cause.certainty) == ("slower machine", Certainty.LIKELY)
     assert cause.against == ("cannot be excluded: throttling",)
-    assert cause.evidence[0].startswith(
-        "the machine is slower than the benchmarked one (neighbours, clocks): load, queue, "
-    )
+    assert cause.evidence[0].startswith("the machine is slower than the benchmarked one (neighbours, clocks): load, ")
     assert cause.evidence[1:] == (
         "not prefix hits: 60% where the plan has 60%",
         "not adapters held back: requests wait 0 s each for adapter slots or KV loads",
@@ -104,7 +103,7 @@ def test_what_nothing_explains_is_the_machine() -> None:
     )
 
 
-MACHINE, SPECULATION = "slower machine", "speculation"
+MACHINE, SPECULATION, HITS = "slower machine", "speculation", "PrefixHitDivergence"
 CLOSED, DRAFTING = {"loop": "closed"}, {"speculation": {"draft_tokens": 4, "acceptance": 0.75}}
 
 
@@ -159,49 +158,30 @@ def test_suspects_follow_own_evidence(rule: str, changes: dict[str, Any], cause:
     assert cause == MACHINE or len(made.evidence) == 1
 
 
-def test_small_hit_loss_is_likely() -> None:
-    assert [first(found(**hits(ratio))).certainty.value for ratio in (0.49, 0.52)] == ["certain", "likely"]
-
-
 def test_counters_prove_before_suspicion() -> None:
-    made = found(
-        curve={"loop": "closed"},
-        prompts=300.0,
-        counters={"preemptions": 36.0},
-        gauges={"requests_waiting_capacity": gauge(2.0)},
-    )
-    assert [(c.cause, c.certainty.value) for c in made.causes] == [
-        ("prompt lengths", "certain"),
-        ("evictions", "certain"),
-        ("queueing", "likely"),
-        ("benchmark", "likely"),
-    ]
+    deferred = {"requests_waiting_capacity": gauge(2.0)}
+    made = found(curve=CLOSED, prompts=300.0, counters={"preemptions": 36.0}, gauges=deferred)
+    proven, suspected = ("prompt lengths", "evictions"), ("queueing", "benchmark")
+    assert certainties(made) == [*((name, "certain") for name in proven), *((name, "likely") for name in suspected)]
+    assert [first(found(**hits(ratio))).certainty.value for ratio in (0.49, 0.52)] == ["certain", "likely"]
+    made = found(counters={"prefix_hit_tokens": 0.52 * 14400, "preemptions": 36.0})
+    assert certainties(made) == [("evictions", "certain"), ("prefix hits", "likely")]
 
 
-def test_unscraped_gauge_excludes_nothing() -> None:
+def test_unknowable_is_said_beside_suspect() -> None:
     gone = [replace(one, gaps={"adapters_running": Gap.NOT_SCRAPED}) for one in each(5, slow)]
     made = verdict(TTFT, context(workload=WORKLOAD), gone)
     assert first(made).against == ("cannot be excluded: adapters, throttling",)
+    unknown = "prefix hits, adapters held back, prompt lengths, output lengths, throttling"
+    made = verdict(TTFT, context(), each(5, lambda n: minute(n, slow=18)))
+    assert first(made).against == (f"cannot be excluded: {unknown}",)
 
 
 def test_slow_minutes_must_show_it() -> None:
     """All preemptions lie in the fast minute: they are many in all, and none where it was slow."""
-
-    def evicting(number: int) -> Window:
-        fast = number == 1
-        return slow(number, {"preemptions": 180.0 if fast else 0.0}, share=0.0 if fast else 0.3)
-
-    def everywhere(number: int) -> Window:
-        return slow(number, {"preemptions": 36.0}, share=0.0 if number == 1 else 0.3)
-
-    for made, certainty in ((evicting, Certainty.LIKELY), (everywhere, Certainty.CERTAIN)):
-        causes_ = {c.cause: c.certainty for c in verdict(TTFT, context(workload=WORKLOAD), each(5, made)).causes}
-        assert causes_["evictions"] is certainty
-
-
-def test_suspicion_follows_proof() -> None:
-    made = found(counters={"prefix_hit_tokens": 0.52 * 14400, "preemptions": 36.0})
-    assert [(c.cause, c.certainty.value) for c in made.causes] == [("evictions", "certain"), ("prefix hits", "likely")]
+    for fast, late, certainty in ((180.0, 0.0, "likely"), (36.0, 36.0, "certain")):
+        made = [slow(n, {"preemptions": fast if n == 1 else late}, share=0.0 if n == 1 else 0.3) for n in range(5)]
+        assert ("evictions", certainty) in certainties(verdict(TTFT, context(workload=WORKLOAD), made))
 
 
 def test_slow_minutes_need_no_planned_hits() -> None:
@@ -209,67 +189,43 @@ def test_slow_minutes_need_no_planned_hits() -> None:
         late = number >= 2
         return slow(number, {"prefix_hit_tokens": 0.0 if late else 13000.0}, share=0.3 if late else 0.0, **more)
 
-    def recovered(number: int) -> Window:
-        fast = number == 3
-        return slow(number, {"prefix_hit_tokens": 13000.0 if fast else 0.0}, share=0.0 if fast else 0.3)
-
-    def longer(number: int) -> Window:
-        return turned(number, prompts=110.0 if number >= 2 else 80.0)
-
-    def few_before(number: int) -> Window:
-        made = turned(number)
-        return made if number >= 2 else replace(made, counters={**made.counters, "requests_finished": 9.0})
-
+    recovered = [turned(0 if n == 3 else 2) for n in range(6)]
+    recovered = [replace(one, start=minute(n).start, end=minute(n).end) for n, one in enumerate(recovered)]
+    longer = [turned(n, prompts=110.0 if n >= 2 else 80.0) for n in range(6)]
+    few_before = each(6, turned)
+    few_before[:2] = [replace(one, counters={**one.counters, "requests_finished": 9.0}) for one in few_before[:2]]
     unplanned = context(workload={"prompt_tokens": WORKLOAD["prompt_tokens"]})
     made = verdict(TTFT, unplanned, each(5, turned))
     assert first(made).evidence == ("fewer prefix hits: 0% in the slow minutes, 90% before",)
     # What was never there before was not lost, nor what other prompts had, nor what nine requests a minute tell.
     for other in (recovered, longer, few_before):
-        late = verdict(TTFT, unplanned, each(6, other))
+        late = verdict(TTFT, unplanned, other)
         assert late.causes
         assert not any("before" in c.evidence[0] for c in late.causes)
-    even = verdict(TTFT, unplanned, each(5, slow))
-    assert first(even).cause == "slower machine"
-    assert first(even).against == ("cannot be excluded: prefix hits, output lengths, throttling",)
-
-
-def test_unknowable_is_said_beside_suspect() -> None:
-    made = verdict(TTFT, context(), each(5, lambda n: minute(n, slow=18)))
-    assert first(made).against == (
-        "cannot be excluded: prefix hits, adapters held back, prompt lengths, output lengths, throttling",
-    )
+    even = first(verdict(TTFT, unplanned, each(5, slow)))
+    assert even.cause == "slower machine"
+    assert even.against == ("cannot be excluded: prefix hits, output lengths, throttling",)
 
 
 def test_only_the_curve_explains_comparison() -> None:
-    made = each(
-        8, lambda n: slow(n) if n < 7 else replace(slow(n, prompts=300.0), counters={"requests_finished": 600.0})
-    )
+    made = each(8, slow)
+    made[7] = replace(slow(7, prompts=300.0), counters={"requests_finished": 600.0})
     assert first(verdict(TTFT, context(workload=WORKLOAD), made)).cause == "slower machine"
 
 
 def test_lengths_and_load_explain_evictions() -> None:
-    made = verdict(
-        "KvEviction", context(workload=WORKLOAD), each(5, lambda n: slow(n, {"preemptions": 60.0}, prompts=300.0))
-    )
+    known, load = context(workload=WORKLOAD), "more load than planned: {} rps arrive at a replica, 6 rps are usable"
+    made = verdict("KvEviction", known, each(5, lambda n: slow(n, {"preemptions": 60.0}, prompts=300.0)))
     assert [c.cause for c in made.causes] == ["prompt lengths"]
-    over = verdict("LoadBeyondBenchmark", context(workload=WORKLOAD), each(5, lambda n: minute(n, rps=7.0)))
-    assert first(over).evidence == ("more load than planned: 7 rps arrive at a replica, 6 rps are usable",)
-    bare = verdict("KvEviction", context(), each(5, lambda n: minute(n, counters={"preemptions": 60.0})))
+    over = verdict("LoadBeyondBenchmark", known, each(5, lambda n: minute(n, rps=7.0)))
+    assert first(over).evidence == (load.format(7),)
+    evicting = {"counters": {"preemptions": 60.0}}
+    arriving = verdict("KvEviction", known, each(5, lambda n: minute(n, change=200, **evicting)))
+    assert first(arriving).evidence == (load.format(6.33),)
+    bare = verdict("KvEviction", context(), each(5, lambda n: minute(n, **evicting)))
     assert bare.causes == ()
     assert "suspect" not in bare.sentence
-
-
-def test_arrivals_count_as_load() -> None:
-    made = verdict(
-        "KvEviction",
-        context(workload=WORKLOAD),
-        each(5, lambda n: minute(n, change=200, counters={"preemptions": 60.0})),
-    )
-    assert first(made).evidence == ("more load than planned: 6.33 rps arrive at a replica, 6 rps are usable",)
-
-
-def test_what_does_not_fire_is_not_explained() -> None:
-    fine = verdict(TTFT, context(workload=WORKLOAD), each(5, lambda n: slow(n, share=0.0)))
+    fine = verdict(TTFT, known, each(5, lambda n: slow(n, share=0.0)))
     assert explain.add_causes(fine, context(), ()) is fine
     assert fine.causes == ()
 
@@ -294,16 +250,20 @@ def test_recordings_name_their_causes(name: str, rule: str, suspects: list[str])
     assert first(worst)
 
 
-@pytest.mark.parametrize("name", ["steady", "diurnal"])
-def test_open_loop_divergence_is_certain(name: str) -> None:
-    for rule in (TTFT, TPOT):
-        worst = findings(replayed(name, "cpu-small-open"))[rule].worst
-        assert worst.certainty is Certainty.CERTAIN
-        assert first(worst).cause == "slower machine"
+@pytest.mark.parametrize(
+    ("name", "plan", "rule", "cause"),
+    [
+        *((name, "open", rule, "slower machine") for name in ("steady", "diurnal") for rule in (TTFT, TPOT)),
+        *((name, "cached", HITS, "benchmark") for name in ("steady_quiet", "diurnal_quiet")),
+    ],
+)
+def test_recorded_divergence_is_certain(name: str, plan: str, rule: str, cause: str) -> None:
+    worst = findings(replayed(name, f"cpu-small-{plan}"))[rule].worst
+    assert worst.certainty is Certainty.CERTAIN
+    assert first(worst).cause == cause
 
 
 CACHED = {"prefix_hit_ratio": 0.95}
-HITS = "PrefixHitDivergence"
 
 
 def against_cached(rule: str, planned: float | None = None, **counters: float) -> Verdict:
@@ -314,28 +274,129 @@ def against_cached(rule: str, planned: float | None = None, **counters: float) -
 
 
 def test_cached_benchmark_is_first_suspect() -> None:
-    made = against_cached(HITS)
-    assert first(made) == Cause(
-        cause="benchmark",
-        certainty=Certainty.LIKELY,
-        evidence=("benchmark: repeated prompts, 95% of its prompt tokens were cached, the plan names none",),
-    )
-
-
-def test_planned_hits_decide_the_benchmark() -> None:
+    text = "benchmark: repeated prompts, 95% of its prompt tokens were cached, the plan names none"
+    likely = Cause(cause="benchmark", certainty=Certainty.LIKELY, evidence=(text,))
+    assert first(against_cached(HITS)) == likely
     assert first(against_cached(HITS, planned=0.1)).certainty is Certainty.CERTAIN
     assert against_cached(HITS, planned=0.9).causes == ()
     assert [c.cause for c in against_cached(HITS, planned=0.9, preemptions=36.0).causes] == ["evictions"]
-
-
-def test_lost_hits_name_both() -> None:
     made = against_cached(TTFT)
-    assert [(c.cause, c.certainty.value) for c in made.causes] == [("prefix hits", "certain"), ("benchmark", "likely")]
+    assert certainties(made) == [("prefix hits", "certain"), ("benchmark", "likely")]
     assert first(made).evidence == ("fewer prefix hits: 10% where the benchmark had 95%",)
 
 
-@pytest.mark.parametrize("name", ["steady_quiet", "diurnal_quiet"])
-def test_cached_sweep_is_first_suspect(name: str) -> None:
-    worst = findings(replayed(name, "cpu-small-cached"))[HITS].worst
-    assert worst.certainty is Certainty.CERTAIN
-    assert first(worst).cause == "benchmark"
+BURN = "TtftSloBurn"
+
+
+def tier(**more: Any) -> TierContext:
+    return context(slo={"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.26}, **more)
+
+
+def late(number: int, queue: float | None = None, prefill: float | None = None, **more: Any) -> Window:
+    """A minute with 40 late first tokens; `queue` and `prefill` of all requests took longer than the promise alone."""
+    made = minute(number, slow=40, **more)
+    parts = {"queue_seconds": queue, "prefill_seconds": prefill}
+    known: Mapping[str, Any] = {name: seen({0.4: n, 0.01: 180 - n}) for name, n in parts.items() if n is not None}
+    return replace(made, histograms={**made.histograms, **known})
+
+
+def found_late(by: TierContext | None = None, **parts: Any) -> Verdict:
+    return verdict(BURN, by or tier(), each(20, lambda n: late(n, **parts)))
+
+
+def cause(made: Verdict, name: str) -> Cause | None:
+    return next((one for one in made.causes if one.cause == name), None)
+
+
+CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
+
+
+def deferred(level: float) -> dict[str, Any]:
+    return {"queue": 0.0, "prefill": 0.0, "gauges": {"requests_waiting_deferred": gauge(level)}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "name", "certainty"),
+    [
+        ({"queue": 38.0, "prefill": 0.0, "waiting": 2.0, "in_system": 5.0}, "queueing", CERTAIN),
+        ({"queue": 38.0, "prefill": 0.0, "waiting": 2.0, "in_system": 5.0}, "prefill", None),
+        ({"queue": 0.0, "prefill": 30.0}, "prefill", CERTAIN),
+        ({"queue": 0.0, "prefill": 30.0}, "queueing", None),
+        *(({"queue": 10.0, "prefill": 10.0}, name, LIKELY) for name in ("queueing", "prefill")),
+        # Nobody notices a hundredth.
+        *(({"queue": 1.9, "prefill": 1.9}, name, None) for name in ("queueing", "prefill")),
+        ({"queue": 2.1, "prefill": 0.0}, "queueing", LIKELY),
+        # Requests that are held back are compared with the promise.
+        (deferred(0.06), "adapters held back", CERTAIN),
+        (deferred(0.03), "adapters held back", None),
+    ],
+)
+def test_what_late_first_tokens_waited_for(parts: dict[str, Any], name: str, certainty: Certainty | None) -> None:
+    suspect = cause(found_late(**parts), name)
+    assert (suspect and suspect.certainty) == certainty
+
+
+def test_queue_time_is_the_evidence() -> None:
+    queueing = cause(found_late(queue=38.0, prefill=0.0), "queueing")
+    assert "requests spent more than 260 ms in the queue alone" in queueing.evidence[0]
+
+
+def test_exclusions_point_to_machine() -> None:
+    excluded = "not queueing: {} spent more than 260 ms in the queue alone; 600 were late"
+    machine = cause(found_late(queue=0.0, prefill=0.0), "slower machine")
+    assert excluded.format("0 requests") in " ".join(machine.evidence)
+    assert any(text.startswith("not prefill: ") for text in machine.evidence)
+    made = each(20, lambda n: late(n, queue=1.0 if n == 19 else 0.0, prefill=0.0))
+    told = [text for one in verdict(BURN, tier(), made).causes for text in (*one.evidence, *one.against)]
+    assert excluded.format("1 request") in " ".join(told)
+
+
+def test_queue_gauge_stands_for_histograms() -> None:
+    made = found_late(waiting=2.0, in_system=5.0)
+    queueing = cause(made, "queueing")
+    assert queueing.certainty is Certainty.LIKELY
+    assert queueing.evidence == ("queueing: 2 requests waiting a replica on average",)
+    assert made.causes[0].against[0].endswith("throttling, prefill")
+
+
+def test_stepless_engine_is_first_suspect() -> None:
+    held = {"requests_held": gauge(7.0)}
+    made = verdict(BURN, tier(), each(20, lambda n: late(n, gauges=held if n > 10 else {})))
+    assert made.causes[0].cause == "engine stopped"
+    assert made.causes[0].certainty is Certainty.CERTAIN
+    assert "(it holds 7 requests)" in made.causes[0].evidence[0]
+    assert cause(found_late(), "engine stopped") is None
+
+
+def throttled(**seconds: float) -> Verdict:
+    """Seconds of each minute for which clocks were held down."""
+    times = {"power": 0.0, "thermal": 0.0, "hardware": 0.0, "covered": 60.0, **seconds}
+    counters = {f"gpu_throttled_{what}_seconds": value for what, value in times.items()}
+    return verdict(BURN, tier(), each(20, lambda n: late(n, queue=0.0, prefill=0.0, counters=counters)))
+
+
+HELD = [("thermal", "heat", CERTAIN), ("hardware", "the board", CERTAIN), ("power", "the power limit", LIKELY)]
+
+
+@pytest.mark.parametrize(("what", "word", "certainty"), HELD)
+def test_held_clocks_are_a_cause(what: str, word: str, certainty: Certainty) -> None:
+    one = cause(throttled(**{what: 12.0}), "throttling")
+    assert one.certainty is certainty
+    assert one.evidence == (f"throttling: clocks were held down by {word} 20% of the time",)
+    assert cause(throttled(**{what: 2.9}), "throttling") is None
+
+
+def test_throttling_precedes_power_limit() -> None:
+    assert "by heat 10%" in cause(throttled(power=50.0, thermal=6.0), "throttling").evidence[0]
+    machine = cause(throttled(power=1.2), "slower machine")
+    assert "not throttling: clocks were held down by the power limit 2% of the time" in machine.evidence
+    assert "throttling" in found_late(queue=0.0).causes[0].against[0]
+
+
+@pytest.mark.parametrize(("factor", "certainty"), [(1.2, CERTAIN), (0.9, None)])
+def test_overload_breaks_the_promise(factor: float, certainty: Certainty | None) -> None:
+    usable = tier().capacity.rps
+    assert usable is not None
+    made = verdict(BURN, tier(), each(20, lambda n: minute(n, rps=usable * factor, slow=200)))
+    one = cause(made, "more load")
+    assert (one and one.certainty) == certainty

@@ -1,16 +1,22 @@
-"""An incident is one page, or one ticket, from its first loud finding to its last; a restart changes nothing."""
+"""Alerts of findings, of incidents and of others: when they begin, what they are, and how they are remembered."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_incidents import CASCADE, finding
 
+from agent.alerting import service as memory
+from agent.alerting.service import ExternalAlertStore, alert_targets
+from agent.config.peer import Peer
+from agent.scrape.scrapers import Target
 from rules.confidence import Certainty
-from rules.evaluator.external_alerts import AFTERMATH_SECONDS
+from rules.evaluator.alert_severity import alert_severity, list_open_burns
+from rules.evaluator.external_alerts import AFTERMATH_SECONDS, ExternalAlert, assign_tier, attach_finding
 from rules.evaluator.incident_alerts import (
     AHEAD_SECONDS,
     KEEP_SECONDS,
@@ -22,10 +28,44 @@ from rules.evaluator.incident_alerts import (
     step_incident_alerts,
 )
 from rules.evaluator.incidents import group_incidents
+from rules.plan import load_bins
+from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Finding, Status, Transition
+from rules.verdicts.verdict import Finding, Status, Subject, Transition, Verdict, step_rule_state
 
-WARNING = Status.WARNING
+SUBJECT = Subject(tier="t", replica="a")
+OK, WARNING, CRITICAL = Status.OK, Status.WARNING, Status.CRITICAL
+CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
+
+
+def result(status: Status, certainty: Certainty = CERTAIN, rule: str = "TtftDivergence", **more: Any) -> Verdict:
+    missing = Missing(gap=Gap.NOT_IN_PLAN)
+    usual = {"t": 0, "subject": SUBJECT, "observed": missing, "expected": missing, "unit": "ratio"}
+    return Verdict(rule=rule, status=status, certainty=certainty, **({**usual, "sentence": status.value} | more))
+
+
+@pytest.mark.parametrize(("rule", "severity"), [("KvCacheCascade", Severity.PAGE), ("KvEviction", Severity.TICKET)])
+def test_rule_pages_only_when_critical(rule: str, severity: Severity) -> None:
+    assert alert_severity(rule, CRITICAL) is severity
+    assert alert_severity(rule, WARNING) is Severity.TICKET
+
+
+@pytest.mark.parametrize(
+    ("verdict", "burns"),
+    [
+        (result(CRITICAL, rule="KvCacheCascade", stage=3), True),
+        (result(WARNING, rule="KvCacheCascade", stage=2), False),
+        (result(WARNING, rule="TtftSloBurn"), True),
+        (result(CRITICAL, LIKELY, rule="TtftSloBurn"), False),
+        (result(CRITICAL, rule="KvEviction"), False),
+    ],
+)
+def test_burn_and_late_cascade_break_slo(verdict: Verdict, burns: bool) -> None:
+    state, _ = step_rule_state(None, verdict)
+    assert state.finding is not None
+    assert bool(list_open_burns([state.finding])) is burns
+
+
 Told = tuple[str, str, float, float | None]
 
 
@@ -63,11 +103,31 @@ def over(findings: Iterable[Finding], end: float) -> list[Finding]:
     return [one if one.ended_at is not None else replace(one, ended_at=end) for one in findings]
 
 
-def test_cascade_is_one_page() -> None:
-    assert story(over(CASCADE, 420.0), 4000.0) == [
-        ("KvCacheCascade", "critical", 85.0, None),
-        ("KvCacheCascade", "critical", 85.0, 420.0),
-    ]
+LONG_QUEUE, PAGED = finding("QueueGrowing", 0.0, 1400.0, status=WARNING), finding("TtftSloBurn", 1000.0, 1300.0)
+
+
+@pytest.mark.parametrize(
+    ("findings", "told"),
+    [
+        (over(CASCADE, 420.0), [("KvCacheCascade", "critical", 85.0, end) for end in (None, 420.0)]),
+        ([finding("TargetDown", 100.0, 99.0 + TICKET_WAIT_SECONDS, replica="a", status=WARNING)], []),
+        (
+            [LONG_QUEUE, PAGED],
+            [
+                ("QueueGrowing", "warning", 0.0, None),
+                *(("TtftSloBurn", "critical", 1000.0, end) for end in (None, 1300.0)),
+                ("QueueGrowing", "warning", 0.0, 1400.0),
+            ],
+        ),
+        (
+            [finding("TierDown", 0.0, 200.0), finding("TierDown", 199.0 + KEEP_SECONDS, 800.0)],
+            [("TierDown", "critical", 0.0, end) for end in (None, 800.0)],
+        ),
+    ],
+    ids=["a cascade is one page", "too short for a ticket", "a page after a ticket", "a short recovery"],
+)
+def test_story_of_the_alerts(findings: list[Finding], told: list[Told]) -> None:
+    assert story(findings, 4000.0) == told
 
 
 def test_ticket_waits_for_its_root() -> None:
@@ -84,20 +144,6 @@ def test_ticket_waits_for_its_root() -> None:
     assert told([later]) == told([one]), "a refined root makes no other alert"
 
 
-def test_short_incident_sends_no_ticket() -> None:
-    assert story([finding("TargetDown", 100.0, 99.0 + TICKET_WAIT_SECONDS, replica="a", status=WARNING)], 3000.0) == []
-
-
-def test_page_after_ticket_is_another_alert() -> None:
-    known = [finding("QueueGrowing", 0.0, 1400.0, status=WARNING), finding("TtftSloBurn", 1000.0, 1300.0)]
-    assert story(known, 4000.0) == [
-        ("QueueGrowing", "warning", 0.0, None),
-        ("TtftSloBurn", "critical", 1000.0, None),
-        ("TtftSloBurn", "critical", 1000.0, 1300.0),
-        ("QueueGrowing", "warning", 0.0, 1400.0),
-    ]
-
-
 def test_rest_of_page_is_late_ticket() -> None:
     page = finding("KvCacheCascade", 0.0, 300.0, replica="a")
     lag = finding("TtftDivergence", 60.0, 299.0 + LEFT_OVER_SECONDS, status=WARNING)
@@ -105,21 +151,10 @@ def test_rest_of_page_is_late_ticket() -> None:
     assert [one[1] for one in story([page, lag], late, 60.0)] == ["critical", "critical"]
     lasts = replace(lag, ended_at=None)
     assert story([page, lasts], late, 60.0)[2:] == [("TtftDivergence", "warning", 300.0 + LEFT_OVER_SECONDS, None)]
-
-
-def test_finding_after_aftermath_is_new_ticket() -> None:
-    page = finding("KvCacheCascade", 0.0, 300.0, replica="a")
-    lasts = finding("TtftDivergence", 60.0, status=WARNING)
-    lag = finding("TtftDivergence", 290.0 + AFTERMATH_SECONDS, status=WARNING)
+    again = finding("TtftDivergence", 290.0 + AFTERMATH_SECONDS, status=WARNING)
     other = finding("QueueGrowing", 310.0 + AFTERMATH_SECONDS, status=WARNING)
-    assert [one[1] for one in story([page, lasts, lag], 5000.0)] == ["critical", "critical"]
-    assert story([page, lasts, lag, other], 5000.0)[2:] == [("QueueGrowing", "warning", other.started_at, None)]
-
-
-def test_a_short_recovery_is_none() -> None:
-    pause = KEEP_SECONDS - 1
-    known = [finding("TierDown", 0.0, 200.0), finding("TierDown", 200.0 + pause, 800.0)]
-    assert story(known, 3000.0) == [("TierDown", "critical", 0.0, None), ("TierDown", "critical", 0.0, 800.0)]
+    assert [one[1] for one in story([page, lasts, again], 5000.0)] == ["critical", "critical"]
+    assert story([page, lasts, again, other], 5000.0)[2:] == [("QueueGrowing", "warning", other.started_at, None)]
 
 
 def test_likely_or_reported_sends_nothing() -> None:
@@ -128,20 +163,19 @@ def test_likely_or_reported_sends_nothing() -> None:
     assert alerts([likely, noted, finding("RemovedRule", 0.0)], 5000.0) == ()
 
 
+def test_future_end_is_over() -> None:
+    incidents = group_incidents([finding("TierDown", 0.0, 10_000.0)])
+    early, late = (step_incident_alerts((), incidents, 10_000.0 - ahead)[0] for ahead in (AHEAD_SECONDS + 1, 0.0))
+    assert early.resolved_at is not None
+    assert late.resolved_at is None
+
+
 def test_alert_outlives_its_findings() -> None:
     first = finding("TpotDivergence", 0.0, 90_000.0, status=WARNING)
     later = finding("ItlDivergence", 80_000.0, status=WARNING)
     before = alerts([first, later], 90_100.0)
     # A day after its end the first finding is no longer in memory.
     assert told(alerts([later], 180_000.0, before)) == told(before) == [("TpotDivergence", "warning", 0.0, None)]
-
-
-def test_future_end_is_over() -> None:
-    ended = finding("TierDown", 0.0, 10_000.0)
-    (incident,) = group_incidents([ended])
-    (one,) = step_incident_alerts((), [incident], 10_000.0 - AHEAD_SECONDS - 1)
-    assert one.resolved_at is not None
-    assert step_incident_alerts((), [incident], 10_000.0)[0].resolved_at is None
 
 
 def test_milder_finding_keeps_its_alert() -> None:
@@ -166,43 +200,46 @@ def test_root_holds_back_other_findings() -> None:
 
 
 RULES = ("KvCacheCascade", "TtftSloBurn", "QueueGrowing", "WorkloadDrift", "TtftDivergence", "TierDown", "GpuXid")
-FINDINGS = st.lists(
-    st.builds(
-        lambda rule, start, length, status: finding(rule, start * 15.0, start * 15.0 + length * 15.0, status=status),
-        st.sampled_from(RULES),
-        st.integers(0, 120),
-        st.integers(1, 120),
-        st.sampled_from([WARNING, Status.CRITICAL]),
-    ),
-    max_size=6,
-)
+
+
+@st.composite
+def drawn_findings(draw: st.DrawFn) -> Finding:
+    start, length = 15.0 * draw(st.integers(0, 120)), 15.0 * draw(st.integers(1, 120))
+    return finding(
+        draw(st.sampled_from(RULES)), start, start + length, status=draw(st.sampled_from([WARNING, CRITICAL]))
+    )
+
+
+FINDINGS = st.lists(drawn_findings(), max_size=6)
+
+
+def after_steps(known: Iterable[Finding], steps: int) -> tuple[IncidentAlert, ...]:
+    """The alerts after so many steps of 15 s."""
+    found: tuple[IncidentAlert, ...] = ()
+    for step in range(steps + 1):
+        found = alerts(known, step * 15.0, found)
+    return found
 
 
 @given(FINDINGS, st.integers(0, 300))
 def test_a_restart_loses_and_adds_no_page(known: list[Finding], at: int) -> None:
-    now = at * 15.0
-    found: tuple[IncidentAlert, ...] = ()
-    for step in range(at + 1):
-        found = alerts(known, step * 15.0, found)
-    several = (found, alerts(known, now))
+    several = (after_steps(known, at), alerts(known, at * 15.0))
     # Where two incidents joined, the page that stays may have another name.
     before, after = ([o for o in one if o.resolved_at is None and o.severity is Severity.PAGE] for one in several)
     assert len(before) == len(after)
 
 
 def test_restart_keeps_cascade_alerts() -> None:
+    ended = over(CASCADE, 420.0)
     for now in (120.0, 300.0, 500.0, 900.0):
-        before: tuple[IncidentAlert, ...] = ()
-        for step in range(int(now / 15) + 1):
-            before = alerts(over(CASCADE, 420.0), step * 15.0, before)
-        assert told(before) == told(alerts(over(CASCADE, 420.0), now)) != []
+        assert told(after_steps(ended, int(now / 15))) == told(alerts(ended, now)) != []
 
 
 @given(FINDINGS)
 def test_every_page_is_told_and_resolved(known: list[Finding]) -> None:
     last = max((one.ended_at or 0.0 for one in known), default=0.0)
     told_ = story(known, last + KEEP_SECONDS + 30.0)
-    pages = [one for one in known if one.worst.status is Status.CRITICAL and one.rule in PAGING]
+    pages = [one for one in known if one.worst.status is CRITICAL and one.rule in PAGING]
     for page in pages:
         assert any(one[1] == "critical" and one[2] <= page.started_at <= (one[3] or math.inf) for one in told_)
     begun = {one[:3] for one in told_ if one[3] is None}
@@ -215,7 +252,7 @@ PAGING = frozenset({"KvCacheCascade", "TtftSloBurn", "TierDown"})
 
 @pytest.mark.parametrize("severity", [Severity.PAGE, Severity.TICKET])
 def test_equal_findings_are_one_alert(severity: Severity) -> None:
-    status = Status.CRITICAL if severity is Severity.PAGE else WARNING
+    status = CRITICAL if severity is Severity.PAGE else WARNING
     rules = ("KvCacheCascade", "TtftSloBurn", "TpotSloBurn")
     known = [finding(rule, 100.0 * n, 3000.0, status=status) for n, rule in enumerate(rules)]
     assert [one[1] for one in story(known, 4000.0)] == [severity.value] * 2
@@ -239,3 +276,161 @@ def test_death_of_incident_is_same_page() -> None:
     slower = finding("AvailabilityBurn", 250.0)
     (page,) = (one for one in alerts([cascade, slower, died], 310.0) if one.severity is Severity.PAGE)
     assert page.rule == "KvCacheCascade"
+
+
+T = 1_790_000_000.0
+
+
+def alert(name: str = "ApiLatencyHigh", after: float = 0.0, ended: float | None = None, **labels: str) -> ExternalAlert:
+    pairs = tuple(sorted({"alertname": name, **labels}.items()))
+    end = None if ended is None else T + ended
+    return ExternalAlert(name=name, labels=pairs, summary="", started_at=T + after, ended_at=end, heard_at=T + after)
+
+
+HOSTS = {("a", "a0"): "10.0.3.17:8000", ("a", "a1"): "10.0.3.17:8001", ("b", "b0"): "vllm-0.llm.svc:8000"}
+TARGETS = [
+    Target(tier=tier, replica=replica, pool="mixed", peer=Peer(url=f"http://{host}/metrics"), engine=None)
+    for (tier, replica), host in HOSTS.items()
+]
+MODELS = [("a", "llama"), ("b", "qwen"), ("c", "qwen")]
+FLEET = alert_targets(TARGETS, {"c": load_bins.build_tier_context("c", None)}, MODELS)
+
+
+@pytest.mark.parametrize(
+    ("labels", "tier", "replica"),
+    [
+        ({"tier": "a"}, "a", None),
+        ({"tier": "c"}, "c", None),
+        ({"tier": "gold"}, None, None),
+        ({"instance": "10.0.3.17:8001"}, "a", "a1"),
+        ({"instance": "10.0.3.17"}, "a", None),
+        ({"tier": "a", "replica": "a0"}, "a", "a0"),
+        ({"tier": "b", "instance": "10.0.3.17:8001"}, "b", None),
+        ({"pod": "vllm-0"}, "b", "b0"),
+        ({"model_name": "llama"}, "a", None),
+        ({"model_name": "qwen"}, None, None),
+        ({"model": "llama", "instance": "elsewhere:1"}, "a", None),
+        ({}, None, None),
+    ],
+)
+def test_alert_finds_its_tier(labels: dict[str, str], tier: str | None, replica: str | None) -> None:
+    found = assign_tier(alert(**labels), FLEET)
+    assert (found.tier, found.replica) == (tier, replica)
+
+
+def make_finding(
+    after: float = -360.0,
+    ended: float | None = None,
+    rule: str = "KvCacheCascade",
+    replica: str | None = "a0",
+    **more: Any,
+) -> Finding:
+    about = {"status": CRITICAL, "rule": rule, "subject": Subject(tier="a", replica=replica), **more}
+    began = result(**about, t=T + after)
+    rule_state, _ = step_rule_state(None, began)
+    if ended is None:
+        assert rule_state.finding is not None
+        return rule_state.finding
+    _, over = step_rule_state(rule_state, replace(began, t=T + ended, status=OK))
+    return next(one for one in over if isinstance(one, Finding))
+
+
+def sentence(one: ExternalAlert, *found: Finding, after: float = 60.0) -> str | None:
+    done = attach_finding(one, found, T + after)
+    return done.diagnosis.sentence if done.diagnosis else None
+
+
+HERE = replace(alert(), tier="a", replica="a0")
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "words"),
+    [
+        (-360, None, "began 6 minutes earlier"),
+        (-40, None, "began 40 seconds earlier"),
+        (0, None, "began at the same time"),
+        (0.9, None, None),
+        (45, None, None),
+        (-7200, -60, "began 2 hours earlier and ended 1 minute before it"),
+        (-2000, -AFTERMATH_SECONDS, "began 33 minutes earlier and ended 15 minutes before it"),
+        (-2000, -AFTERMATH_SECONDS - 1, None),
+        (61, None, None),
+    ],
+)
+def test_overlapping_or_recent_episode_explains(began: float, ended: float | None, words: str | None) -> None:
+    whole = f"this latency alert: KV cache cascade of a0, stage 3, {words}" if words else None
+    assert sentence(HERE, make_finding(began, ended, stage=3)) == whole
+
+
+@pytest.mark.parametrize("changes", [{"tier": None}, {"tier": "b"}, {"replica": "a1"}, {"name": "DiskAlmostFull"}])
+def test_elsewhere_or_of_another_kind_nothing_explains(changes: dict[str, Any]) -> None:
+    assert sentence(replace(HERE, **changes), make_finding()) is None
+    assert sentence(HERE, make_finding(rule="TelemetryStale", status=WARNING)) is None
+
+
+def test_certain_and_worst_episode_explains_best() -> None:
+    likely = make_finding(certainty=LIKELY, rule="LoadBeyondBenchmark", replica=None)
+    mild = make_finding(rule="KvEviction", replica=None, status=WARNING)
+    worst = make_finding(stage=4)
+    assert "stage 4" in str(sentence(HERE, likely, mild, worst))
+    assert "KV cache evictions, began" in str(sentence(HERE, likely, mild))
+    assert "Load beyond benchmark (likely), began" in str(sentence(HERE, likely))
+    done = attach_finding(HERE, [likely], T)
+    assert done.diagnosis.certain is False  # type: ignore[union-attr]
+    assert attach_finding(done, [], T + 9000) == done, "an explanation outlives its episode"
+    down = make_finding(rule="TargetDown", status=WARNING)
+    assert str(sentence(replace(HERE, name="HighErrorRate"), down)).startswith("this error alert: Target down of a0")
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.foreign = ExternalAlertStore()
+
+    def turn(self, *arrived: ExternalAlert, after: float = 0.0, found: Sequence[Finding] = ()) -> int:
+        return len(self.foreign.update(arrived, found, T + after, lambda: FLEET))
+
+    @property
+    def one(self) -> ExternalAlert:
+        (found,) = self.foreign.alerts
+        return found
+
+
+def test_repeated_alert_is_one() -> None:
+    seen = Memory()
+    assert seen.turn(alert(tier="a")) == 1
+    assert seen.turn(replace(alert(tier="a"), heard_at=T + 60), after=60) == 0
+    assert seen.one.tier == "a"
+    assert seen.turn(alert(tier="a", ended=90.0), after=100) == 1
+    assert seen.one.ended_at == T + 90
+
+
+def test_late_explanation_is_a_change() -> None:
+    seen = Memory()
+    seen.turn(alert(instance="10.0.3.17:8000"))
+    assert seen.turn(after=30, found=[make_finding(-20)]) == 1
+    assert seen.turn(after=45, found=[make_finding(-20)]) == 0
+    assert seen.one.diagnosis is not None
+
+
+def test_alerts_end_and_are_forgotten() -> None:
+    seen = Memory()
+    seen.turn(alert())
+    assert seen.turn(after=memory.SILENT_SECONDS) == 0
+    (gone,) = seen.foreign.update((), (), T + memory.SILENT_SECONDS + 1, lambda: FLEET)
+    assert (gone.ended_at, seen.foreign.alerts) == (T, ())
+    seen.turn(alert(ended=10.0), after=10)
+    seen.turn(after=10 + memory.KEPT_SECONDS)
+    assert len(seen.foreign.alerts) == 1
+    seen.turn(after=11 + memory.KEPT_SECONDS)
+    assert seen.foreign.alerts == ()
+
+
+def test_storm_is_bounded_and_restart_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MOST", 3)
+    seen = Memory()
+    seen.turn(*(alert(number=str(n)) for n in range(5)))
+    assert (len(seen.foreign.alerts), seen.foreign.left_out) == (3, 2)
+    seen = Memory()
+    seen.foreign.resume([alert(after=-9 * 86400.0), alert("Other", ended=5.0)], T)
+    assert seen.turn(after=1) == 0
+    assert [one.ended_at for one in seen.foreign.alerts] == [None, T + 5]

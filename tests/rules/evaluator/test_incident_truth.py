@@ -17,8 +17,6 @@ from rules.evaluator.incidents import Incident, group_incidents
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Finding
 
-WITHOUT_PLAN = "none"
-
 
 @cache
 def truth(name: str) -> dict[str, Any]:
@@ -32,7 +30,7 @@ CASES = [(name, plan) for name in recorded.names() for plan in truth(name)["root
 
 def incidents(name: str, plan: str) -> tuple[Incident, ...]:
     recording, _ = load(recorded.folder(name))
-    done: Replay = replay(recording, None if plan == WITHOUT_PLAN else load_plan(recorded.PLANS / f"{plan}.yaml"))
+    done: Replay = replay(recording, None if plan == "none" else load_plan(recorded.PLANS / f"{plan}.yaml"))
     found = [one for one in done.ended if isinstance(one, Finding)]
     return group_incidents([*found, *(state.finding for state in done.rule_states if state.finding)])
 

@@ -26,15 +26,9 @@ def finding(
     status: Status = Status.CRITICAL,
     certainty: Certainty = Certainty.CERTAIN,
 ) -> Finding:
-    worst = making.verdict(
-        rule,
-        t=start,
-        subject=Subject(tier=tier, replica=replica),
-        status=status,
-        certainty=certainty,
-        sentence=f"{rule} is seen",
-        actions=(f"mend {rule}",),
-    )
+    texts = {"sentence": f"{rule} is seen", "actions": (f"mend {rule}",)}
+    subject = Subject(tier=tier, replica=replica)
+    worst = making.verdict(rule, t=start, subject=subject, status=status, certainty=certainty, **texts)
     return making.finding(worst, ended_at=end)
 
 
@@ -61,27 +55,15 @@ def test_cascade_is_one_incident() -> None:
 
 def test_root_refines_under_one_id() -> None:
     roots = [group_incidents(CASCADE[:n])[0] for n in range(1, len(CASCADE) + 1)]
-    assert [one.root.rule for one in roots] == [
-        *("KvCacheCascade", "KvCacheCascade", "LoadBeyondBenchmark"),
-        *["WorkloadDrift"] * 3,
-    ]
-    assert len({one.id for one in roots}) == 1
-
-
-def test_outlived_root_keeps_id() -> None:
+    rules = ("KvCacheCascade", "KvCacheCascade", "LoadBeyondBenchmark", *["WorkloadDrift"] * 3)
+    assert tuple(one.root.rule for one in roots) == rules
     ended = [replace(one, ended_at=one.ended_at or 900.0) for one in CASCADE]
-    later = [*ended[:-1], CASCADE[-1]]
-    assert group_incidents(later)[0].id == group_incidents(CASCADE)[0].id
-    assert group_incidents(later)[0].ended_at is None
-    assert group_incidents(ended)[0].ended_at == 900.0
-
-
-def test_a_root_that_came_back_lasts() -> None:
-    back = (*CASCADE, finding("WorkloadDrift", 400.0, status=Status.WARNING))
-    (incident,) = group_incidents(back)
-    assert (incident.root.rule, incident.root.started_at, incident.root.ended_at) == ("WorkloadDrift", 400.0, None)
-    assert incident.sentence == "WorkloadDrift is seen since 01 Jan 00:01"
-    assert incident.id == group_incidents(CASCADE)[0].id
+    outlived, over = group_incidents([*ended[:-1], CASCADE[-1]])[0], group_incidents(ended)[0]
+    assert (outlived.ended_at, over.ended_at) == (None, 900.0)
+    (back,) = group_incidents([*CASCADE, finding("WorkloadDrift", 400.0, status=Status.WARNING)])
+    assert (back.root.rule, back.root.started_at, back.root.ended_at) == ("WorkloadDrift", 400.0, None)
+    assert back.sentence == "WorkloadDrift is seen since 01 Jan 00:01"
+    assert len({one.id for one in (*roots, outlived, back)}) == 1
 
 
 def test_replicas_alike_are_one_incident() -> None:
@@ -91,69 +73,48 @@ def test_replicas_alike_are_one_incident() -> None:
     assert len(group_incidents([*lost, finding("TargetDown", 0.0, 90.0, tier="other", replica="r0")])) == 2
 
 
-def test_likely_findings_are_notes() -> None:
+def test_likely_or_removed_rules_are_notes() -> None:
     likely = finding("QueueGrowing", 0.0, certainty=Certainty.LIKELY)
-    note = finding("UtilizationTrap", 0.0)
+    note, old = finding("UtilizationTrap", 0.0), finding("OldRule", 0.0)
     warning = finding("TtftSloBurn", 0.0, tier="other", status=Status.WARNING)
-    found = {one.root.rule: one.severity for one in group_incidents([likely, note, warning])}
-    assert found == {
-        "QueueGrowing": Severity.REPORT,
-        "UtilizationTrap": Severity.REPORT,
-        "TtftSloBurn": Severity.TICKET,
-    }
-
-
-def test_removed_rule_is_a_note() -> None:
-    old = finding("OldRule", 0.0)
-    found = group_incidents([old, *CASCADE])
-    assert (found[0].root.rule, found[0].severity) == ("OldRule", Severity.REPORT)
-
-
-RULES_DRAWN = st.sampled_from([rule.name for rule in RULES])
+    found = {one.root.rule: one.severity for one in group_incidents([likely, note, warning, old])}
+    notes = dict.fromkeys(("QueueGrowing", "UtilizationTrap", "OldRule"), Severity.REPORT)
+    assert found == {**notes, "TtftSloBurn": Severity.TICKET}
 
 
 def _without_overlap(findings: list[Finding]) -> list[Finding]:
     """A rule has at most one open finding of a subject: drop those that begin before the one before it ended."""
     kept: dict[tuple[str, Subject], Finding] = {}
-    dropped = []
+    left = []
     for one in sorted(findings, key=lambda one: one.started_at):
         before = kept.get((one.rule, one.subject))
-        if before is not None and before.end >= one.started_at:
-            dropped.append(one)
-        else:
+        if before is None or before.end < one.started_at:
             kept[one.rule, one.subject] = one
-    return [one for one in findings if not any(one is other for other in dropped)]
+            left.append(one)
+    return left
 
 
-FINDINGS = st.lists(
-    st.builds(
-        lambda rule, start, length, replica, tier: finding(
-            rule, start, None if length is None else start + length, replica=replica, tier=tier
-        ),
-        RULES_DRAWN,
-        st.integers(0, 20_000).map(float),
-        st.none() | st.integers(0, 4000).map(float),
-        st.sampled_from([None, "a", "b"]),
-        st.sampled_from(["chat", "batch"]),
-    ),
-    max_size=14,
-).map(_without_overlap)
+@st.composite
+def drawn_findings(draw: st.DrawFn) -> Finding:
+    start, length = draw(st.integers(0, 20_000)), draw(st.none() | st.integers(0, 4000))
+    where = {"replica": draw(st.sampled_from([None, "a", "b"])), "tier": draw(st.sampled_from(["chat", "batch"]))}
+    rule = draw(st.sampled_from([rule.name for rule in RULES]))
+    return finding(rule, float(start), None if length is None else float(start + length), **where)
+
+
+FINDINGS = st.lists(drawn_findings(), max_size=14).map(_without_overlap)
 
 
 @given(FINDINGS, st.randoms(use_true_random=False))
-def test_any_order_gives_same_incidents(findings: list[Finding], random: object) -> None:
-    shuffled = list(findings)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert group_incidents(shuffled) == group_incidents(findings)
-
-
-@given(FINDINGS)
-def test_finding_is_in_one_incident(findings: list[Finding]) -> None:
+def test_finding_is_in_one_incident(findings: list[Finding], random: object) -> None:
     incidents = group_incidents(findings)
     members = [one for incident in incidents for one in incident.findings]
     assert sorted(map(repr, members)) == sorted(map(repr, findings))
     assert all({one.subject.tier for one in incident.findings} == {incident.tier} for incident in incidents)
     assert all(incident.root in incident.findings for incident in incidents)
+    shuffled = list(findings)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert group_incidents(shuffled) == incidents
 
 
 @given(FINDINGS)
@@ -174,19 +135,21 @@ def suspecting(one: Finding, *causes: str, certainty: Certainty = Certainty.CERT
 
 DRIFT, ROUTED = finding("WorkloadDrift", 195.0), finding("PrefixRoutingBroken", 305.0)
 LATE_TOKENS = finding("TtftDivergence", 255.0)
-OVER = finding("WorkloadDrift", 0.0, 100.0)
+BEGUN, OVER = finding("WorkloadDrift", 0.0), finding("WorkloadDrift", 0.0, 100.0)
 EVICTED = finding("KvEviction", 0.0, 100.0)
-LOST = finding("TierDown", 900.0)
 BURNING = suspecting(finding("TtftSloBurn", 910.0), "prompt lengths")
 FELT = finding("AvailabilityBurn", 0.0)
 SURE_DEATH, LIKELY_DEATH = (
     suspecting(finding("AvailabilityBurn", 60.0), "engine stopped", certainty=certainty) for certainty in Certainty
 )
-NOTE = "UtilizationTrap"
 
 
-def likely_note(at: float) -> Finding:
-    return finding(NOTE, at, replica="likely", certainty=Certainty.LIKELY)
+@pytest.mark.parametrize(("likely_at", "root"), [(0.0, "likely"), (60.0, "sure")])
+def test_earliest_certain_note_is_root(likely_at: float, root: str) -> None:
+    note = "UtilizationTrap"
+    likely = finding(note, likely_at, replica="likely", certainty=Certainty.LIKELY)
+    (incident,) = group_incidents([likely, finding(note, 60.0, replica="sure")])
+    assert incident.root.subject.replica == root
 
 
 @pytest.mark.parametrize(
@@ -208,7 +171,7 @@ def likely_note(at: float) -> Finding:
         ([DRIFT, ROUTED, suspecting(LATE_TOKENS, "queueing", "prompt lengths")], ["WorkloadDrift"]),
         ([DRIFT, ROUTED, LATE_TOKENS], ["WorkloadDrift"]),
         # The loudest root precedes what is suspected.
-        ([LOST, finding("WorkloadDrift", 0.0), BURNING], ["TierDown"]),
+        ([finding("TierDown", 900.0), BEGUN, BURNING], ["TierDown"]),
         # A symptom that names its own cause for certain is a root.
         ([finding("NoHeadroom", 0.0), SURE_DEATH], ["AvailabilityBurn"]),
         ([finding("NoHeadroom", 0.0), LIKELY_DEATH], ["NoHeadroom"]),
@@ -217,21 +180,12 @@ def likely_note(at: float) -> Finding:
         ([FELT, finding("TierDown", SHARP_SECONDS + 1.0)], ["AvailabilityBurn"]),
         ([FELT, finding("WorkloadDrift", 3 * 86_400.0)], ["WorkloadDrift"]),
         # Roots within an hour join.
-        ([finding("WorkloadDrift", 0.0), finding("PrefixRoutingBroken", APART_SECONDS)], ["WorkloadDrift"]),
-        (
-            [finding("WorkloadDrift", 0.0), finding("PrefixRoutingBroken", APART_SECONDS + 1.0)],
-            ["WorkloadDrift", "PrefixRoutingBroken"],
-        ),
+        ([BEGUN, finding("PrefixRoutingBroken", APART_SECONDS)], ["WorkloadDrift"]),
+        ([BEGUN, finding("PrefixRoutingBroken", APART_SECONDS + 1.0)], ["WorkloadDrift", "PrefixRoutingBroken"]),
     ],
 )
 def test_incidents_and_their_roots(findings: list[Finding], roots: list[str]) -> None:
     assert [incident.root.rule for incident in group_incidents(findings)] == roots
-
-
-@pytest.mark.parametrize(("likely_at", "root"), [(0.0, "likely"), (60.0, "sure")])
-def test_earliest_certain_note_is_root(likely_at: float, root: str) -> None:
-    (incident,) = group_incidents([likely_note(likely_at), finding(NOTE, 60.0, replica="sure")])
-    assert incident.root.subject.replica == root
 
 
 def test_outage_in_drift_stands_alone() -> None:
@@ -247,6 +201,7 @@ def test_outage_in_drift_stands_alone() -> None:
 def test_suspected_causes_name_rules() -> None:
     assert {row.cause for row in SUSPECTS} - {"benchmark"} == set(SUSPECTED)
     assert {rule for rules in SUSPECTED.values() for rule in rules} <= BY_NAME.keys()
+    assert BY_NAME["BenchmarkStale"].stage == 0, "a stale benchmark explains nothing"
 
 
 def test_thousands_of_flapping_findings_are_one_incident() -> None:
@@ -287,12 +242,23 @@ def test_long_sentence_drops_effect_first() -> None:
     assert sentence("a " * 22 + "b").endswith("b since 00:00")
 
 
-def test_failed_requests_have_no_limit() -> None:
-    def sentence(share: MissedObjective) -> str:
-        return group_incidents([felt(finding("GpuXid", 0.0), share)], now=20.0)[0].sentence
+@pytest.mark.parametrize(
+    ("rule", "share", "words"),
+    [
+        ("GpuXid", missed(0.2, "", None), "; 20.0% of requests fail"),
+        ("GpuXid", missed(0.009), ""),
+        *((rule, missed(0.5), "") for rule in ("TtftSloBurn", "TpotSloBurn", "AvailabilityBurn")),
+    ],
+)
+def test_effect_stands_behind_the_claim(rule: str, share: MissedObjective, words: str) -> None:
+    (incident,) = group_incidents([felt(finding(rule, 0.0), share)], now=20.0)
+    assert incident.sentence == f"{rule} is seen since 00:00{words}"
 
-    assert sentence(missed(0.2, "", None)) == "GpuXid is seen since 00:00; 20.0% of requests fail"
-    assert sentence(missed(0.009)) == "GpuXid is seen since 00:00"
+
+@pytest.mark.parametrize(("rule", "share"), [("TierDown", 0.0), ("TierDown", 0.1), ("GpuXid", 0.0)])
+def test_dead_tier_misses_requests_as_impact(rule: str, share: float) -> None:
+    (incident,) = group_incidents([felt(finding(rule, 0.0), missed(share))])
+    assert incident.missed == (None if (rule, share) == ("TierDown", 0.0) else missed(share))
 
 
 def test_impact_follows_lasting_findings() -> None:
@@ -307,9 +273,8 @@ def test_impact_follows_lasting_findings() -> None:
 
 
 def idle(replicas: float) -> IdleReplicas:
-    return IdleReplicas(
-        replicas=replicas, ready=10, needed=1, minimum_warm=0, cost_per_day=replicas * 48.0, currency="USD"
-    )
+    cost = {"cost_per_day": replicas * 48.0, "currency": "USD"}
+    return IdleReplicas(replicas=replicas, ready=10, needed=1, minimum_warm=0, **cost)
 
 
 def test_impact_names_replicas_and_money() -> None:
@@ -322,39 +287,22 @@ def test_impact_names_replicas_and_money() -> None:
 
 def test_impact_ends_with_the_worst() -> None:
     ends = {0.1: None, 0.3: None, 0.2: None, 0.9: 70.0}
-    found = [felt(finding("GpuXid", 0.0, end, replica=str(share)), missed(share)) for share, end in ends.items()]
-    found = [
-        replace(one, worst=replace(one.worst, idle=idle(share * 10))) for one, share in zip(found, ends, strict=True)
-    ]
+    found = []
+    for share, end in ends.items():
+        one = felt(finding("GpuXid", 0.0, end, replica=str(share)), missed(share))
+        found.append(replace(one, worst=replace(one.worst, idle=idle(share * 10))))
     for known, share in ((found, 0.3), ([replace(one, ended_at=80.0) for one in found], 0.9)):
         incident = group_incidents(known)[0]
         assert (incident.missed, incident.idle) == (missed(share), idle(share * 10))
 
 
-@pytest.mark.parametrize(
-    ("rule", "share", "known"), [("TierDown", 0.0, False), ("TierDown", 0.1, True), ("GpuXid", 0.0, True)]
-)
-def test_dead_tier_misses_requests_as_impact(rule: str, share: float, known: bool) -> None:
-    (incident,) = group_incidents([felt(finding(rule, 0.0), missed(share))])
-    assert incident.missed == (missed(share) if known else None)
-
-
-@pytest.mark.parametrize("root", ["TtftSloBurn", "TpotSloBurn", "AvailabilityBurn"])
-def test_latency_root_says_its_share(root: str) -> None:
-    (incident,) = group_incidents([felt(finding(root, 0.0), missed(0.5))], now=20.0)
-    assert incident.sentence == f"{root} is seen since 00:00"
-
-
 def test_relief_joins_page_and_root() -> None:
-    plan, shed = "Plan again", "Shed load"
     drift, burn = finding("WorkloadDrift", 0.0), finding("TtftSloBurn", 600.0)
-    drift = replace(drift, worst=replace(drift.worst, actions=(plan,)))
-    burn = replace(burn, worst=replace(burn.worst, actions=(shed,)))
     (incident,) = group_incidents([drift, burn])
-    assert (incident.action, incident.relief) == ("Plan again", "Shed load")
-    over = replace(burn, ended_at=700.0)
+    assert (incident.action, incident.relief) == ("mend WorkloadDrift", "mend TtftSloBurn")
     assert [group_incidents(found)[0].relief for found in ([burn], [drift])] == ["", ""]
-    assert group_incidents([drift, over])[0].relief == "Shed load", "it stays while findings come and go"
+    over = replace(burn, ended_at=700.0)
+    assert group_incidents([drift, over])[0].relief == incident.relief, "it stays while findings come and go"
 
 
 def test_forecast_demand_is_not_arriving() -> None:
@@ -364,12 +312,7 @@ def test_forecast_demand_is_not_arriving() -> None:
     for one, words in ((demand, "more arrives than"), (expected, "more is expected than")):
         (incident,) = group_incidents([root, one, burn])
         assert f"{words} the fleet can serve" in incident.sentence
-
-
-def test_missed_forecast_is_a_note() -> None:
     forecast = finding("ForecastDegraded", 0.0, status=Status.WARNING)
-    note, incident = group_incidents(
-        [finding("DemandExceedsCapacity", 300.0), forecast, finding("QueueGrowing", 600.0)]
-    )
+    note, incident = group_incidents([demand, forecast, burn])
     assert (note.root.rule, note.severity) == ("ForecastDegraded", Severity.REPORT)
-    assert (incident.root.rule, list(incident.symptoms)) == ("DemandExceedsCapacity", ["QueueGrowing"])
+    assert (incident.root.rule, list(incident.symptoms)) == ("DemandExceedsCapacity", ["TtftSloBurn"])

@@ -23,13 +23,10 @@ def at(seconds: float, rps: float = 3.0, slow: float = 0.0, **more: Any) -> Snap
     """A page so many seconds after START, of a replica that serves `rps`, a share `slow` of them in 0.4 s."""
     n = round(seconds * rps)
     latencies = cumulative([0.4] * round(n * slow) + [0.08] * (n - round(n * slow)), EDGES)
-    return snapshot(
-        START + seconds,
-        counters={"requests_finished": float(n), "engine_steps": seconds * 50},
-        histograms={"ttft_seconds": latencies, "tpot_seconds": latencies},
-        gauges={"requests_running": 3.0},
-        **more,
-    )
+    counters = {"requests_finished": float(n), "engine_steps": seconds * 50}
+    histograms = dict.fromkeys(("ttft_seconds", "tpot_seconds"), latencies)
+    gauges = {"requests_running": 3.0}
+    return snapshot(START + seconds, counters=counters, histograms=histograms, gauges=gauges, **more)
 
 
 def watched(
@@ -52,44 +49,28 @@ def rule_state(watcher: EvaluationSteps, rule: str, subject: Subject = TIER) -> 
 
 def test_minute_closes_once_at_next() -> None:
     watcher = EvaluationSteps({"t": context()})
-    told = []
+    closed = []
     for seconds in range(0, 200, 15):
-        watcher.apply_snapshot("t", "a", at(seconds))
-        told.append(len(watcher.step(START + seconds)[1]))
-    assert told == [0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
-    closed = watcher.minutes["t"].binned
-    assert [s.window.start - START for s in closed] == [0, 60, 120]
-
-
-def test_closed_minute_is_the_rules_minute() -> None:
-    watcher = EvaluationSteps({"t": context()})
-    for seconds in range(0, 76, 15):
         watcher.apply_snapshot("t", "a", at(seconds, rps=7.0))
-    (closed,) = watcher.step(START + 75)[1]
-    assert (closed.tier, closed.replica) == ("t", "a")
-    assert closed.slice is watcher.minutes["t"].binned[-1]
-    assert closed.slice.beyond
+        closed.append(watcher.step(START + seconds)[1])
+    assert [len(minutes) for minutes in closed] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
+    binned = watcher.minutes["t"].binned
+    assert [s.window.start - START for s in binned] == [0, 60, 120]
+    last = closed[-1][0]
+    assert (last.tier, last.replica) == ("t", "a")
+    assert last.slice is binned[-1]
+    assert last.slice.beyond
 
 
 def test_partial_observation_judges_scraped_replicas() -> None:
     evaluator, state = Evaluator({"t": context()}), EvaluatorState()
-
-    def step(seconds: int, names: str, *, partial: bool) -> dict[str, float]:
-        """The times of the results on single replicas."""
-        scrapes = tuple(
-            ReplicaScrape(tier="t", replica=name, t=START + seconds, snapshot=at(seconds)) for name in names
-        )
-        evaluator.step(state, Observation(now=START + seconds, scrapes=scrapes, partial=partial))
-        return {
-            subject.replica: one.result.t - START
-            for (rule, subject), one in state.rules.items()
-            if rule == "TargetDown" and subject.replica is not None
-        }
-
-    assert step(0, "ab", partial=False) == {"a": 0.0, "b": 0.0}
-    assert step(15, "a", partial=True) == {"a": 15.0, "b": 0.0}
-    assert step(30, "b", partial=True) == {"a": 15.0, "b": 30.0}
-    assert step(45, "", partial=False) == {"a": 45.0, "b": 45.0}
+    steps = [(0, "ab", (0, 0)), (15, "a", (15, 0)), (30, "b", (15, 30)), (45, "", (45, 45))]
+    for seconds, names, times in steps:
+        now = START + seconds
+        scrapes = tuple(ReplicaScrape(tier="t", replica=name, t=now, snapshot=at(seconds)) for name in names)
+        evaluator.step(state, Observation(now=now, scrapes=scrapes, partial=len(names) == 1))
+        results = [state.rules["TargetDown", Subject(tier="t", replica=name)].result for name in "ab"]
+        assert tuple(result.t - START for result in results) == times
 
 
 def test_tiers_by_minute_replicas_by_turn() -> None:
@@ -106,31 +87,21 @@ def test_tiers_by_minute_replicas_by_turn() -> None:
 
 
 def test_slow_requests_start_and_end_finding() -> None:
-    watcher = EvaluationSteps({"t": context()})
+    watcher = EvaluationSteps({"t": context(slo={"ttft_p99_seconds": 0.26})})
     began = watched(watcher, slow=0.1)
-    assert rule_state(watcher, "TtftDivergence").status is Status.WARNING
+    felt = rule_state(watcher, "TtftDivergence").missed
+    assert (felt.objective, felt.limit_seconds, felt.share.value) == ("TTFT", 0.26, pytest.approx(0.1))
+    assert rule_state(watcher, "KvEviction").missed is None
     assert not [e for e in began if isinstance(e, Finding)]
-    slow_ones = round(600 * 3 * 0.1)
     for seconds in range(615, 1200, 15):
-        n = seconds * 3
-        latencies = cumulative([0.4] * slow_ones + [0.08] * (n - slow_ones), EDGES)
-        page = at(seconds)
-        watcher.apply_snapshot(
-            "t", "a", replace(page, histograms={"ttft_seconds": latencies, "tpot_seconds": latencies})
-        )
+        latencies = cumulative([0.4] * 180 + [0.08] * (seconds * 3 - 180), EDGES)
+        page = replace(at(seconds), histograms=dict.fromkeys(("ttft_seconds", "tpot_seconds"), latencies))
+        watcher.apply_snapshot("t", "a", page)
         began.extend(watcher.step(START + seconds)[0])
     (finding,) = [e for e in began if isinstance(e, Finding) and e.rule == "TtftDivergence"]
     assert finding.started_at == START + 195
     assert finding.ended_at is not None
     assert START + 600 < finding.ended_at < START + 1000
-
-
-def test_finding_carries_share_of_missed() -> None:
-    watcher = EvaluationSteps({"t": context(slo={"ttft_p99_seconds": 0.26})})
-    watched(watcher, slow=0.1)
-    felt = rule_state(watcher, "TtftDivergence").missed
-    assert (felt.objective, felt.limit_seconds, felt.share.value) == ("TTFT", 0.26, pytest.approx(0.1))
-    assert rule_state(watcher, "KvEviction").missed is None
 
 
 def test_down_target_and_return_are_told() -> None:
@@ -139,15 +110,11 @@ def test_down_target_and_return_are_told() -> None:
     for seconds in (75, 90, 105):
         assert watcher.apply_failed_scrape("t", "a", START + seconds, error="refused") is not None
         watcher.step(START + seconds)
-    assert (
-        rule_state(watcher, "TargetDown", A).sentence
-        == "No usable metrics page for 45 s; 3 scrapes in a row failed: connection refused"
-    )
+    sentence = rule_state(watcher, "TargetDown", A).sentence
+    assert sentence == "No usable metrics page for 45 s; 3 scrapes in a row failed: connection refused"
     ended = watched(watcher, start=120, end=135)
-    assert [(e.rule, e.started_at, e.ended_at) for e in ended if isinstance(e, Finding)] == [
-        ("TargetDown", START + 105, START + 120),
-        ("TierDown", START + 105, START + 120),
-    ]
+    found = [(e.rule, e.started_at, e.ended_at) for e in ended if isinstance(e, Finding)]
+    assert found == [(rule, START + 105, START + 120) for rule in ("TargetDown", "TierDown")]
     spans = [e for e in ended if isinstance(e, UnknownSpan) and e.rule == "TelemetryStale"]
     assert [(s.reason, s.started_at, s.ended_at) for s in spans] == [(Gap.SCRAPE_FAILED, START + 75, START + 120)]
 
@@ -156,10 +123,8 @@ def test_stop_hands_over_open_minutes() -> None:
     watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=90, names="ab")
     closed = watcher.flush()
-    assert [(c.replica, c.slice.window.start - START, c.slice.window.end - START) for c in closed] == [
-        ("a", 60, 90),
-        ("b", 60, 90),
-    ]
+    spans = [(c.replica, c.slice.window.start - START, c.slice.window.end - START) for c in closed]
+    assert spans == [("a", 60, 90), ("b", 60, 90)]
 
 
 def test_gpu_problem_is_kept_until_solved() -> None:
@@ -172,29 +137,22 @@ def test_gpu_problem_is_kept_until_solved() -> None:
     assert [(e.rule, e.ended_at) for e in ended] == [("TelemetryStale", START + 45)]
 
 
-def test_new_configuration_goes_on() -> None:
+@pytest.mark.parametrize("names", ["ab", "cd"])
+def test_new_configuration_goes_on(names: str) -> None:
+    """With the same replicas, or with others: a new version of the engine is rolled out, as slow as the one before."""
     before = EvaluationSteps({"t": context()})
     watched(before, end=300, names="ab", slow=0.1)
+    kept = projection(START + 60)
+    before.state.projections = {"t": kept, "u": replace(kept, tier="u")}
     after = EvaluationSteps({"t": context(requests=100)})
-    after.take_state(before, {("t", "a"), ("t", "b")})
-    watched(after, start=315, end=375, names="ab", slow=0.1)
-    finding = after.rules["TtftDivergence", TIER].finding
-    assert finding.started_at == START + 195
-    assert rule_state(after, "TtftDivergence").certainty.value == "likely"
-    assert len(after.minutes["t"].binned) == 2 * 6
-
-
-def test_tier_outlives_all_its_replicas() -> None:
-    """A new version of the engine is rolled out: the tier has been as slow as it is since before."""
-    before = EvaluationSteps({"t": context()})
-    watched(before, end=300, names="ab", slow=0.1)
-    after = EvaluationSteps({"t": context()})
-    after.take_state(before, {("t", "c"), ("t", "d")})
-    assert after.replicas == {}
-    ended = watched(after, start=315, end=375, names="cd", slow=0.1)
+    after.take_state(before, {("t", name) for name in names})
+    assert after.projections == {"t": kept}
+    assert set(after.replicas) == ({("t", "a"), ("t", "b")} if names == "ab" else set())
+    ended = watched(after, start=315, end=375, names=names, slow=0.1)
     assert [one.rule for one in ended if one.subject == TIER and isinstance(one, Finding)] == []
-    finding = after.rules["TtftDivergence", TIER].finding
-    assert finding.started_at == START + 195
+    assert after.rules["TtftDivergence", TIER].finding.started_at == START + 195
+    assert rule_state(after, "TtftDivergence").certainty.value == "likely"
+    assert names == "cd" or len(after.minutes["t"].binned) == 2 * 6
 
 
 def test_gone_replica_ends_its_findings() -> None:
@@ -209,24 +167,19 @@ def test_gone_replica_ends_its_findings() -> None:
     after.take_state(before, {("t", "a")})
     assert ("t", "b") not in after.replicas
     after.apply_snapshot("t", "a", at(120))
-    ended, _ = after.step(START + 120)
-    assert {(e.rule, type(e)) for e in ended if e.subject == gone} == {
-        ("TargetDown", Finding),
-        ("KvCacheCascade", UnknownSpan),
-        ("EngineStalled", UnknownSpan),
-        ("TelemetryStale", UnknownSpan),
-    }
-    assert {e.ended_at for e in ended if e.subject == gone} == {START + 120}
+    ended = [one for one in after.step(START + 120)[0] if one.subject == gone]
+    unknown = dict.fromkeys(("KvCacheCascade", "EngineStalled", "TelemetryStale"), UnknownSpan)
+    assert {one.rule: type(one) for one in ended} == {"TargetDown": Finding, **unknown}
+    assert {one.ended_at for one in ended} == {START + 120}
     assert after.step(START + 135)[0] == ()
     assert not [subject for _, subject in after.rules if subject == gone]
 
 
-def projection(made_at: float, bins: int = 3) -> Projection:
+def projection(made_at: float) -> Projection:
     """A forecast by bins of five minutes for a lead of three, which was right 95 times of 100."""
-    points = tuple(ForecastPoint(t=made_at + 300.0 * n, q50=1.0, q95=2.0, q99=3.0) for n in range(bins))
-    return Projection(
-        tier="t", made_at=made_at, horizon_seconds=180.0, points=points, method="sizewatch", covered=95, forecasts=100
-    )
+    points = tuple(ForecastPoint(t=made_at + 300.0 * n, q50=1.0, q95=2.0, q99=3.0) for n in range(3))
+    quality = {"method": "sizewatch", "covered": 95, "forecasts": 100}
+    return Projection(tier="t", made_at=made_at, horizon_seconds=180.0, points=points, **quality)
 
 
 def unknown(watcher: EvaluationSteps, rule: str) -> tuple[Gap, str]:
@@ -248,16 +201,6 @@ def test_newest_forecast_counts_until_outlived() -> None:
     watcher.state.projections = {}
     watched(watcher, start=915, end=975)
     assert unknown(watcher, "ForecastDegraded")[1] == "no forecast is made yet"
-
-
-def test_forecasts_survive_new_configuration() -> None:
-    before = EvaluationSteps({"t": context()})
-    watched(before, end=60)
-    kept = projection(START + 60)
-    before.state.projections = {"t": kept, "u": replace(kept, tier="u")}
-    after = EvaluationSteps({"t": context()})
-    after.take_state(before, {("t", "a")})
-    assert after.projections == {"t": kept}
 
 
 def test_queue_is_of_present_pages() -> None:

@@ -11,7 +11,7 @@ import yaml
 from daemon_runs import ask, configuration, further, running, write
 from engine_server import answers_500, engines, pages
 from status_samples import NOW, agent_status, unplanned_tier
-from test_external_alerts import T, alert, make_finding
+from test_incident_alerts import T, alert, make_finding
 from waiting import wait_for
 
 from agent.cli import main
@@ -37,21 +37,19 @@ FOREIGN = attach_finding(replace(alert(), tier="a", summary="P99 of 4 s"), [make
 DIAGNOSED = "this latency alert: KV cache cascade of a0, stage 3, began 6 minutes earlier"
 
 
+CASCADE = group_incidents([make_finding(-360, 30, stage=3)])
+
+
 def test_timeline_has_one_order() -> None:
-    found = list_entries(
-        group_incidents([make_finding(-360, 30, stage=3)]),
-        [FOREIGN],
-        [event(60), event(-900, TimelineKind.START)],
-        T - 1000,
-    )
-    assert [entry.kind for entry in found] == [
-        TimelineKind.START,
-        TimelineKind.INCIDENT,
-        TimelineKind.EPISODE,
-        TimelineKind.FOREIGN_ALERT,
-        TimelineKind.RELOAD,
-    ]
+    found = list_entries(CASCADE, [FOREIGN], [event(60), event(-900, TimelineKind.START)], T - 1000)
+    kind = TimelineKind
+    kinds = [kind.START, kind.INCIDENT, kind.EPISODE, kind.FOREIGN_ALERT, kind.RELOAD]
+    assert [entry.kind for entry in found] == kinds
     assert [entry.lasts for entry in found] == [False, True, True, True, False]
+    tiers = [event(0), event(1, tier="a"), event(2, tier="b")]
+    foreign = [replace(FOREIGN, tier="b"), alert()]
+    found = list_entries(group_incidents([make_finding(-5)]), foreign, tiers, T - 1000, tier="a")
+    assert [entry.tier for entry in found] == ["a", "a", None, None, "a"]
 
 
 def test_lasting_entries_stay_in_range() -> None:
@@ -61,21 +59,8 @@ def test_lasting_entries_stay_in_range() -> None:
     assert [(entry.t - T, entry.ended_at) for entry in found] == [(-360, None), *findings, (-50, None)]
 
 
-def test_tier_timeline_has_its_entries() -> None:
-    everything = [event(0), event(1, tier="a"), event(2, tier="b")]
-    found = list_entries(
-        group_incidents([make_finding(-5)]), [replace(FOREIGN, tier="b"), alert()], everything, T - 1000, tier="a"
-    )
-    assert [entry.tier for entry in found] == ["a", "a", None, None, "a"]
-
-
 def test_it_is_written_a_line_an_entry() -> None:
-    found = list_entries(
-        group_incidents([make_finding(-360, 30, stage=3)]),
-        [FOREIGN, alert("Disk")],
-        [event(60, text="two\nlines")],
-        T - 1000,
-    )
+    found = list_entries(CASCADE, [FOREIGN, alert("Disk")], [event(60, text="two\nlines")], T - 1000)
     title = BY_NAME["KvCacheCascade"].title
     head = f"2026-09-21 14:07:20  a/a0     page: {title}: critical from 21 Sep 14:07 to 14:13 (for 6 min)"
     below = f"2026-09-21 14:07:20  a/a0       critical, certain: {title}: critical (for 6 min)"
@@ -87,6 +72,16 @@ def test_it_is_written_a_line_an_entry() -> None:
         "2026-09-21 14:14:20  all      configuration: two lines",
     ]
     assert timeline_text((), T) == "Nothing happened, as far as is known."
+    newer = list_entries([], [], [event(0, kind="moon_phase")], T - 1)
+    assert "moon phase: read again" in timeline_text(newer, T)
+
+
+def test_short_lines_and_whole_programs() -> None:
+    found = list_entries([], [], [event(0, text="word " * 500)], T - 1)
+    (line,) = timeline_text(found, T).splitlines()
+    assert len(line) < 300
+    assert line.endswith("word …")
+    assert timeline_json(found, T - 1, T)["entries"][0]["text"] == "word " * 500
 
 
 def test_findings_of_one_cause_are_one_line() -> None:
@@ -97,15 +92,6 @@ def test_findings_of_one_cause_are_one_line() -> None:
     assert len(timeline_text(found, T, findings=True).splitlines()) == 3
     tier = unplanned_tier(findings=(make_finding(-360, stage=3), symptom), results=())
     assert render_page(agent_status(tiers=(tier,))).decode().count('<li><span class="since"><time') == 1
-
-
-def test_short_lines_and_whole_programs() -> None:
-    long = event(0, text="word " * 500)
-    found = list_entries([], [], [long], T - 1)
-    (line,) = timeline_text(found, T).splitlines()
-    assert len(line) < 300
-    assert line.endswith("word …")
-    assert timeline_json(found, T - 1, T)["entries"][0]["text"] == long.text
 
 
 def test_programs_get_the_same() -> None:
@@ -124,27 +110,17 @@ def test_programs_get_the_same() -> None:
     assert json.loads(json.dumps(timeline_json(found, T - 1000, T))) == document
 
 
-def test_newer_kind_is_told_by_name() -> None:
-    (found,) = list_entries([], [], [event(0, kind="moon_phase")], T - 1)
-    assert "moon phase: read again" in timeline_text([found], T)
-
-
 def page(*events: TimelineEvent) -> str:
     return render_page(agent_status(tiers=(unplanned_tier(findings=(), results=()),), events=events)).decode()
 
 
 def test_page_is_newest_first_and_escaped() -> None:
-    hostile = TimelineEvent(
-        t=NOW - 60, kind=TimelineKind.RELOAD, tier="<b>t", replica=None, text="<script>alert(1)</script>"
-    )
+    hostile = replace(event(0, tier="<b>t", text="<script>alert(1)</script>"), t=NOW - 60)
     text = page(replace(hostile, t=NOW - 90, text="what came before"), hostile)
     assert "<script>" not in text
     assert "Timeline of the last day: 2 entries" in text
     assert text.index("&lt;script&gt;") < text.index("what came before")
     assert "Timeline" not in page()
-
-
-def test_the_page_shows_only_so_many() -> None:
     text = page(*(replace(event(0, text=f"number {n}."), t=NOW - 600 + n) for n in range(SHOWN + 5)))
     assert f"number {SHOWN + 4}." in text
     assert "number 4." not in text
@@ -222,19 +198,11 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     assert code == 2
     assert "does not exist; `sizewatch run` makes it" in err
     (tmp_path / "sizewatch-data").mkdir()
-    HistoryStore(tmp_path / "sizewatch-data" / "history.db").close()
-    assert said() == (2, "sizewatch timeline: there is no tier gold; there are cpu-small\n")
-    code, err = said(role="node")
-    assert "there is no history" in err
-
-
-def test_an_empty_history_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "sizewatch-data").mkdir()
     store = HistoryStore(tmp_path / "sizewatch-data" / "history.db")
-    assert run(capsys, "-c", str(write(tmp_path, configuration([]))))[:2] == (
-        0,
-        "Nothing happened, as far as is known.\n",
-    )
+    assert said() == (2, "sizewatch timeline: there is no tier gold; there are cpu-small\n")
+    assert "there is no history" in said(role="node")[1]
+    path = str(write(tmp_path, configuration([])))
+    assert run(capsys, "-c", path)[:2] == (0, "Nothing happened, as far as is known.\n")
     store.book(spans=[replace(alert(after=time.time() - T), tier="away")])
     store.close()
-    assert "away  foreign alert: ApiLatencyHigh" in run(capsys, "-c", str(tmp_path / "sizewatch.yaml"))[1]
+    assert "away  foreign alert: ApiLatencyHigh" in run(capsys, "-c", path)[1]

@@ -1,7 +1,5 @@
 """Limits of prose for every result of a test of a rule: its sentence with the claim, and its details."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,40 +1,32 @@
-"""Burn rates by hand: 180 requests a minute, 1 % of which may be slower than the promised 0.26 s."""
+"""Burn rates, failures and refusals by hand: 180 requests a minute, 1 % of which may be slower than the promised 0.26 s."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import FAST, SLOW, START, add_minute, context, each, seen
+from judging_samples import FAST, SLOW, START, add_minute, context, each, seen, verdict
 from judging_samples import minute as minute_of_two
-from rule_cases import (
-    EARLY,
-    FINE,
-    HIDDEN,
-    PAGE_GUESSED,
-    PAGED,
-    UNPLANNED,
-    UNSEEN,
-    WARNED,
-    Wanted,
-    check_result,
-    outcome,
-    words,
-)
+from outcomes import EARLY, FINE, HIDDEN, PAGE_GUESSED, PAGED, UNPLANNED, UNSEEN, WARNED, Wanted
+from rule_cases import Case, check_case, check_result, list_cases, outcome
 
+from agent.scrape.scrapers import PageReader
+from rules.confidence import Certainty
 from rules.evaluator import tier_minutes, tier_rules
+from rules.evaluator.scrape_rules import cascade_limits
 from rules.methods.burn_rate import format_span
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.plan.load_bins import build_tier_context as view_of
+from rules.replicas.state import ReplicaState, apply_snapshot
 from rules.telemetry.windows import Window
 from rules.verdicts import error_budget
-from rules.verdicts.verdict import FIRING, RuleResult, Verdict
+from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown, Verdict
 
 TTFT, TPOT, ITL, E2E = "TtftSloBurn", "TpotSloBurn", "ItlSloBurn", "E2eSloBurn"
 EVERY = pytest.mark.parametrize("rule", [TTFT, TPOT, ITL, E2E])
 FAMILIES = ("ttft_seconds", "tpot_seconds", "itl_seconds", "e2e_seconds")
 PROMISED = dict.fromkeys(("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds", "e2e_p99_seconds"), 0.26)
-HOUR = 3600.0
 HOURLY = 180.0 * 60
 
 
@@ -52,26 +44,21 @@ def hours(shares: Mapping[int, float], count: int = 72) -> list[BinnedWindow]:
     """So many hours before START; `shares` says of which of them (1 the latest) how much was slow."""
     made = []
     for back in range(count, 0, -1):
-        slow = HOURLY * shares.get(back, 0.0)
-        latencies = seen({SLOW: slow, FAST: HOURLY - slow})
-        window = Window(
-            start=START - back * HOUR,
-            end=START - back * HOUR + HOUR,
-            expected_seconds=HOUR,
-            covered_seconds=HOUR,
-            counters={"requests_finished": HOURLY},
-            histograms=dict.fromkeys(FAMILIES, latencies),
-        )
-        made.append(load_bins.bin_window(window, None, None))
+        hour = minute(-60 * back, seconds=3600.0, slow=HOURLY * shares.get(back, 0.0))
+        made.append(load_bins.bin_window(hour, None, None))
     return made
 
 
 def answered(
-    rule: str, several: list[Window], past: list[BinnedWindow] | None = None, seen_by: TierContext | None = None
+    rule: str,
+    several: list[Window],
+    past: Iterable[BinnedWindow] | None = None,
+    seen_by: TierContext | None = None,
+    minutes: Iterable[BinnedWindow] = (),
 ) -> RuleResult:
-    """What the rule says after these minutes, with the past of three days from the history."""
+    """What the rule says after these minutes, with the past of three days from the history and its last minutes."""
     by = seen_by or tier()
-    kept = tier_minutes.TierMinutes(budget=error_budget.restore_budget(by, past or [], []))
+    kept = tier_minutes.TierMinutes(budget=error_budget.restore_budget(by, list(past or []), list(minutes)))
     for one in several:
         kept = add_minute(kept, one, "a", by)
     now = several[-1].end
@@ -107,24 +94,21 @@ LADDER = [
 def test_each_rung_fires_at_its_limit(
     rule: str, rung: str, past: Iterable[int], share: float, less: float, wanted: Wanted, limit: str
 ) -> None:
-    found = answered(rule, hour(share), hours(dict.fromkeys(past, share)))
-    assert outcome(found) == wanted
-    assert limit in words(found)
-    calm = answered(rule, hour(share * less), hours(dict.fromkeys(past, share * less)))
-    assert outcome(calm) == FINE
+    check_result(answered(rule, hour(share), hours(dict.fromkeys(past, share))), wanted, limit)
+    check_result(answered(rule, hour(share * less), hours(dict.fromkeys(past, share * less))), FINE)
 
 
 # All slow for an hour spends what six hours may spend, but nothing is known of the other five.
 OWN = tier(limits={TTFT: {"page_fast_burn": 200.0}})
 OTHERS_OFF = dict.fromkeys(("page_slow_burn", "ticket_fast_burn", "ticket_slow_burn"), 90.0)
-FEW_ALLOWED = {**OTHERS_OFF, "minimum_requests": 5.0}
-FEW_TTFT, FEW_ITL = (tier(limits={rule: FEW_ALLOWED}) for rule in (TTFT, ITL))
-STRICT = tier(limits={TTFT: {"page_fast_burn": 8.0}})
+FEW_TTFT, FEW_ITL = (tier(limits={rule: {**OTHERS_OFF, "minimum_requests": 5.0}}) for rule in (TTFT, ITL))
 # The promise lies in the bucket from 0.26 to 0.52 s.
 INSIDE = context(slo=dict.fromkeys(PROMISED, 0.3))
 BARE = [replace(one, histograms={}) for one in each(10, minute)]
-DAY_AT_5 = dict.fromkeys(range(1, 24), 0.05)
 BURST = each(60, lambda n: minute(n, rps=60.0, slow=3600) if n > 57 else minute(n, slow=9))
+PAUSES = each(60, lambda n: minute(n, slow=120.0 if n % 10 == 0 else 0.0))
+SILENCED = each(60, lambda n: minute(n, slow=54) if n < 55 else minute(n, rps=0.1))
+TIMED = replace(tier(), itl_comparable=False)
 RECOVERING = (
     "TTFT recovering, budget spent from 08:00 to 08:55; 0 of 900 requests since missed the 260 ms TTFT objective"
 )
@@ -159,8 +143,7 @@ def row(
     rule: str = TTFT,
 ) -> Any:
     """A row; without a past the history has none, with an empty one three calm days."""
-    before = None if past is None else hours(past)
-    return pytest.param(rule, several, before, seen_by, wanted, text, id=name)
+    return pytest.param(rule, several, past, seen_by, wanted, text, id=name)
 
 
 ROWS = [
@@ -169,22 +152,11 @@ ROWS = [
     row("calm for two minutes", hour(0.3, calm_from=58), PAGED, past={}),
     row("calm for five minutes", hour(0.2, calm_from=55), FINE, RECOVERING, past={}),
     # One minute in ten has two thirds of its requests slow, over hours: the ticket of a day lasts through the pauses.
-    row(
-        "pauses of a burn",
-        each(60, lambda n: minute(n, slow=120.0 if n % 10 == 0 else 0.0)),
-        WARNED,
-        past=dict.fromkeys(range(1, 24), 0.066),
-    ),
+    row("pauses of a burn", PAUSES, WARNED, past=dict.fromkeys(range(1, 24), 0.066)),
     row("40 minutes of six hours", slow(40), PAGE_GUESSED, seen_by=OWN),
     row("an hour of six", slow(60), PAGE_GUESSED, seen_by=OWN),
     row("six hours", slow(60, 0.5), PAGED, past=dict.fromkeys(range(1, 6), 0.5), seen_by=OWN),
-    row(
-        "silence is no recovery",
-        each(60, lambda n: minute(n, slow=54) if n < 55 else minute(n, rps=0.1)),
-        EARLY,
-        "30 requests in the last 5 min, 50 are needed",
-        past={},
-    ),
+    row("silence is no recovery", SILENCED, EARLY, "30 requests in the last 5 min, 50 are needed", past={}),
     # 14.4 x 60 min is what the hour may spend; all slow burns 100 a minute, so 8.64 minutes spend that much.
     row("8 minutes after a start", slow(8), PAGE_GUESSED, "8 min of 1 h were seen"),
     row("9 minutes after a start", slow(9), PAGED, " requests in 9 min missed"),
@@ -198,12 +170,12 @@ ROWS = [
     # Two slow ones of eleven a minute over the hour's end: more than allowed, and no proof.
     row("chance", each(60, lambda n: minute(n, rps=11 / 60, slow=2.0 if n > 35 else 1.0)), PAGE_GUESSED),
     # Two minutes with most of the last hour's requests, all slow, may be one event; a day at 5 % is certain.
-    row("a certain ticket first", BURST, WARNED, past=DAY_AT_5),
+    row("a certain ticket first", BURST, WARNED, past=dict.fromkeys(range(1, 24), 0.05)),
     row("a likely page alone", BURST, PAGE_GUESSED, past={}),
     # 15 % of 10,800 is two standard deviations above 14.4 %; 9 of 60 is none.
     row("barely above", hour(0.15), PAGE_GUESSED, past={}),
     row("9 of 60", each(60, lambda n: minute(n, rps=1 / 60, slow=float(n % 20 > 16))), FINE, seen_by=FEW_TTFT),
-    row("a ladder of its own", hour(0.10), PAGED, past={}, seen_by=STRICT),
+    row("a ladder of its own", hour(0.10), PAGED, past={}, seen_by=tier(limits={TTFT: {"page_fast_burn": 8.0}})),
     row("not measured", BARE, HIDDEN, "ttft_seconds was not measured"),
     row("idle", each(10, lambda n: minute(n, rps=0.0)), UNSEEN, "no requests in the last 1 h"),
     row("too few", each(10, lambda n: minute(n, rps=0.05)), EARLY, "30 requests in the last 1 h, 50 are needed"),
@@ -217,28 +189,16 @@ ROWS = [
     row("events of 30 requests", events(0.5, 0.5, 1000), EARLY, "30 requests in the last 1 h, 50 are needed", rule=ITL),
     row("events of 60 requests", events(0.16, 1, 1000), FINE, seen_by=FEW_ITL, rule=ITL),
     row("events of many requests", events(0.16, 180, 1000), PAGED, seen_by=FEW_ITL, rule=ITL),
-    row(
-        "timed tokens",
-        hour(0.5),
-        HIDDEN,
-        "plan and engine do not mean the same by ITL",
-        past={},
-        seen_by=replace(tier(), itl_comparable=False),
-        rule=ITL,
-    ),
+    row("timed tokens", hour(0.5), HIDDEN, "do not mean the same by ITL", past={}, seen_by=TIMED, rule=ITL),
 ]
 
 
 @pytest.mark.parametrize(("rule", "several", "past", "seen_by", "wanted", "text"), ROWS)
 def test_burn_of_a_budget(
-    rule: str,
-    several: list[Window],
-    past: list[BinnedWindow] | None,
-    seen_by: TierContext | None,
-    wanted: Wanted,
-    text: str,
+    rule: str, several: list[Window], past: Any, seen_by: TierContext | None, wanted: Wanted, text: str
 ) -> None:
-    check_result(answered(rule, several, past, seen_by), wanted, text)
+    before = None if past is None else hours(past)
+    check_result(answered(rule, several, before, seen_by), wanted, text)
 
 
 @EVERY
@@ -259,13 +219,185 @@ def test_agent_restart_costs_no_page() -> None:
     several = each(20, lambda n: minute(n, slow=36))
     assert outcome(answered(TTFT, several)) == PAGE_GUESSED
     before = [load_bins.bin_window(minute(n, slow=36), None, "a") for n in range(-40, 0)]
-    kept = tier_minutes.TierMinutes(budget=error_budget.restore_budget(tier(), hours({})[:-1], before))
-    for one in several:
-        kept = add_minute(kept, one, "a", tier())
-    (found,) = (a for a in tier_rules.evaluate_tier_rules(kept, tier(), START + 1200) if a.rule == TTFT)
-    assert outcome(found) == PAGED
+    assert outcome(answered(TTFT, several, hours({})[:-1], minutes=before)) == PAGED
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(300, "5 min"), (5400, "1.5 h"), (259_200, "3 d"), (40, "40 s")])
 def test_windows_are_told_in_their_largest_unit(seconds: float, text: str) -> None:
     assert format_span(seconds) == text
+
+
+BURN, REFUSED = "AvailabilityBurn", "RequestsRefused"
+CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
+OK_COUNTERS = {"requests_failed": 0.0, "http_requests_failed": 0.0, "http_requests_refused": 0.0}
+
+
+def at(number: int, served: float = 180.0, **counters: float) -> Window:
+    """A minute; the HTTP answers 2xx are as many as were served."""
+    told = {"http_requests_ok": served, **OK_COUNTERS, "engine_steps": 600.0, **counters}
+    return minute_of_two(number, rps=served / 60, counters=told)
+
+
+def failing_hour(failing_from: int, **counters: float) -> list[Window]:
+    return each(60, lambda n: at(n, **counters) if n >= failing_from else at(n))
+
+
+TIER, PLANLESS = context(), view_of("t", None)
+PROMISING = context(slo={"ttft_p99_seconds": 2.0, "availability": 0.999})
+FAILING = failing_hour(48, served=0.0, http_requests_failed=180.0)
+TWO_PERCENT = failing_hour(0, requests_failed=180 * 0.02)
+ONE_BAD_MINUTE = each(20, lambda n: at(n, served=0.0, http_requests_failed=2000.0) if n == 19 else at(n))
+FULL_QUEUE = {"http_requests_failed": 600.0, "admission_rejections": 600.0}
+LYING = failing_hour(40, served=30.0, http_requests_ok=30.0, requests_failed=5000.0)
+SHORT = {"requests_finished": 30.0}
+"""Served requests are missing for a part of each minute, failures are not."""
+
+RESTARTED = [replace(one, short_seconds=SHORT) for one in failing_hour(40, served=60.0, http_requests_failed=120.0)]
+
+NEITHER = each(60, minute_of_two)
+SILENT = each(15, lambda n: at(n, served=0.0))
+ONLY_500 = (
+    "20.0% of 10,800 requests in 1 h failed; the budget burns 20x too fast; 14.4x is the limit over 1 h and 5 min; "
+    "100.0% of 900 requests in the last 5 min"
+)
+DEFAULT = "99% are promised to be served (the default: the plan has no slo.availability)"
+
+BURN_CASES = [
+    Case("only 500s", TIER, FAILING, PAGED, ONLY_500),
+    Case("the default promise", TIER, FAILING, PAGED, DEFAULT),
+    Case("no plan", PLANLESS, FAILING, PAGED),
+    Case("2 % where 1 % may fail", TIER, TWO_PERCENT, FINE),
+    Case("2 % where 0.1 % may fail", PROMISING, TWO_PERCENT, PAGED, "99.9% are promised to be served"),
+    Case("all served", TIER, failing_hour(60), FINE),
+    Case("clients left", TIER, failing_hour(30, requests_aborted=90.0), FINE),
+    Case("4xx", TIER, failing_hour(30, http_requests_refused=600.0), FINE),
+    Case("503 of a full queue", TIER, failing_hour(30, **FULL_QUEUE), FINE),
+    Case("one bad minute", TIER, ONE_BAD_MINUTE, PAGE_GUESSED),
+    Case("a page that lies", TIER, LYING, PAGE_GUESSED, "not certain: the page counts 5,000 failed requests of 30"),
+    Case("counters that restart", TIER, RESTARTED, PAGE_GUESSED, "served and failed requests were counted"),
+    Case("not counted", TIER, NEITHER, HIDDEN, "neither requests that failed nor HTTP answers 5xx are counted"),
+    Case("idle", TIER, SILENT, UNSEEN),
+]
+
+
+def refusing(share: float, field: str = "admission_rejections") -> list[Window]:
+    refused = 180 * share / (1 - share)
+    more = {"http_requests_failed": refused} if field == "admission_rejections" else {}
+    return each(15, lambda n: at(n, **{field: refused, **more}))
+
+
+HTTP = "http_requests_refused"
+ENDED = each(15, lambda n: at(n, admission_rejections=60.0, http_requests_failed=60.0) if n < 8 else at(n))
+REFUSED_CASES = [
+    Case("half a per cent", TIER, refusing(0.005), FINE, "0.5% of "),
+    Case("five per cent", TIER, refusing(0.05), WARNED, "5.0% of "),
+    Case("most", TIER, refusing(0.6), PAGED, "60.0% of "),
+    Case("4 % of 4xx", TIER, refusing(0.04, HTTP), FINE, "4.0% of "),
+    Case("20 % of 4xx", TIER, refusing(0.2, HTTP), WARNED, "20.0% of "),
+    Case("for want of room", TIER, refusing(0.1), WARNED, "refused for want of room (503); 1% is allowed"),
+    Case("as bad requests", TIER, refusing(0.1, HTTP), WARNED, "answered 4xx"),
+    Case("over", TIER, ENDED, FINE, "15.1% of requests were refused for want of room (503); 1% is allowed"),
+    Case("few requests", TIER, each(15, lambda n: at(n, served=4.0)), EARLY),
+    Case("not counted", TIER, NEITHER, HIDDEN, "refused by a queue limit nor HTTP answers 4xx are counted"),
+    Case("idle", TIER, SILENT, UNSEEN),
+]
+
+
+@pytest.mark.parametrize(("rule", "case"), list_cases({BURN: BURN_CASES, REFUSED: REFUSED_CASES}), ids=str)
+def test_failures_and_refusals(rule: str, case: Case) -> None:
+    check_case(rule, case)
+
+
+PAGE = """\
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{engine="0",model_name="m"}} 0
+# TYPE vllm:request_success_total counter
+vllm:request_success_total{{engine="0",finished_reason="stop",model_name="m"}} {served}
+vllm:request_success_total{{engine="0",finished_reason="error",model_name="m"}} {errors}
+# TYPE http_requests_total counter
+http_requests_total{{handler="/v1/completions",method="POST",status="2xx"}} {served}
+http_requests_total{{handler="/v1/completions",method="POST",status="5xx"}} {errors}
+"""
+
+
+def judged(pages: list[tuple[float, float]]) -> RuleResult:
+    """What the rule says after these pages of (served, errors), 15 s apart, none of which tells when its process began."""
+    reader, replica, by = PageReader("vllm"), ReplicaState(tier="t", name="a"), context()
+    kept = tier_minutes.TierMinutes()
+    for number, (served, errors) in enumerate(pages):
+        t = START + 15.0 * number
+        page = reader.read(PAGE.format(served=served, errors=errors).encode(), t)
+        replica, _, closed = apply_snapshot(replica, page, cascade_limits(by))
+        if closed is not None:
+            kept = add_minute(kept, closed, "a", by)
+    return next(a for a in tier_rules.evaluate_tier_rules(kept, by, t) if a.rule == BURN)
+
+
+def test_failing_page_is_certain_after_serving() -> None:
+    """The counterpart of the pages below: the same numbers, told by one process."""
+    serving = [(45.0 * n, 0.0) for n in range(200)]
+    failing = [(45.0 * 199, 45.0 * n) for n in range(1, 41)]
+    found = judged([*serving, *failing])
+    assert (found.status, found.certainty) == (Status.CRITICAL, CERTAIN)
+
+
+def test_restarting_process_wakes_nobody() -> None:
+    """Served requests fall and failed ones grow, as if one counter alone were broken; always, or every other page."""
+    assert isinstance(judged([(1000.0 - n, 45.0 * n) for n in range(240)]), Unknown)
+    found = judged([(10.0 if n % 2 else 0.0, 45.0 * n) for n in range(240)])
+    assert found.certainty is LIKELY
+
+
+def fails_at(replica: str, **counters: float) -> dict[str, list[Window]]:
+    whole = {name: failing_hour(60) for name in ("a", "b", "c")}
+    return whole | {replica: failing_hour(20, served=0.0, http_requests_failed=180.0, **counters)}
+
+
+def test_the_replica_that_fails_alone_is_named() -> None:
+    found = verdict(BURN, TIER, fails_at("b"))
+    cause = next(one for one in found.causes if one.cause == "one replica")
+    assert (cause.certainty, cause.evidence) == (CERTAIN, ("one replica: b, 100% of its requests, 0 at the other 2",))
+    assert "First suspect: one replica: b" in found.sentence_with_suspect()
+    stepless = verdict(BURN, TIER, fails_at("b", engine_steps=0.0)).causes[0]
+    assert stepless.cause == "engine stopped"
+    assert stepless.evidence[0].startswith("engine stopped: b takes no step while its front end answers")
+
+
+COINCIDENCES = [
+    ({"kv_transfer_failures": 40.0}, "failed transfers"),
+    ({"restarts": 1.0}, "restarts"),
+    ({"gpu_fault_events": 2.0}, "hardware faults"),
+]
+HALF = {"served": 90.0, "requests_failed": 90.0}
+
+
+def faults_from(first: int) -> list[Window]:
+    """Requests fail for 57 minutes: so lately that the burn is not over."""
+    return each(60, lambda n: at(n, **(HALF if n < 57 else {}), gpu_fault_events=1.0 if n >= first else 0.0))
+
+
+@pytest.mark.parametrize(
+    ("rule", "replicas", "cause", "is_named"),
+    [
+        *(
+            (BURN, failing_hour(20, served=90.0, requests_failed=90.0, **more), cause, True)
+            for more, cause in COINCIDENCES
+        ),
+        *((BURN, failing_hour(20, requests_failed=90.0), cause, False) for _, cause in COINCIDENCES),
+        (BURN, faults_from(50), "hardware faults", True),
+        (BURN, faults_from(58), "hardware faults", False),
+        (BURN, fails_at("b"), "engine stopped", False),
+        (REFUSED, refusing(0.6), "more load", True),
+        (REFUSED, refusing(0.1, HTTP), "client requests", True),
+    ],
+)
+def test_coincidence_is_a_cause(rule: str, replicas: Any, cause: str, is_named: bool) -> None:
+    assert (cause in {one.cause for one in verdict(rule, TIER, replicas).causes}) is is_named
+
+
+def test_failed_transfers_explain_late_first_tokens_too() -> None:
+    late = each(
+        15, lambda n: minute_of_two(n, slow=90.0, counters={"kv_transfer_failures": 20.0, "requests_failed": 0.0})
+    )
+    promised = context(slo={"ttft_p99_seconds": 0.26})
+    assert "failed transfers" in {one.cause for one in verdict("TtftSloBurn", promised, late).causes}

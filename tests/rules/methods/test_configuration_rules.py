@@ -1,36 +1,26 @@
-"""Precision, adapters, cold starts, brief lives and experts: one table of cases a rule."""
-
-from __future__ import annotations
+"""Precision, adapters, cold starts, brief lives, experts and batch work: one table of cases a rule."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import START, context, each, gauge, minute, minutes
+import recorded
+from judging_samples import START, answered, context, each, gauge, minute, minutes, tier, unknown
+from outcomes import EARLY, FAIRLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Wanted
+from paths import ROOT
 from recorded import replayed
-from rule_cases import (
-    EARLY,
-    FAIRLY,
-    FINE,
-    GUESSED,
-    HIDDEN,
-    UNPLANNED,
-    UNSEEN,
-    WARNED,
-    Case,
-    Wanted,
-    check_case,
-    check_result,
-    outcome,
-    words,
-)
+from rule_cases import Case, check_case, check_result, list_cases, outcome, words
 
-from rules.catalogue.registry import BY_NAME
+from agent.cli import main
+from exporters.documents.replay import check_text
+from rules.catalogue.registry import BATCH_WORK, BY_NAME
 from rules.evaluator import tier_rules
+from rules.evaluator.benchmark_check import check_benchmark
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import TierContext
 from rules.plan.load_bins import build_tier_context as bare
+from rules.plan.schema import plan_version
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
@@ -73,11 +63,6 @@ PRECISION_CASES = [
     formats("accepted for a tier", on_gpu(A100, "fp8", limits={PRECISION: {"fp8": 8.0}}), FINE),
     Case("too early", on_gpu(A100, "fp8"), [minute(0, seconds=59.0)], EARLY, "59 s seen"),
 ]
-
-
-@pytest.mark.parametrize("case", PRECISION_CASES, ids=str)
-def test_precision_of_plan_on_gpu(case: Case) -> None:
-    check_case(PRECISION, case)
 
 
 ADAPTERS = "AdapterCachePressure"
@@ -138,11 +123,6 @@ ADAPTER_CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", ADAPTER_CASES, ids=str)
-def test_adapters_wait_for_their_slots(case: Case) -> None:
-    check_case(ADAPTERS, case)
-
-
 STARTS = "ColdStartLate"
 PLANNED = context(cold_start_seconds=40)
 PATIENT = context(cold_start_seconds=40, limits={STARTS: {"factor": 1.5}})
@@ -163,24 +143,23 @@ def hour(*seconds: float) -> list[Window]:
 
 def known(*seconds: float) -> tuple[ReplicaStart, ...]:
     """Starts of long ago whose pages told how long they took."""
-    begin = START - 86_400
-    times = [(f"r{n}", begin + n, took) for n, took in enumerate(seconds)]
-    return tuple(ReplicaStart(replica=name, seen_at=t, started_at=t - took, ready_at=t) for name, t, took in times)
+    times = [(START - 86_400 + n, took) for n, took in enumerate(seconds)]
+    return tuple(ReplicaStart(replica=f"r{t}", seen_at=t, started_at=t - took, ready_at=t) for t, took in times)
 
 
 def asked_for(*seconds: float, ago: float = 86_400.0) -> tuple[ReplicaStart, ...]:
     """Starts whose pods took so long from their making to Ready, of 10 s before the process ran."""
-    times = [(START - ago + n, START - ago + n - took) for n, took in enumerate(seconds)]
-    return tuple(
-        ReplicaStart(replica=f"p{n}", seen_at=t, asked_at=asked, started_at=asked + 10, ready_at=t, pod_ready_at=t)
-        for n, (t, asked) in enumerate(times)
-    )
+    made = []
+    for n, took in enumerate(seconds):
+        t = START - ago + n
+        times = {"asked_at": t - took, "started_at": t - took + 10, "ready_at": t, "pod_ready_at": t}
+        made.append(ReplicaStart(replica=f"p{n}", seen_at=t, **times))
+    return tuple(made)
 
 
 LATE = [started(0, 60.0), *each(61, lambda n: minute(n + 1))]
 UNTIMED = each(6, lambda n: minute(n, counters={"restarts": 1.0} if n in (1, 2) else {}))
 BOUNDED = ReplicaStart(replica="r", seen_at=START + 95, alive_at=START, silent_since=START + 15, started_at=START + 20)
-UNBOUNDED = replace(BOUNDED, started_at=None)
 BOTH = (*known(55.0), *asked_for(45.0))
 KINDS = (*known(*(20.0,) * 38), *asked_for(90.0))
 PROVEN = (*known(20.0), *asked_for(35.0, 38.0))
@@ -208,7 +187,7 @@ START_CASES = [
     Case("a quick hour hides none", PLANNED, hour(20.0), WARNED, "of 2 cold starts took 90 s", known(90.0, 20.0)),
     Case("both in time", PLANNED, hour(20.0), FAIRLY, "1 start took 20 s; 40 s are planned", known(20.0)),
     Case("bounded by scrapes", PLANNED, hour(), GUESSED, "", (BOUNDED,)),
-    Case("not even bounded", PLANNED, hour(), UNSEEN, "no start was seen", (UNBOUNDED,)),
+    Case("not even bounded", PLANNED, hour(), UNSEEN, "no start was seen", (replace(BOUNDED, started_at=None),)),
     Case("within its own factor", PATIENT, hour(), FAIRLY, "", known(59.0)),
     Case("beyond its own factor", PATIENT, hour(), WARNED, "", known(61.0)),
     Case("beyond it days ago", PATIENT, hour(50.0), WARNED, "The only known cold start took 90 s", known(90.0)),
@@ -221,11 +200,6 @@ START_CASES = [
     Case("late from the request", PLANNED, hour(40.0), WARNED, f"; p0 50 s; timed from {REQUEST}", LATE_POD),
     Case("in time from it", PLANNED, hour(28.0), FINE, "1 start took 38 s; 40 s are", asked_for(38.0, ago=30.0)),
 ]
-
-
-@pytest.mark.parametrize("case", START_CASES, ids=str)
-def test_cold_starts_against_the_plan(case: Case) -> None:
-    check_case(STARTS, case)
 
 
 def test_target_waited_for_has_its_start_measured() -> None:
@@ -265,12 +239,18 @@ EXPERT_CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", EXPERT_CASES, ids=str)
-def test_experts_are_balanced_on_each_replica(case: Case) -> None:
-    check_case(EXPERTS, case)
+TABLES = {PRECISION: PRECISION_CASES, ADAPTERS: ADAPTER_CASES, STARTS: START_CASES, EXPERTS: EXPERT_CASES}
 
 
-@pytest.mark.parametrize(("rule", "tier"), [(ADAPTERS, TWO_FIT), (STARTS, PLANNED)])
+@pytest.mark.parametrize(("rule", "case"), list_cases(TABLES), ids=str)
+def test_configuration_against_the_plan(rule: str, case: Case) -> None:
+    check_case(rule, case)
+
+
+LENGTHS = context(workload={"prompt_tokens": {"p95": 100}})
+
+
+@pytest.mark.parametrize(("rule", "tier"), [(ADAPTERS, TWO_FIT), (STARTS, PLANNED), ("WorkloadDrift", LENGTHS)])
 def test_tier_that_was_never_seen(rule: str, tier: TierContext) -> None:
     assert outcome(evaluate_rule(BY_NAME[rule], tier, (), now=0.0)) is Gap.SCRAPE_FAILED
 
@@ -280,48 +260,46 @@ def test_precision_needs_no_telemetry() -> None:
     assert (result.status, getattr(result.expected, "low", None)) == (Status.WARNING, 8.9)
 
 
-RULE = "ReplicaFlapping"
 PRICED = context(cost={"gpu_hour_price": 2.0, "currency": "USD"}, cold_start_seconds=240)
 MINUTES = 50
 
 
-def start(replica: str, at: float, took: float = 300.0, alive: float | None = None) -> ReplicaStart:
+def start(replica: str, at: float, took: float = 300.0, **more: float) -> ReplicaStart:
     """A pod that was Ready `at` minutes after START, asked for `took` seconds before."""
     t = START + 60 * at
-    return ReplicaStart(
-        replica=replica, seen_at=t, asked_at=t - took, pod_ready_at=t, silent_since=t - took, alive_at=alive
-    )
+    times = {"asked_at": t - took, "silent_since": t - took, "pod_ready_at": t, **more}
+    return ReplicaStart(replica=replica, seen_at=t, **times)
 
 
 def lived(begin: int, end: int) -> list[Window]:
     return [minute(number) for number in range(begin, end)]
 
 
-def said(starts: Iterable[ReplicaStart], replicas: Mapping[str, list[Window]], tier: TierContext) -> RuleResult:
-    booked = replace(minutes(tier, {"steady": lived(0, MINUTES), **replicas}), starts=tuple(starts))
-    found = tier_rules.evaluate_tier_rules(booked, tier, START + 60 * MINUTES)
-    return next(one for one in found if one.rule == RULE)
+def said(
+    starts: Iterable[ReplicaStart], replicas: Mapping[str, Iterable[Window]], tier: TierContext, count: int = MINUTES
+) -> RuleResult:
+    booked = replace(minutes(tier, replicas), starts=tuple(starts))
+    found = tier_rules.evaluate_tier_rules(booked, tier, START + 60 * count)
+    return next(one for one in found if one.rule == "ReplicaFlapping")
 
 
 def short(count: int, ran: int = 3) -> tuple[list[ReplicaStart], dict[str, list[Window]]]:
     """So many replicas that were started one after the other, each gone `ran` minutes after it was ready."""
-    begins = [5 + 8 * number for number in range(count)]
-    return [start(f"r{n}", at) for n, at in enumerate(begins)], {
-        f"r{n}": lived(at, at + ran) for n, at in enumerate(begins)
-    }
+    begins = {f"r{number}": 5 + 8 * number for number in range(count)}
+    lives = {name: lived(at, at + ran) for name, at in begins.items()}
+    return [start(name, at) for name, at in begins.items()], lives
 
 
 BRIEF_STARTS, GONE = short(3)
 LONG_STARTS, LONG_LIVES = short(3, ran=6)
-ALIVE = [start(f"r{n}", 47) for n in range(3)], {f"r{n}": lived(47, MINUTES - n) for n in range(3)}
 UNSEEN_STARTS = [ReplicaStart(replica=one.replica, seen_at=one.seen_at) for one in BRIEF_STARTS]
 OLD = [start(one.replica, (one.t - START) / 60 - 120) for one in BRIEF_STARTS]
-AGAIN = [start("r", at, alive=START + 60 * (at - 8)) for at in (5.0, 15.0, 25.0, 35.0)]
-BRIEF = {"r": [*lived(5, 7), *lived(15, 17), *lived(25, 27), *lived(35, MINUTES)]}
-PARTIAL = [
-    ReplicaStart(replica=name, seen_at=at, started_at=at - 60, ready_at=at, silent_since=0.0)
-    for name, at in ((name, of[0].start) for name, of in GONE.items())
-]
+AGAIN = [start("r", at, alive_at=START + 60 * (at - 8)) for at in (5.0, 15.0, 25.0, 35.0)]
+PARTIAL = []
+for name, windows in GONE.items():
+    ready = windows[0].start
+    times = {"started_at": ready - 60, "ready_at": ready, "silent_since": 0.0}
+    PARTIAL.append(ReplicaStart(replica=name, seen_at=ready, **times))
 UNPRICED, QUICK = context(cold_start_seconds=240), context(cold_start_seconds=60)
 COST = (
     "Replicas stopped within their own cold start 3 times in an hour; their starts took 0.25 GPU-hours, 0.50 USD; "
@@ -329,37 +307,115 @@ COST = (
 )
 
 
-@pytest.mark.parametrize(
-    ("starts", "replicas", "tier", "wanted", "text"),
-    [
-        (BRIEF_STARTS, GONE, PRICED, WARNED, COST),
-        (*short(2), PRICED, FINE, ""),
-        (LONG_STARTS, LONG_LIVES, PRICED, FINE, "No replica stopped within its own cold start"),
-        (*ALIVE, PRICED, FINE, ""),
-        (AGAIN, BRIEF, PRICED, WARNED, "3 times"),
-        (UNSEEN_STARTS, GONE, PRICED, FINE, ""),
-        (OLD, {}, PRICED, FINE, ""),
-        (PARTIAL, GONE, PRICED, WARNED, ""),
-        (PARTIAL, GONE, QUICK, FINE, ""),
-        (BRIEF_STARTS, GONE, UNPRICED, WARNED, "their starts took 0.25 GPU-hours"),
-    ],
-)
+LIVES = [
+    (BRIEF_STARTS, GONE, PRICED, WARNED, COST),
+    (*short(2), PRICED, FINE, ""),
+    (LONG_STARTS, LONG_LIVES, PRICED, FINE, "No replica stopped within its own cold start"),
+    (*([start(f"r{n}", 47) for n in range(3)], {f"r{n}": lived(47, MINUTES - n) for n in range(3)}), PRICED, FINE, ""),
+    (AGAIN, {"r": [*lived(5, 7), *lived(15, 17), *lived(25, 27), *lived(35, MINUTES)]}, PRICED, WARNED, "3 times"),
+    (UNSEEN_STARTS, GONE, PRICED, FINE, ""),
+    (OLD, {}, PRICED, FINE, ""),
+    (PARTIAL, GONE, PRICED, WARNED, ""),
+    (PARTIAL, GONE, QUICK, FINE, ""),
+    (BRIEF_STARTS, GONE, UNPRICED, WARNED, "their starts took 0.25 GPU-hours"),
+]
+
+
+@pytest.mark.parametrize(("starts", "replicas", "tier", "wanted", "text"), LIVES)
 def test_lives_shorter_than_their_starts(
     starts: list[ReplicaStart], replicas: dict[str, list[Window]], tier: TierContext, wanted: Wanted, text: str
 ) -> None:
-    check_result(said(starts, replicas, tier), wanted, text)
+    check_result(said(starts, {"steady": lived(0, MINUTES), **replicas}, tier), wanted, text)
 
 
 def test_common_silence_is_no_stop() -> None:
     starts = [start(f"r{n}", 5) for n in range(3)]
-    booked = replace(minutes(PRICED, {f"r{n}": lived(5, 8) for n in range(3)}), starts=tuple(starts))
-    found = tier_rules.evaluate_tier_rules(booked, PRICED, START + 60 * 20)
-    (result,) = (one for one in found if one.rule == RULE)
+    result = said(starts, {f"r{n}": lived(5, 8) for n in range(3)}, PRICED, 20)
     assert isinstance(result, Unknown) or result.status is Status.OK
+    assert outcome(said((), {"": lived(0, MINUTES)}, PRICED)) is HIDDEN, "sums of a tier have no starts"
 
 
-def test_tier_sums_tell_no_starts() -> None:
-    booked = minutes(PRICED, {"": lived(0, 50)})
-    found = tier_rules.evaluate_tier_rules(booked, PRICED, START + 60 * 50)
-    (result,) = (one for one in found if one.rule == RULE)
-    assert result.reason is Gap.NOT_EXPOSED
+EXAMPLE = ROOT / "examples" / "batch" / "plan.yaml"
+TOKENS = {"output_tokens_per_second": 400.0}
+
+
+def batch(*points: dict[str, Any], slo: dict[str, Any] | None = None, **job: Any) -> Any:
+    """A batch tier whose job is `job`; START is 08:00 UTC."""
+    return context(*points, slo=slo or {}, workload={"archetype": "batch"}, batch=job)
+
+
+def work(waiting: float, rps: float = 3.0, tokens: float = 0.0, count: int = 20) -> list[Window]:
+    made = {"generation_tokens": tokens * 60.0} if tokens else {}
+    return each(count, lambda n: minute(n, rps=rps, waiting=waiting, in_system=waiting + 8, counters=made))
+
+
+def judged(view: TierContext, windows: list[Window]) -> RuleResult:
+    binned = minutes(view, {"a": windows}).binned
+    return evaluate_rule(BATCH_WORK, view, binned, binned[-1].window.end)
+
+
+DUE, TIMED = batch(deadline="12:00"), batch(TOKENS, TOKENS, TOKENS)
+PRESENT_RATE = "h at this rate; 8 h are planned"
+
+ROWS = [
+    (DUE, work(72_000.0), WARNED, "The 72,008 requests in the system end at 15:00; they are due at 12:00 UTC"),
+    (DUE, work(30_000.0), FINE, "The 30,008 requests in the system end at 11:06; they are due at 12:00 UTC"),
+    (DUE, work(40_000.0), GUESSED, ""),
+    (batch(hours=8, requests=200_000), work(100.0, tokens=300.0), WARNED, PRESENT_RATE),
+    (batch(hours=8, requests=80_000), work(100.0, tokens=300.0), FINE, PRESENT_RATE),
+    (batch(hours=8, tokens=20_000_000), work(100.0, tokens=300.0), GUESSED, PRESENT_RATE),
+    (batch(hours=8, tokens=8_000_000), work(100.0, tokens=300.0), FINE, PRESENT_RATE),
+    (TIMED, work(100.0, tokens=200.0), WARNED, "200 tokens/s a replica while work waits; 400 in the benchmark"),
+    (TIMED, work(100.0, tokens=320.0), FINE, ""),
+    (TIMED, work(0.0, tokens=200.0), UNPLANNED, ""),
+    (batch(deadline="12:00", hours=1, requests=10**6), each(20, lambda n: minute(n, in_system=0.0)), UNSEEN, ""),
+    (batch(), work(100.0), UNPLANNED, ""),
+    (DUE, work(100.0, rps=0.01), EARLY, ""),
+    (context(), work(100.0), UNPLANNED, "the plan's workload is no batch work"),
+]
+
+
+@pytest.mark.parametrize(("view", "windows", "wanted", "text"), ROWS)
+def test_batch_work_against_its_plan(view: TierContext, windows: list[Window], wanted: Wanted, text: str) -> None:
+    check_result(judged(view, windows), wanted, text)
+
+
+def test_batch_tier_skips_online_rules() -> None:
+    for name in ("TtftDivergence", "QueueGrowing", "NoHeadroom", "LoadBeyondBenchmark"):
+        found = unknown(name, batch(deadline="12:00"), work(72_000.0))
+        assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "not asked: batch tier"), name
+        online = answered(name, context(), work(72_000.0))
+        assert not isinstance(online, Unknown) or "batch" not in online.text
+
+
+def test_batch_step_13_asks_for_work() -> None:
+    view = batch(deadline="12:00")
+    binned = minutes(view, {"a": work(72_000.0)}).binned
+    now = binned[-1].window.end
+    found = check_benchmark(view, binned, now, 60.0)
+    assert found.status is Status.WARNING
+    text = check_text([found], "1h", 1200.0)
+    assert "BatchWork, certain: The 72,008 requests in the system end at 15:00" in text
+    assert "runbook: docs/special-tiers.md" in text
+    asked = check_benchmark(context(), binned, now, 60.0).results
+    assert BATCH_WORK.name not in {one.rule for one in asked}
+
+
+def test_batch_promises_no_first_token() -> None:
+    plan = tier(slo={}, workload={"archetype": "batch"})
+    assert plan.slo.ttft_p99_seconds is None
+    # The highest load of the curve is usable where nothing limits it.
+    assert context(slo={}, workload={"archetype": "batch"}).capacity.rps == 6.0  # type: ignore[union-attr]
+    assert plan_version(plan) != plan_version(tier())
+    with pytest.raises(Exception, match=r"slo\.ttft_p99_seconds: is missing"):
+        tier(slo={})
+    with pytest.raises(Exception, match=r"batch: is for workload\.archetype: batch"):
+        tier(batch={"hours": 8})
+
+
+def test_example_plan_is_valid_and_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["plan", "check", str(EXAMPLE)]) == 0
+    assert main.main(["plan", "show", str(EXAMPLE)]) == 0
+    assert "no latency: batch work" in capsys.readouterr().out
+    main.main(["replay", str(recorded.folder("steady")), "--plan", str(EXAMPLE)])
+    assert "not asked: batch tier" in " ".join(capsys.readouterr().out.split())

@@ -1,7 +1,5 @@
 """ReplicaImbalance by hand and over recordings: three replicas at 3 rps, three requests in the system and 20 ms a token."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable, Mapping
@@ -13,40 +11,32 @@ import pytest
 import recorded
 import yaml
 from judging_samples import answered, context, gauge, minute, seen
+from outcomes import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Wanted
 from recorded import findings, replayed
+from rule_cases import Case, check_result, judge, outcome, words
 
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from rules.confidence import Certainty
 from rules.methods.evidence import OUTPUTS, PROMPTS
+from rules.plan.load_bins import TierContext
+from rules.plan.load_bins import build_tier_context as bare
 from rules.telemetry.signals import Gap
-from rules.telemetry.windows import Window
-from rules.verdicts.verdict import RuleResult, Status
+from rules.telemetry.windows import Window, gap_window
+from rules.verdicts.verdict import RuleResult, Status, Verdict
 
 RULE = "ReplicaImbalance"
-FINE = (0.01, 0.02, 0.025, 0.03, 0.05, 100.0, 200.0, 1000.0)
+FINE_EDGES = (0.01, 0.02, 0.025, 0.03, 0.05, 100.0, 200.0, 1000.0)
 
 
-def served(
-    number: float,
-    *,
-    rps: float = 3.0,
-    token: float = 0.02,
-    prompt: float = 100.0,
-    output: float = 100.0,
-    in_system: float = 3.0,
-    waiting: float = 0.0,
-    **gauges: float,
-) -> Window:
-    lengths = {PROMPTS: seen({prompt: rps * 60}, FINE), OUTPUTS: seen({output: rps * 60}, FINE)}
-    return minute(
-        number,
-        rps=rps,
-        in_system=in_system,
-        waiting=waiting,
-        histograms={"tpot_seconds": seen({token: rps * 60}, FINE), **lengths},
-        gauges={name: gauge(value) for name, value in gauges.items()},
-    )
+def served(number: float, rps: float = 3.0, token: float = 0.02, in_system: float = 3.0, **more: float) -> Window:
+    """A minute of a replica; `prompt` and `output` tokens, `waiting` and levels of gauges by keyword."""
+    parts = {"prompt": 100.0, "output": 100.0, "waiting": 0.0, **more}
+    values = {"tpot_seconds": token, PROMPTS: parts.pop("prompt"), OUTPUTS: parts.pop("output")}
+    histograms = {family: seen({value: rps * 60}, FINE_EDGES) for family, value in values.items()}
+    load = {"rps": rps, "in_system": in_system, "waiting": parts.pop("waiting")}
+    gauges = {name: gauge(value) for name, value in parts.items()}
+    return minute(number, **load, histograms=histograms, gauges=gauges)
 
 
 Odd = Callable[[int], Window]
@@ -61,11 +51,6 @@ def judged(
     return answered(RULE, replace(context(), pools=pools or {}), fleet)
 
 
-def told(odd: Odd, **more: Any) -> tuple[Status, Certainty, str]:
-    result = judged(odd, **more)
-    return result.status, result.certainty, result.sentence
-
-
 def hot(number: int) -> Window:
     return served(number, rps=6.0, in_system=12.0, waiting=5.0)
 
@@ -74,89 +59,63 @@ def slow(number: int) -> Window:
     return served(number, token=0.03, in_system=4.5)
 
 
-FOUND = (Status.WARNING, Certainty.CERTAIN)
 HOT = "a holds 12 requests, its neighbours 3; some wait there while others have room"
-SLOW = "a takes 30 ms a token, its neighbours 20 ms; with no more and no longer requests"
 FULL = "a has a rank with its KV cache 95.0% full, 50.0% on average; the other ranks have room"
+BALANCED = "No replica stands out among 3"
+APART, SAME = ({"a": "decode", "b": pool, "c": "prefill"} for pool in ("prefill", "decode"))
 
 
 @pytest.mark.parametrize(
-    ("odd", "sentence"),
+    ("odd", "more", "wanted", "text"),
     [
-        (hot, HOT),
-        (slow, SLOW),
-        (lambda n: served(n, kv_utilization_max=0.95, kv_utilization=0.5), FULL),
+        (hot, {}, WARNED, HOT),
+        (slow, {}, WARNED, "a takes 30 ms a token, its neighbours 20 ms; with no more and no longer requests"),
+        (lambda n: served(n, kv_utilization_max=0.95, kv_utilization=0.5), {}, WARNED, FULL),
         # Fewer requests of more tokens each are more work too.
-        (lambda n: served(n, rps=2.0, in_system=12.0, waiting=5.0, prompt=900.0, token=0.03), HOT),
-    ],
-    ids=["hot spot", "straggler", "full rank", "longer requests"],
-)
-def test_odd_replica_is_named(odd: Odd, sentence: str) -> None:
-    assert told(odd) == (*FOUND, sentence)
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        served,
+        (lambda n: served(n, rps=2.0, in_system=12.0, waiting=5.0, prompt=900.0, token=0.03), {}, WARNED, HOT),
+        (served, {}, FINE, BALANCED),
         # More requests, and none of them waits.
-        lambda n: served(n, rps=6.0, in_system=12.0),
+        (lambda n: served(n, rps=6.0, in_system=12.0), {}, FINE, BALANCED),
         # They wait, and it holds hardly more than the others.
-        lambda n: served(n, rps=4.0, in_system=4.0, waiting=2.0),
+        (lambda n: served(n, rps=4.0, in_system=4.0, waiting=2.0), {}, FINE, BALANCED),
         # It holds more and finishes less: no more work came to it, and nothing says that it is slower.
-        lambda n: served(n, rps=2.0, in_system=12.0, waiting=5.0),
+        (lambda n: served(n, rps=2.0, in_system=12.0, waiting=5.0), {}, FINE, BALANCED),
         # Slower by less than 30 %.
-        lambda n: served(n, token=0.025),
+        (lambda n: served(n, token=0.025), {}, FINE, BALANCED),
         # Slow because of more, or of longer requests.
-        lambda n: served(n, token=0.03, rps=4.0),
-        lambda n: served(n, token=0.03, output=150.0),
-        lambda n: served(n, token=0.03, prompt=150.0),
+        (lambda n: served(n, token=0.03, rps=4.0), {}, FINE, BALANCED),
+        (lambda n: served(n, token=0.03, output=150.0), {}, FINE, BALANCED),
+        (lambda n: served(n, token=0.03, prompt=150.0), {}, FINE, BALANCED),
         # Every rank is full.
-        lambda n: served(n, kv_utilization_max=0.95, kv_utilization=0.9),
+        (lambda n: served(n, kv_utilization_max=0.95, kv_utilization=0.9), {}, FINE, BALANCED),
         # Over by now, and in too few minutes.
-        lambda n: hot(n) if n < 9 else served(n),
-        lambda n: hot(n) if n > 12 else served(n),
-        lambda n: hot(n) if n > 8 else served(n),
+        (lambda n: hot(n) if n < 9 else served(n), {}, FINE, BALANCED),
+        (lambda n: hot(n) if n > 12 else served(n), {}, FINE, BALANCED),
+        (lambda n: hot(n) if n > 8 else served(n), {}, FINE, BALANCED),
+        # All others have a queue.
+        (hot, {"others": lambda n: served(n, in_system=5.0, waiting=2.0)}, FINE, ""),
+        # Heads in each of nine throws has a probability of 0.2 %, of ten 0.1 %.
+        *((odd, {"minutes": 9}, GUESSED, "") for odd in (hot, slow)),
+        *((odd, {"minutes": 10}, WARNED, "") for odd in (hot, slow)),
+        # Five minutes after its first: of four minutes none is left, of eight there are three.
+        (slow, {"since": 11}, FINE, ""),
+        (slow, {"since": 7}, GUESSED, ""),
+        # Pools are not compared with each other.
+        (slow, {"pools": APART}, FINE, ""),
+        (slow, {"pools": SAME}, WARNED, ""),
     ],
 )
-def test_explained_or_brief_imbalance_passes(odd: Odd) -> None:
-    assert told(odd) == (Status.OK, Certainty.CERTAIN, "No replica stands out among 3")
-
-
-def test_common_queue_is_no_hot_spot() -> None:
-    assert told(hot, others=lambda n: served(n, in_system=5.0, waiting=2.0))[0] is Status.OK
-
-
-@pytest.mark.parametrize(("minutes", "certainty"), [(9, Certainty.LIKELY), (10, Certainty.CERTAIN)])
-@pytest.mark.parametrize("odd", [hot, slow])
-def test_enough_minutes_make_it_certain(odd: Odd, minutes: int, certainty: Certainty) -> None:
-    """Heads in each of nine throws has a probability of 0.2 %, of ten 0.1 %."""
-    assert told(odd, minutes=minutes)[:2] == (Status.WARNING, certainty)
-
-
-@pytest.mark.parametrize(("since", "status"), [(11, Status.OK), (7, Status.WARNING)])
-def test_cold_replica_is_left_out(since: int, status: Status) -> None:
-    """Five minutes after its first: of four minutes none is left, of eight there are three."""
-    assert told(slow, since=since)[0] is status
-
-
-def test_pools_are_not_compared_with_each_other() -> None:
-    assert told(slow, pools={"a": "decode", "b": "prefill", "c": "prefill"})[0] is Status.OK
-    assert told(slow, pools={"a": "decode", "b": "decode", "c": "prefill"})[0] is Status.WARNING
+def test_odd_replica_is_named(odd: Odd, more: dict[str, Any], wanted: Wanted, text: str) -> None:
+    check_result(judged(odd, **more), wanted, text)
 
 
 def test_single_replica_has_no_comparison() -> None:
     alone = answered(RULE, context(), {"a": [hot(n) for n in range(15)]})
-    assert (alone.status, alone.sentence) == (Status.OK, "Fewer than two warm replicas: nothing to compare")
+    check_result(alone, FINE, "Fewer than two warm replicas: nothing to compare")
     bare = [replace(served(n), gauges={}, histograms={}) for n in range(15)]
-    result = answered(RULE, context(), {"a": bare, "b": bare})
-    assert result.reason is Gap.NOT_EXPOSED
-
-
-def test_full_rank_of_one_replica_shows() -> None:
+    check_result(answered(RULE, context(), {"a": bare, "b": bare}), HIDDEN)
     full = [served(n, kv_utilization_max=0.95, kv_utilization=0.5) for n in range(15)]
-    result = answered(RULE, context(), {"a": full})
-    assert result.sentence == FULL
+    assert answered(RULE, context(), {"a": full}).sentence == FULL, "its ranks are compared"
 
 
 def composed(folder: Path, parts: Mapping[str, Path], tier: str) -> Replay:
@@ -202,3 +161,136 @@ def test_cold_cache_is_first_cause() -> None:
 def test_warm_replicas_have_no_cold_cache(name: str) -> None:
     found = findings(replayed(name, "cpu-small-open"))
     assert not [one for one in found.values() for cause in one.worst.causes if cause.cause == "cold cache"]
+
+
+ROUTING_RULE = "PrefixRoutingBroken"
+BEFORE = {"a": 54, "b": 84, "c": 72}
+IN_TURN = dict.fromkeys(BEFORE, 70)
+PLAIN = context()
+
+
+def asked(
+    number: int, requests: float, hits: float, length: float = 500.0, preemptions: float = 0.0, **more: float
+) -> Window:
+    tokens = requests * length
+    counters = {"prefix_queried_tokens": tokens, "prefix_hit_tokens": hits * tokens, **more}
+    counters["preemptions"] = preemptions * requests
+    lengths = {"prompt_tokens_per_request": seen({length: requests}, (100.0, 1000.0, 10000.0))}
+    return minute(number, rps=requests / 60, counters=counters, histograms=lengths)
+
+
+def fleet(
+    now: Callable[[int, str], Window], before: int = 10, after: int = 3, names: Mapping[str, int] = BEFORE
+) -> dict[str, list[Window]]:
+    """`before` healthy minutes, then `after` that are made by number and replica."""
+    return {
+        name: [asked(n, requests, 0.9) for n in range(before)] + [now(n, name) for n in range(before, before + after)]
+        for name, requests in names.items()
+    }
+
+
+def broken(number: int, name: str) -> Window:
+    return asked(number, IN_TURN[name], 0.35)
+
+
+def spread(hits: float, length: float = 500.0, preemptions: float = 0.0, after: int = 3) -> dict[str, list[Window]]:
+    """Dealt out in turn, at such a hit rate."""
+    return fleet(lambda n, name: asked(n, 70, hits, length, preemptions), after=after)
+
+
+def restarted(number: int, name: str) -> Window:
+    return asked(number, IN_TURN[name], 0.35, restarts=1.0 if number == 1 else 0.0)
+
+
+def repeated(number: int, name: str) -> Window:
+    return asked(number, IN_TURN[name], 0.35, prompt_tokens=IN_TURN[name] * 500.0 / 9)
+
+
+def beside_a_new_one(warm_minutes: int) -> dict[str, list[Window]]:
+    """Two replicas, of which the second answers first in minute 10 and is cold for four minutes."""
+    old = [asked(n, 54, 0.9) for n in range(10)]
+    unseen = [gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in old]
+    hot, cold = ([asked(n, 35, hits) for n in range(10, 14)] for hits in (0.9, 0.05))
+    warm = [asked(n, 35, 0.3) for n in range(14, 14 + warm_minutes)]
+    return {"a": old + hot + warm, "b": unseen + cold + warm}
+
+
+def looked_up(tokens: float, rps: float = 3.0) -> list[Window]:
+    return [minute(n, rps=rps, counters={"prefix_queried_tokens": tokens, "prefix_hit_tokens": 0.0}) for n in range(5)]
+
+
+def planned(hits: float) -> TierContext:
+    return context(workload={"prefix_hit_ratio": hits})
+
+
+HEALTHY = fleet(lambda n, name: asked(n, BEFORE[name], 0.9))
+RECOVERED = fleet(lambda n, name: asked(n, 70, 0.9 if n == 13 else 0.1), after=5)
+ONE_KEEPS = fleet(lambda n, name: asked(n, 70, 0.85 if name == "b" else 0.1))
+UNEVEN = fleet(lambda n, name: asked(n, {"a": 30, "b": 110, "c": 70}[name], 0.35))
+ALWAYS_LOW = {name: [asked(n, 70, 0.3) for n in range(10)] for name in BEFORE}
+BENCHMARKED = context(*({"prefix_hit_ratio": 0.9} for _ in range(3)))
+STRICT = context(limits={ROUTING_RULE: {"points": 0.5}})
+LOST = (
+    "Prefix hits are 35% over 3 replicas, 90% before; every replica lost hits; "
+    "30% are left when any replica gets any prompt; each replica gets 33% to 33% of the requests"
+)
+AS_BEFORE = "prefix hits are 30% over 3 replicas, as before; the plan has no hit rate of one replica"
+CHANGED, OTHER_LENGTH = "so prompts or caches changed", "prompts changed, their mean length"
+
+CASES = [
+    Case("dealt out in turn", PLAIN, fleet(broken), WARNED, LOST),
+    Case("the shares stay", PLAIN, fleet(lambda n, name: asked(n, BEFORE[name], 0.35)), GUESSED),
+    Case("always dealt out in turn", PLAIN, fleet(broken, names=IN_TURN), GUESSED),
+    Case("no past, a plan", planned(0.9), fleet(broken, before=0), GUESSED, "90% in the plan"),
+    Case("no past, a benchmark", BENCHMARKED, fleet(broken, before=0), GUESSED, "90% in the benchmark"),
+    Case("the past is better", planned(0.7), fleet(broken), WARNED, "90% before"),
+    Case("the plan is better", planned(0.98), fleet(broken), GUESSED, "98% in the plan"),
+    Case("within half above a third", PLAIN, spread(0.44), WARNED),
+    Case("above it", PLAIN, spread(0.46), FINE, CHANGED),
+    Case("within a third below it", PLAIN, spread(0.21), WARNED),
+    Case("below it", PLAIN, spread(0.19), FINE, CHANGED),
+    Case("51 points lost", STRICT, spread(0.39), WARNED),
+    Case("49 points lost", STRICT, spread(0.41), FINE),
+    Case("two minutes", PLAIN, spread(0.1, after=2), FINE, "not lost in each"),
+    Case("a good minute", PLAIN, RECOVERED, FINE, "not lost in each"),
+    Case("less than routing leaves", PLAIN, spread(0.0), FINE, "routing alone would leave about 30%"),
+    Case("a little longer", PLAIN, spread(0.35, 590.0), WARNED),
+    Case("longer prompts", PLAIN, spread(0.35, 610.0), FINE, OTHER_LENGTH),
+    Case("shorter prompts", PLAIN, spread(0.35, 410.0), FINE, OTHER_LENGTH),
+    Case("one keeps its hits", PLAIN, ONE_KEEPS, FINE, "; not lost on b"),
+    Case("evictions", PLAIN, spread(0.35, preemptions=0.06), FINE, "the KV cache has no room"),
+    Case("few evictions", PLAIN, spread(0.35, preemptions=0.04), WARNED),
+    Case("an uneven spread", PLAIN, UNEVEN, FINE, "not spread evenly"),
+    Case("one replica", PLAIN, fleet(broken, names={"a": 54}), FINE, "One replica"),
+    Case("a new replica is cold", PLAIN, beside_a_new_one(0), FINE, "One replica"),
+    Case("and warm later", PLAIN, beside_a_new_one(11), WARNED),
+    Case("restarted replicas", PLAIN, fleet(restarted, before=1, after=4), EARLY),
+    Case("healthy", PLAIN, HEALTHY, FINE, "Prefix hits are 90% over 3 replicas, 90% before; not lost"),
+    Case("healthy by the plan", planned(0.95), HEALTHY, FINE, "in the plan; not lost"),
+    Case("always low", bare("t", None), ALWAYS_LOW, UNPLANNED, AS_BEFORE),
+    Case("lookups again", PLAIN, fleet(repeated), Gap.CONTRADICTORY, "more prefix cache lookups than prompt tokens"),
+    Case("few requests", PLAIN, fleet(lambda n, name: asked(n, 5, 0.35)), EARLY, "45 requests of warm replicas"),
+    Case("not measured", PLAIN, [minute(n) for n in range(5)], HIDDEN),
+    Case("off", PLAIN, looked_up(0.0), HIDDEN, "it is off"),
+    Case("idle", PLAIN, looked_up(0.0, rps=0.0), UNSEEN),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_prefix_hits_by_routing(case: Case) -> None:
+    found = judge(ROUTING_RULE, case)
+    if case.wanted == FINE:
+        assert found.status is Status.OK, found
+    else:
+        assert outcome(found) == case.wanted, found
+    assert case.text in words(found)
+
+
+@pytest.mark.parametrize(("rule", "text"), [(ROUTING_RULE, "97% before"), ("TtftDivergence", "First suspect: ")])
+def test_round_robin_is_found(rule: str, text: str) -> None:
+    """Hit rate 0.974, then 0.408, by the clients. Late first tokens are the routing's too."""
+    found = next(s.result for s in replayed("routing", "cpu-small-open").rule_states if s.result.rule == rule)
+    assert isinstance(found, Verdict)
+    assert outcome(found) == WARNED
+    assert text in found.sentence_with_suspect()
+    assert rule == ROUTING_RULE or found.causes[0].cause == "routing"

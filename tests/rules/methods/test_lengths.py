@@ -1,25 +1,29 @@
 """Lengths, load and time in the system against plan and benchmark: tables of cases (fires, just within, over)."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import TOKEN_EDGES, context, each, minute, seen, sized, usual, verdict
-from rule_cases import EARLY, FAIRLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Case, check_case
+from judging_samples import TOKEN_EDGES, context, each, gauge, minute, seen, sized, usual, verdict
+from outcomes import EARLY, FAIRLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED
+from rule_cases import Case, check_case, explain, list_cases
 
-from rules.catalogue.registry import BY_NAME
+from rules.catalogue.registry import ACTIONS, BY_NAME
+from rules.confidence import Certainty
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.methods import evidence
 from rules.methods.drift import CUT
 from rules.methods.evidence import OUTPUTS, PROMPTS, LimitSide
+from rules.methods.load import offered_load
+from rules.plan import load_bins
 from rules.plan.load_bins import TierContext, bin_window, build_tier_context
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window
+from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
+from rules.verdicts.rule import LatencyPattern
 from rules.verdicts.verdict import Status
 
 DRIFT, OUTPUT = "WorkloadDrift", "OutputLengthDrift"
@@ -60,14 +64,13 @@ def of_length(prompt: float, output: float, count: int = 12) -> list[Window]:
 
 
 TIER, CHAT = planned(), planned(archetype="chat")
-BARE = build_tier_context("t", None)
+PEAK_PLANNED = context(*MEASURED, workload={"requests_per_second": {"peak": 100}})
 BENCHMARKED = context(*MEASURED)
 USUAL, LONG, SHORT = usual(), usual(long=20), {15.0: 180.0}
 NARROW_PLAN = {"p50": None, "p95": 180, "p99": None}
 NARROW = dict.fromkeys((PROMPTS, OUTPUTS), seen({180.0: 180.0}, (160.0, 200.0, float("inf"))))
 NARROW_BUCKETS = [replace(one, histograms=NARROW) for one in each(6, minute)]
 QUEUED = each(6, lambda n: minute(n, rps=2.0, change=60.0 if n < 3 else 0.0))
-IDLE = each(6, lambda n: sized(n, {}, {}, rps=0.0))
 LIMITED = each(6, lambda n: sized(n, usual(), usual(long=10, length=900), counters={CUT: 45.0}, rps=3.0))
 P95 = "P95 200 to 500 tokens, 160 planned"
 NO_LENGTHS = "the plan has no workload, and its benchmark no lengths"
@@ -100,11 +103,11 @@ DRIFT_CASES = [
     Case("too early", TIER, day(usual(long=60), USUAL, 2), EARLY, "120 s seen, 180 s are needed"),
     Case("too few", TIER, day(usual(long=16, n=33), usual(n=33), 3), EARLY, "99 requests, 100 are needed"),
     Case("enough", TIER, day(usual(long=30, n=64), USUAL, 3), WARNED),
-    Case("no plan", BARE, day(USUAL, USUAL), UNPLANNED, NO_LENGTHS),
+    Case("no plan", build_tier_context("t", None), day(USUAL, USUAL), UNPLANNED, NO_LENGTHS),
     Case("no workload", context(), day(USUAL, USUAL), UNPLANNED, NO_LENGTHS),
     Case("no lengths", context(workload={"archetype": "chat"}), day(USUAL, USUAL), UNPLANNED, "no prompt_tokens or"),
     Case("not measured", TIER, each(6, minute), HIDDEN, "no lengths of prompts or outputs were seen"),
-    Case("idle", TIER, IDLE, UNSEEN),
+    Case("idle", TIER, each(6, lambda n: sized(n, {}, {}, rps=0.0)), UNSEEN),
     Case("another factor", context(workload=AS_PLANNED, limits={DRIFT: {"factor": 2.0}}), day(LONG, USUAL), FAIRLY),
     Case("above the peak", load(average=1.0, peak=2.4), at_rate(*[3.0] * 6), WARNED, PEAK),
     Case("near the peak", load(peak=2.5), at_rate(*[3.0] * 6), FINE),
@@ -112,13 +115,7 @@ DRIFT_CASES = [
     Case("arrivals above the peak", load(peak=2.4), QUEUED, WARNED),
     Case("two replicas", load(peak=2.4), dict.fromkeys("ab", at_rate(*[1.5] * 6)), WARNED),
     Case("longer than benchmarked", BENCHMARKED, of_length(314.0, 160.0), WARNED, BENCHMARK_LONGER),
-    Case(
-        "a peak alone is planned",
-        context(*MEASURED, workload={"requests_per_second": {"peak": 100}}),
-        of_length(314.0, 160.0),
-        WARNED,
-        BENCHMARK_LONGER,
-    ),
+    Case("a peak alone is planned", PEAK_PLANNED, of_length(314.0, 160.0), WARNED, BENCHMARK_LONGER),
     Case("shorter than benchmarked", BENCHMARKED, of_length(20.0, 44.0), WARNED, BENCHMARK_SHORTER),
     Case("hardly longer", BENCHMARKED, of_length(90.0, 44.0), FINE),
     Case("a mean that is over", BENCHMARKED, [*of_length(314.0, 44.0)[:3], *of_length(80.0, 44.0)[3:]], FINE),
@@ -139,25 +136,6 @@ OUTPUT_CASES = [
     Case("no P99", planned(generation_tokens={"p50": 90}), day(USUAL, USUAL), UNPLANNED),
     Case("no outputs", prompts(p95=100), day(USUAL, USUAL), UNPLANNED, "the plan's workload has no generation_tokens"),
 ]
-
-
-@pytest.mark.parametrize(
-    ("rule", "case"), [*((DRIFT, case) for case in DRIFT_CASES), *((OUTPUT, case) for case in OUTPUT_CASES)], ids=str
-)
-def test_workload_against_the_plan(rule: str, case: Case) -> None:
-    check_case(rule, case)
-
-
-def test_drift_has_readings_actions_and_unit() -> None:
-    found = verdict(DRIFT, CHAT, day(LONG, USUAL))
-    assert (found.observed.low, found.expected.value) == (200.0, 160)
-    assert found.actions[0].startswith("Size the tier again")
-    assert verdict(DRIFT, load(peak=2.4), at_rate(*[3.0] * 6)).unit == "per_second"
-
-
-def test_no_replica_ever_seen_is_unknown() -> None:
-    found = evaluate_rule(BY_NAME[DRIFT], TIER, (), now=0.0)
-    assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
 
 
 @pytest.mark.parametrize(("night", "status"), [(0.5, Status.WARNING), (2.0, Status.OK)])
@@ -205,12 +183,9 @@ def estimated(p99: float | None) -> TierContext:
 def timed(seconds: float, samples: int = 12, numbers: range = range(15), **more: Any) -> list[Window]:
     """3 requests in the system at 3 rps are 1 s each; whole requests took so long in some of the 15 minutes."""
     level = {"seconds": 60.0, "minimum": 0.0, "maximum": 3.0, "samples": samples}
-    gauges = {
-        "requests_running": GaugeSum(integral=180.0, **level),
-        "requests_waiting": GaugeSum(integral=0.0, **level),
-    }
-    whole = [seen({seconds if n in numbers else 1.0: 180.0}, SPANS) for n in range(15)]
-    return each(15, lambda n: minute(n, in_system=3.0, histograms={"e2e_seconds": whole[n]}, gauges=gauges, **more))
+    gauges = {f"requests_{name}": GaugeSum(integral=n, **level) for name, n in (("running", 180.0), ("waiting", 0.0))}
+    whole = [{"e2e_seconds": seen({seconds if n in numbers else 1.0: 180.0}, SPANS)} for n in range(15)]
+    return each(15, lambda n: minute(n, in_system=3.0, histograms=whole[n], gauges=gauges, **more))
 
 
 def with_prompts(prompts: float, in_system: float = 3.0, count: int = 12) -> list[Window]:
@@ -223,12 +198,10 @@ def contradiction(seconds: float) -> str:
     return f"the telemetry contradicts itself: 3 requests in the system by the gauges, {by_law}"
 
 
-def without_gauges() -> list[Window]:
-    span = {"expected_seconds": 60.0, "covered_seconds": 60.0}
-    return [Window(start=one.start, end=one.end, counters=one.counters, **span) for one in each(6, minute)]
-
-
 SILENT = [*staying(6.5, 4), *(minute(n, rps=0.0, in_system=0.0) for n in (4, 5))]
+WITHOUT_GAUGES = [replace(one, gauges={}, histograms={}) for one in each(6, minute)]
+
+
 TWICE = (
     "Requests stay 2.0x as long as in the benchmark; up to 2x is representative; 2 s in the system, benchmark 1 s at"
 )
@@ -256,7 +229,7 @@ CASES = [
     Case("silent at the end", BENCHED, SILENT, EARLY, "0 requests in the last quarter of the time, 25 are needed"),
     Case("no plan", build_tier_context("t", None), each(6, minute), UNPLANNED),
     Case("no concurrencies", BALD, each(6, minute), UNPLANNED, NO_TIMES),
-    Case("not measured", BENCHED, without_gauges(), HIDDEN),
+    Case("not measured", BENCHED, WITHOUT_GAUGES, HIDDEN),
     # The mean is at most (0.1 + 0.2) / 2 + 10 x (0.09 + 0.11) / 2 = 1.15 s.
     Case("beyond the estimate", estimated(0.11), staying(6.6), GUESSED),
     Case("beyond what P99s leave open", estimated(0.11), staying(7.2), WARNED, ESTIMATE),
@@ -274,17 +247,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_time_in_the_system(case: Case) -> None:
-    check_case(RULE, case)
-
-
-def test_observed_time_and_its_actions() -> None:
-    found = verdict(RULE, BENCHED, staying(6.2))
-    time = pytest.approx(6.2 / 3)
-    assert found.observed == Reading(value=time, low=time, high=time, n=1080)
-    assert found.actions[0].startswith("Compare prompt and output lengths")
-    assert verdict(RULE, SIZED, with_prompts(314.0)).unit == "tokens"
+@pytest.mark.parametrize(("rule", "case"), list_cases({DRIFT: DRIFT_CASES, OUTPUT: OUTPUT_CASES, RULE: CASES}), ids=str)
+def test_workload_and_time_against_plan(rule: str, case: Case) -> None:
+    check_case(rule, case)
 
 
 def test_shorter_benchmark_is_suspect() -> None:
@@ -302,27 +267,40 @@ def requests(short: float, long: float) -> tuple[Histogram, ...]:
     return seen({150.0: short, 400.0: long}, TOKEN_EDGES)
 
 
-def test_longer_and_shorter_count_whole_buckets() -> None:
-    assert evidence.exceeds_limit(requests(94, 6), 0.95, 200.0, LimitSide.LONGER)
-    assert not evidence.exceeds_limit(requests(94, 6), 0.95, 201.0, LimitSide.LONGER)
-    assert not evidence.exceeds_limit(requests(95, 5), 0.95, 200.0, LimitSide.LONGER)
-    assert evidence.exceeds_limit(requests(96, 4), 0.95, 200.0, LimitSide.SHORTER)
-    assert not evidence.exceeds_limit(requests(96, 4), 0.95, 199.0, LimitSide.SHORTER)
-    assert not evidence.exceeds_limit(requests(95, 5), 0.95, 200.0, LimitSide.SHORTER)
+def test_results_have_readings_actions_unit() -> None:
+    longer = verdict(DRIFT, CHAT, day(LONG, USUAL))
+    assert (longer.observed.low, longer.expected.value) == (200.0, 160)
+    assert longer.actions[0].startswith("Size the tier again")
+    assert verdict(DRIFT, load(peak=2.4), at_rate(*[3.0] * 6)).unit == "per_second"
+    found, time = verdict(RULE, BENCHED, staying(6.2)), pytest.approx(6.2 / 3)
+    assert found.observed == Reading(value=time, low=time, high=time, n=1080)
+    assert found.actions[0].startswith("Compare prompt and output lengths")
+    assert verdict(RULE, SIZED, with_prompts(314.0)).unit == "tokens"
 
 
-def test_nothing_seen_is_beyond_nothing() -> None:
-    for side in LimitSide:
-        assert not evidence.exceeds_limit((), 0.95, 200.0, side)
-        assert not evidence.is_significant_quantile((), 0.95, 200.0, side, LIKELY)
+@pytest.mark.parametrize(
+    ("long", "limit", "side", "exceeds"),
+    [
+        (6, 200.0, LimitSide.LONGER, True),
+        (6, 201.0, LimitSide.LONGER, False),
+        (5, 200.0, LimitSide.LONGER, False),
+        (4, 200.0, LimitSide.SHORTER, True),
+        (4, 199.0, LimitSide.SHORTER, False),
+        (5, 200.0, LimitSide.SHORTER, False),
+    ],
+)
+def test_longer_and_shorter_count_whole_buckets(long: int, limit: float, side: LimitSide, exceeds: bool) -> None:
+    assert evidence.exceeds_limit(requests(100 - long, long), 0.95, limit, side) is exceeds
+    assert not evidence.exceeds_limit((), 0.95, limit, side)
+    assert not evidence.is_significant_quantile((), 0.95, limit, side, LIKELY)
 
 
-def test_longer_beyond_chance_is_the_binomial_tail() -> None:
-    # Of 1000 requests 50 are expected above their P95, with a standard deviation of 6.9: 63 are 1.9 of them, 76 are 3.8.
-    for long, likely, certain in ((61, False, False), (63, True, False), (76, True, True)):
-        parts = requests(1000 - long, long)
-        assert evidence.is_significant_quantile(parts, 0.95, 200.0, LimitSide.LONGER, LIKELY) is likely
-        assert evidence.is_significant_quantile(parts, 0.95, 200.0, LimitSide.LONGER, CERTAIN) is certain
+@pytest.mark.parametrize(("long", "likely", "certain"), [(61, False, False), (63, True, False), (76, True, True)])
+def test_longer_beyond_chance_is_the_binomial_tail(long: int, likely: bool, certain: bool) -> None:
+    """Of 1000 requests 50 are expected above their P95, with a standard deviation of 6.9: 63 are 1.9 of them, 76 are 3.8."""
+    parts = requests(1000 - long, long)
+    for confidence, wanted in ((LIKELY, likely), (CERTAIN, certain)):
+        assert evidence.is_significant_quantile(parts, 0.95, 200.0, LimitSide.LONGER, confidence) is wanted
 
 
 @pytest.mark.parametrize(("n", "confidence"), [(299, LIKELY), (688, CERTAIN)])
@@ -330,3 +308,125 @@ def test_clean_p99_needs_enough_requests(n: int, confidence: float) -> None:
     """0.99^n below 5 % from 299 requests on, below 0.1 % from 688 on."""
     assert evidence.is_significant_quantile(requests(n, 0), 0.99, 200.0, LimitSide.SHORTER, confidence)
     assert not evidence.is_significant_quantile(requests(n - 1, 0), 0.99, 200.0, LimitSide.SHORTER, confidence)
+
+
+ADD_REPLICAS, KEEP_REPLICAS = ACTIONS["add_replicas"], ACTIONS["keep_replicas"]
+
+BEYOND = "LoadBeyondBenchmark"
+RULES = (BEYOND, "QueueGrowing")
+EDGES = (0.05, 0.1, 0.15, 0.26, 0.52, 1.0, float("inf"))
+LENGTHS = {"prompt_tokens": {"mean": 1000, "p50": 1000}, "generation_tokens": {"mean": 100, "p50": 100}}
+
+
+def tailed(number: int, rps: float, in_system: float = 4.0, change: float = 0.0, **more: Any) -> Window:
+    """A minute of which 4 % of the requests took 0.9 s and the others 0.03 s."""
+    n = rps * 60
+    made = minute(number, rps=rps, in_system=in_system, change=change, **more)
+    return replace(made, histograms={"ttft_seconds": seen({0.03: 0.96 * n, 0.9: 0.04 * n}, EDGES)})
+
+
+def long(rps: float) -> Callable[[int], Window]:
+    """Requests of twice the benchmarked tokens."""
+    tokens = {"prompt_tokens": rps * 60 * 2000, "generation_tokens": rps * 60 * 200}
+    return lambda n: tailed(n, rps, in_system=9.0, counters=tokens)
+
+
+def grows(rps: float) -> Callable[[int], Window]:
+    """12 more arrive each minute than finish, 0.2 a second."""
+    return lambda n: tailed(n, rps, in_system=30.0, waiting=4.0 + 12 * n, change=12.0)
+
+
+def creeps(rps: float) -> Callable[[int], Window]:
+    """Growth too small to show in any one minute."""
+    return lambda n: tailed(n, rps, change=0.7, gauges={"requests_waiting_capacity": gauge(0.3 + n / 3)})
+
+
+def calm(number: int) -> Window:
+    return tailed(number, 0.5)
+
+
+OFFERED_TIER, OFFERED_SIZED, UNUSABLE = context(), context(workload=LENGTHS), context(slo={"ttft_p99_seconds": 0.05})
+OFFERED_MEASURED = {"source": CapacitySource.PRODUCTION, "certainty": Certainty.CERTAIN, "reason": "measured"}
+ROOM = load_bins.with_capacity(OFFERED_TIER, Capacity(rps=9.0, low=8.0, high=10.0, **OFFERED_MEASURED))
+SMALL = ACTIONS["find_the_hold"]
+ARRIVING, BOTH_CAN = "arrive at a replica, 6 rps are usable", "the replicas together can take this load"
+HOT = f"a (1 of 2 replicas) is beyond the benchmarked load; {BOTH_CAN}"
+WORK = "3.5 rps arrive at a replica (by their tokens the work of 7 rps), 6 rps are usable"
+UNEVEN = [lambda n: tailed(n, 7.0), lambda n: tailed(n, 2.0)]
+STANDING = each(9, lambda n: tailed(n, 3.0, in_system=60.0, waiting=30.0))
+
+ROWS = [
+    ("completed", BEYOND, OFFERED_TIER, [lambda n: tailed(n, 7.0)], ADD_REPLICAS, ARRIVING),
+    ("in the system too", BEYOND, OFFERED_TIER, [lambda n: tailed(n, 7.0, in_system=12.0)], ADD_REPLICAS, ARRIVING),
+    # Completed requests saturate: 6.5 arrive.
+    ("arriving", BEYOND, OFFERED_TIER, [lambda n: tailed(n, 5.5, in_system=12.0, change=60.0)], ADD_REPLICAS, ARRIVING),
+    # Most of the hold is calm.
+    ("in the last quarter", BEYOND, OFFERED_TIER, [lambda n: tailed(n, 3.0 if n < 7 else 7.0)], ADD_REPLICAS, ARRIVING),
+    ("hot", BEYOND, OFFERED_TIER, UNEVEN, KEEP_REPLICAS, HOT),
+    ("on average", BEYOND, OFFERED_TIER, UNEVEN, KEEP_REPLICAS, f"4.5 rps {ARRIVING}"),
+    # 3.5 rps, each of twice the tokens, are the work of 7: above 6. At half the load they are not.
+    ("long requests", BEYOND, OFFERED_SIZED, [long(3.5)], ADD_REPLICAS, WORK),
+    ("half as many", BEYOND, OFFERED_SIZED, [long(1.75)], KEEP_REPLICAS, ""),
+    ("no capacity", BEYOND, UNUSABLE, [lambda n: tailed(n, 7.0)], "", "what load a replica can take is not known"),
+    ("measured capacity", BEYOND, ROOM, [lambda n: tailed(n, 7.0)], KEEP_REPLICAS, ""),
+    # 2.2 and 6.1 rps of 6 arrive.
+    *((f"{rule} of a slow one", rule, OFFERED_TIER, [grows(2.0)], SMALL, "") for rule in RULES),
+    *((f"{rule} of a full one", rule, OFFERED_TIER, [grows(5.9)], ADD_REPLICAS, "") for rule in RULES),
+    *((f"{rule} beside a calm one", rule, OFFERED_TIER, [grows(2.0), calm], KEEP_REPLICAS, "") for rule in RULES),
+    ("creeping", BEYOND, OFFERED_TIER, [creeps(3.0)], SMALL, ""),
+    ("creeping at the end", BEYOND, OFFERED_TIER, [creeps(5.995)], ADD_REPLICAS, ""),
+    ("short queues", BEYOND, OFFERED_TIER, [lambda n: tailed(n, 3.0, in_system=60.0, waiting=0.2)], KEEP_REPLICAS, ""),
+]
+
+
+@pytest.mark.parametrize(("name", "rule", "known", "makers", "first", "text"), ROWS)
+def test_load_decides_the_action(
+    name: str, rule: str, known: TierContext, makers: list[Callable[[int], Window]], first: str, text: str
+) -> None:
+    found = verdict(rule, known, {name: each(9, make) for name, make in zip("ab", makers, strict=False)})
+    assert found.status is Status.WARNING
+    assert text in explain(found)
+    assert {ADD_REPLICAS, KEEP_REPLICAS}.intersection(found.actions) == {first} - {"", SMALL}
+    assert not first or found.actions[0] == first
+
+
+def test_held_requests_are_not_too_many() -> None:
+    """0.9 rps of 6 with 9 requests in the system, where the benchmark's highest had 8."""
+    found = verdict(BEYOND, OFFERED_TIER, each(10, lambda n: tailed(n, 0.9, in_system=9.0)))
+    assert found.actions[0] == KEEP_REPLICAS
+    assert not any(text.startswith("Add replicas") or "exceeded" in text for text in found.actions)
+    assert f"0.9 rps {ARRIVING}" in explain(found)
+    assert found.sentence.startswith("a holds more requests than benchmarked; ")
+    assert BOTH_CAN in found.sentence
+    assert any("a slow machine" in one for one in found.actions)
+    held_up = (text for rule in BY_NAME.values() for text in rule.levers.get(LatencyPattern.HELD_UP, ()))
+    assert not any("hed load" in text for text in held_up)
+
+
+def test_kept_replicas_have_other_levers() -> None:
+    uneven = {"a": each(10, lambda n: tailed(n, 7.0)), "b": each(10, calm)}
+    for known, replicas, text in (
+        (OFFERED_TIER, uneven, "spread evenly"),
+        (ROOM, {"a": uneven["a"]}, "benchmark up to it"),
+    ):
+        assert text in " ".join(verdict(BEYOND, known, replicas).actions)
+    # 30 wait in each of nine minutes, as many arrive as finish: no neighbour takes one of them.
+    assert KEEP_REPLICAS not in verdict(BEYOND, OFFERED_TIER, {"a": STANDING, "b": STANDING}).actions
+
+
+def test_levers_are_actions_of_rules() -> None:
+    for rule in BY_NAME.values():
+        assert {text for texts in rule.levers.values() for text in texts} <= set(rule.actions)
+    assert [rule.name for rule in BY_NAME.values() if rule.levers] == ["LoadBeyondBenchmark", "QueueGrowing"]
+    actions = BY_NAME[BEYOND].actions
+    assert actions[0].startswith("Check first whether it is the load")
+    assert {ADD_REPLICAS, KEEP_REPLICAS} < set(actions)
+
+
+def test_stuck_engine_still_has_arrivals() -> None:
+    lengths = CapacityLengths(prompt_tokens=MeanTokens(low=1000, high=1000))
+    capacity = Capacity(rps=6.0, low=6.0, high=6.0, lengths=lengths, **OFFERED_MEASURED)
+    jammed = minute(0, rps=0.0, in_system=30.0, change=30.0)
+    found = offered_load(jammed, capacity)
+    assert (found.arriving_rps, found.work_rps) == (0.5, 0.5)
+    assert offered_load(replace(jammed, counters={}), replace(capacity, lengths=UNTOLD)) is None

@@ -1,22 +1,24 @@
-"""Load beyond the benchmark, queues that grow and pegged GPUs: tables of cases (fires, just within, over, not measured)."""
-
-from __future__ import annotations
+"""Load beyond the benchmark, queues that grow, pegged GPUs, demand above capacity and forecasts: tables of cases."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import context, each, gauge, minute, seen, verdict
-from rule_cases import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, WARNED, Case, check_case
+from judging_samples import START, answered, context, each, gauge, minute, minutes, seen, tier, unseen, verdict
+from outcomes import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, WARNED, Wanted
+from rule_cases import Case, check_case, check_result, list_cases
 
+from rules.confidence import Certainty
+from rules.evaluator import tier_rules
 from rules.plan.load_bins import build_tier_context
 from rules.telemetry.signals import Gap
-from rules.telemetry.windows import Window, gap_window
+from rules.telemetry.windows import Window
+from rules.verdicts.context import ForecastPoint, Projection
+from rules.verdicts.verdict import RuleResult, Status, Verdict
 
 RULE, LATENCY = "LoadBeyondBenchmark", "TtftDivergence"
 TIER = context()
-ENDED = "Beyond the benchmark for 9 of 12 minutes seen; over by now"
 
 
 def beyond(numbers: Collection[int], count: int = 5, slow: float = 0.0) -> list[Window]:
@@ -47,8 +49,6 @@ def fleet(count: int, is_beyond: Callable[[int, int], bool], slow: float = 0.0) 
 
 
 IDLE_FIRST = [minute(n, rps=0.0 if n < 7 else 7.0 if n < 10 else 3.0, slow=0 if n < 7 else 18) for n in range(12)]
-DOWN = [gap_window(one.start, one.end, Gap.SCRAPE_FAILED) for one in each(5, minute)]
-HELD = queue(growing, gauges={"requests_waiting_capacity": gauge(0.0)})
 THREE_MINUTES = (
     "a is beyond the benchmarked load; more load than replicas take; "
     "in 3 minutes: 7 completed rps is above 6, the highest load the benchmark vouches for; "
@@ -63,7 +63,7 @@ CASES = [
     Case("one minute", TIER, last(1), FINE, SHORT),
     Case("9 in the system", TIER, crowded(9.0), WARNED, "9 requests in the system are more"),
     Case("8 in the system", TIER, crowded(7.9), FINE),
-    Case("over", TIER, beyond(range(9), 12), FINE, ENDED),
+    Case("over", TIER, beyond(range(9), 12), FINE, "Beyond the benchmark for 9 of 12 minutes seen; over by now"),
     # Sixteen minutes: fifteen are in the hold, of which the last three count; two of them are beyond, then one.
     Case("two of the last three", TIER, beyond((10, 13, 14), 16), WARNED),
     Case("one of the last three", TIER, beyond((9, 10, 13), 16), FINE),
@@ -77,9 +77,9 @@ CASES = [
     Case("less than one waits", TIER, queue(lambda n: 0.05 * n), FINE),
     Case("no more arrive than finish", TIER, queue(growing, -0.1), FINE),
     Case("it shrinks", TIER, queue(lambda n: 3.0 - n / 4), FINE),
-    Case("held back", TIER, HELD, FINE),
+    Case("held back", TIER, queue(growing, gauges={"requests_waiting_capacity": gauge(0.0)}), FINE),
     Case("no plan", build_tier_context("t", None), each(5, minute), UNPLANNED, "the plan has no benchmark curve"),
-    Case("not seen", TIER, DOWN, Gap.SCRAPE_FAILED),
+    Case("not seen", TIER, each(5, unseen), Gap.SCRAPE_FAILED),
 ]
 LATENCY_CASES = [
     Case("beyond", TIER, beyond((2, 3, 4), slow=30), Gap.OUTSIDE_BENCHMARK, "7 completed rps is above 6"),
@@ -92,14 +92,12 @@ LATENCY_CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("rule", "case"), [*((RULE, case) for case in CASES), *((LATENCY, case) for case in LATENCY_CASES)], ids=str
-)
-def test_load_beyond_the_benchmark(rule: str, case: Case) -> None:
-    check_case(rule, case)
-
-
-def test_growing_queue_says_so_first() -> None:
+def test_a_queue_is_explained_by_the_load() -> None:
+    """Nearly the usable rate finishes, and 40 a minute more than that arrive."""
+    found = verdict(QUEUE, PLANNED, queued(40.0, rps=USABLE_RPS * 0.95))
+    assert [cause.cause for cause in found.causes] == ["more load"]
+    assert found.causes[0].evidence[0].startswith("more load than planned: ")
+    assert verdict(GPU, PLANLESS, pegged()).actions[0].startswith("Chunked prefill")
     assert verdict(RULE, TIER, queue(growing)).sentence.startswith("More requests arrive at a than finish; ")
 
 
@@ -151,19 +149,6 @@ QUEUE_CASES = [
 ]
 
 
-def pegged_minute(
-    number: int, tokens: dict[float, float], busy: float = 0.99, family: str = "gpu_busy_seconds"
-) -> Window:
-    """A minute with this GPU utilisation and so many first tokens of each time."""
-    made = minute(number, rps=sum(tokens.values()) / 60)
-    gpu: dict[str, Any] = {
-        "counters": {**made.counters, "gpu_busy_seconds": 60 * busy, "gpu_busy_covered_seconds": 60.0}
-    }
-    if family != "gpu_busy_seconds":
-        gpu = {"gauges": {**made.gauges, family: gauge(busy)}, "sampled": frozenset({family})}
-    return replace(made, histograms={"ttft_seconds": seen(tokens)}, **gpu)
-
-
 def rising(number: int) -> float:
     return 0.08 if number < 7 else 0.4
 
@@ -173,12 +158,23 @@ def pegged(
     busy: Callable[[int], float] = lambda n: 0.99,
     count: int = 15,
     requests: float = 60.0,
-    **more: str,
+    family: str = "",
+    tail: Callable[[int], float] = lambda n: 0.0,
 ) -> list[Window]:
-    return each(count, lambda n: pegged_minute(n, {seconds(n): requests}, busy(n), **more))
+    """Minutes with a GPU utilisation and so many first tokens of each time; `tail` of them took 0.9 s."""
+
+    def made(n: int) -> Window:
+        late = tail(n)
+        tokens = {"ttft_seconds": seen({seconds(n): requests - late, 0.9: late})}
+        gpu: dict[str, Any] = {"counters": {"gpu_busy_seconds": 60 * busy(n), "gpu_busy_covered_seconds": 60.0}}
+        if family:
+            gpu = {"gauges": {family: gauge(busy(n))}, "sampled": frozenset({family})}
+        return minute(n, rps=requests / 60, histograms=tokens, **gpu)
+
+    return each(count, made)
 
 
-TAIL = each(15, lambda n: pegged_minute(n, {0.08: 540.0, 0.9: 60.0} if n >= 10 else {0.08: 600.0}))
+TAIL = pegged(lambda n: 0.08, requests=600.0, tail=lambda n: 60.0 if n >= 10 else 0.0)
 SATURATED = "GPUs of a are pegged at 99.0% while TTFT rises; P50 was 50 to 100 ms, is 260 to 520 ms"
 NOT_PEGGED = "GPUs are busy 94.0% of the time on the busiest replica: not pegged"
 ONE_IDLE = {"a": pegged(lambda n: 0.08, lambda n: 0.2), "b": pegged()}
@@ -207,16 +203,179 @@ GPU_CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("rule", "case"), [*((QUEUE, case) for case in QUEUE_CASES), *((GPU, case) for case in GPU_CASES)], ids=str
-)
-def test_trend_of_a_tier(rule: str, case: Case) -> None:
+TABLES = {RULE: CASES, LATENCY: LATENCY_CASES, QUEUE: QUEUE_CASES, GPU: GPU_CASES}
+
+
+@pytest.mark.parametrize(("rule", "case"), list_cases(TABLES), ids=str)
+def test_load_and_trend_of_a_tier(rule: str, case: Case) -> None:
     check_case(rule, case)
 
 
-def test_a_queue_is_explained_by_the_load() -> None:
-    """Nearly the usable rate finishes, and 40 a minute more than that arrive."""
-    found = verdict(QUEUE, PLANNED, queued(40.0, rps=USABLE_RPS * 0.95))
-    assert [cause.cause for cause in found.causes] == ["more load"]
-    assert found.causes[0].evidence[0].startswith("more load than planned: ")
-    assert verdict(GPU, PLANLESS, pegged()).actions[0].startswith("Chunked prefill")
+DEMAND_RULE, DEGRADED = "DemandExceedsCapacity", "ForecastDegraded"
+FLEET = {"instances": 3, "safety_factor": 1.0, "minimum_warm": 1}
+PLAN = tier(slo={"ttft_p99_seconds": 0.2}, fleet=FLEET)
+NO_END = tier(fleet=FLEET)
+"""Its benchmark meets the objective at every load: 6 rps a replica are what was tried, no end."""
+
+NO_FLEET = tier(slo={"ttft_p99_seconds": 0.2})
+
+Rate = Callable[[int], float] | float
+
+
+def arriving(rate: Rate, finished: float | None = None) -> Callable[[int], Window]:
+    """Minutes of one replica at which so many requests a second arrive, and so many finish."""
+
+    def made(number: int) -> Window:
+        rps = rate(number) if callable(rate) else rate
+        done = rps if finished is None else finished
+        return minute(number, rps=done, change=60 * (rps - done))
+
+    return made
+
+
+def judged(
+    rate: Rate,
+    replicas: int = 2,
+    count: int = 8,
+    plan: Any = PLAN,
+    rule: str = DEMAND_RULE,
+    projection: Projection | None = None,
+    finished: float | None = None,
+    pools: dict[str, str] | None = None,
+    **limits: float,
+) -> RuleResult:
+    """What a rule says when so many requests a second arrive at each of the replicas."""
+    seen = build_tier_context("t", plan, limits={rule: limits}, pools=pools)
+    names = [f"r{n}" for n in range(replicas)]
+    booked = minutes(seen, {name: each(count, arriving(rate, finished)) for name in names})
+    results = tier_rules.evaluate_tier_rules(booked, seen, START + 60.0 * count, projection=projection)
+    return next(result for result in results if result.rule == rule)
+
+
+NOW = START + 480.0
+
+
+def forecast(q95: float = 13.0, lead: float = 240.0, **changes: Any) -> Projection:
+    """Made a minute ago; demand is low until the third minute from now, then 10 rps at the median."""
+    low, high = {"q50": 2.0, "q95": 3.0, "q99": 4.0}, {"q50": 10.0, "q95": q95, "q99": 20.0}
+    points = tuple(ForecastPoint(t=NOW + 60.0 * n, **(low if n < 3 else high)) for n in range(7))
+    quality = {"covered": 190, "forecasts": 200, "error_ratio": 0.7, "naive": "same as now", "compared": 200}
+    made = {"tier": "t", "made_at": NOW - 60.0, "horizon_seconds": lead, "points": points, "method": "combined"}
+    return Projection(**{**made, **quality, **changes})
+
+
+CRITICAL = (Status.CRITICAL, Certainty.CERTAIN)
+MIXED, APART = ({"r0": first, "r1": second} for first, second in (("mixed", "mixed"), ("prefill", "decode")))
+MISSING = "10 rps arrive, 2 ready replicas take 8 rps; at least 1 more is needed; the 3 planned would be enough"
+NO_END_MISSING = "14 rps arrive, 2 ready replicas take 12 rps; at least 1 more is needed; the 3 planned would be enough"
+OUTGROWN = "14 rps arrive, 4 ready replicas take 16 rps; the 3 planned ones 12 rps, the plan is outgrown"
+NEEDED = (
+    "Up to 13 rps expected at 08:11, 3 planned replicas take 12 rps; 2 more are needed; "
+    "95% quantile, median 10 rps; by combined"
+)
+HOLDING = (
+    "190 of 200 targets were within the 95% quantile; the error is 0.70 times that of same as now; "
+    "by combined; 200 targets were compared with the naive method"
+)
+USELESS = "The error is 1.00 times that of same as now; by combined; 200 targets were compared with the naive method"
+OLD = "the forecast was made 60 min ago and does not reach until now"
+
+DEMAND: list[tuple[str, Rate, dict[str, Any], Wanted, str]] = [
+    ("one missing", 5.0, {}, WARNED, MISSING),
+    ("arrivals of a saturated fleet", 5.0, {"finished": 4.0}, WARNED, ""),
+    ("as many as it takes", 4.0, {"finished": 4.0}, FINE, ""),
+    ("one replica", 5.0, {"replicas": 1}, WARNED, "1 ready replica takes 4 rps; at least 1 more is needed"),
+    ("just within", 3.99, {}, FINE, "7.98 rps arrive, 2 ready replicas take 8 rps"),
+    # 8.2 a second over 480 s are 3936 where 3840 may come: 1.5 standard deviations.
+    ("within chance", 4.1, {}, GUESSED, ""),
+    ("beyond chance", 4.3, {}, WARNED, ""),
+    ("a benchmark without an end", 7.0, {"plan": NO_END}, GUESSED, NO_END_MISSING),
+    ("far beyond it", 9.5, {"plan": NO_END}, (Status.CRITICAL, Certainty.LIKELY), ""),
+    ("more than planned", 7.0, {}, CRITICAL, "at least 3 more are needed; the 3 planned would not be enough"),
+    ("an outgrown plan", 3.5, {"replicas": 4}, WARNED, OUTGROWN),
+    ("no planned fleet", 3.5, {"replicas": 4, "plan": NO_FLEET}, FINE, ""),
+    ("likely more than planned", 6.1, {}, WARNED, "the 3 planned would not be enough"),
+    ("too early", 6.0, {"count": 2}, EARLY, ""),
+    ("long enough", 6.0, {"count": 3}, WARNED, ""),
+    ("a burst", lambda n: 30.0 if n == 7 else 2.0, {}, FINE, ""),
+    ("over", lambda n: 9.0 if n < 6 else 1.0, {}, FINE, ""),
+    ("the last half", lambda n: 9.0 if n >= 4 else 1.0, {}, WARNED, ""),
+    ("the last quarter", lambda n: 5.0 if n >= 9 else 1.0, {"count": 12}, FINE, ""),
+    ("headroom", 3.6, {"share": 0.8}, WARNED, ""),
+    ("no plan", 5.0, {"plan": None}, UNPLANNED, ""),
+    ("few requests", 0.05, {}, EARLY, ""),
+    ("pools apart", 5.0, {"pools": APART}, UNPLANNED, "tokens a second of each pool"),
+    ("pools alike", 5.0, {"pools": MIXED}, WARNED, ""),
+    ("a forecast", 1.0, {"projection": forecast()}, GUESSED, NEEDED),
+    ("a forecast that fits", 1.0, {"projection": forecast(q95=12.0)}, FINE, ""),
+    ("behind the lead", 1.0, {"projection": forecast(lead=110.0)}, FINE, ""),
+    ("within the lead", 1.0, {"projection": forecast(lead=130.0)}, GUESSED, ""),
+    ("a forecast for no fleet", 1.0, {"projection": forecast(), "plan": NO_FLEET}, FINE, ""),
+    ("what arrives comes first", 5.0, {"projection": forecast()}, WARNED, "arrive"),
+    ("a quiet tier", 0.05, {"projection": forecast()}, GUESSED, ""),
+    ("a useless forecast", 1.0, {"projection": forecast(error_ratio=1.2)}, FINE, ""),
+    ("a forecast that does not hold", 1.0, {"projection": forecast(covered=150)}, FINE, ""),
+    ("an outlived forecast", 1.0, {"projection": forecast(points=())}, FINE, ""),
+]
+TOO_FEW = forecast(covered=0, forecasts=59, compared=59, error_ratio=3.0)
+FORECASTS: list[tuple[str, Projection | None, dict[str, float], Wanted, str]] = [
+    ("none", None, {}, EARLY, "no forecast is made yet"),
+    ("good", forecast(), {}, FINE, HOLDING),
+    ("90 % exactly", forecast(covered=180), {}, FINE, ""),
+    ("at 95 %, surely 9.7 % missed", forecast(covered=173), {}, FINE, ""),
+    ("surely 10.1 %", forecast(covered=172), {}, GUESSED, "Only "),
+    ("at 99.9 %, surely 9.8 %", forecast(covered=166), {}, GUESSED, "Only "),
+    ("at 99.9 %, surely 10.1 %", forecast(covered=165), {}, WARNED, "Only "),
+    ("no better than the naive one", forecast(error_ratio=1.0), {}, GUESSED, USELESS),
+    ("just better", forecast(error_ratio=0.999), {}, FINE, ""),
+    ("59 forecasts", TOO_FEW, {}, EARLY, "59 forecasts have met their time, 60 are needed"),
+    ("60 that are compared", replace(TOO_FEW, compared=60, error_ratio=0.7), {}, FINE, ""),
+    ("60 that are not", replace(TOO_FEW, forecasts=60, compared=0, error_ratio=None), {}, WARNED, ""),
+    ("old", forecast(made_at=NOW - 3600.0, points=()), {}, Gap.STALE, OLD),
+    ("another limit of errors", forecast(), {"error_ratio": 0.6}, GUESSED, ""),
+    ("another coverage", forecast(covered=160), {"coverage": 0.7}, FINE, ""),
+]
+
+
+@pytest.mark.parametrize(("name", "rate", "more", "wanted", "text"), DEMAND)
+def test_demand_against_capacity(name: str, rate: Rate, more: dict[str, Any], wanted: Wanted, text: str) -> None:
+    result = judged(rate, **more)
+    check_result(result, wanted, text)
+    if isinstance(result, Verdict) and result.status is not Status.OK:
+        assert result.is_forecast is ("projection" in more and rate != 5.0)
+
+
+@pytest.mark.parametrize(("name", "projection", "limits", "wanted", "text"), FORECASTS)
+def test_forecast_that_degraded(
+    name: str, projection: Projection | None, limits: dict[str, Any], wanted: Wanted, text: str
+) -> None:
+    check_result(judged(1.0, rule=DEGRADED, projection=projection, **limits), wanted, text)
+
+
+def answer_of(windows: list[Window], plan: Any = PLAN, names: tuple[str, ...] = ("r0", "r1")) -> RuleResult:
+    return answered(DEMAND_RULE, build_tier_context("t", plan), dict.fromkeys(names, windows))
+
+
+def test_refused_requests_arrived_too() -> None:
+    found = answer_of(each(8, lambda n: minute(n, counters={"admission_rejections": 120.0})))
+    check_result(found, WARNED, MISSING)
+    assert (found.observed.low, found.observed.n) == (pytest.approx(10.0), 4800.0)
+
+
+@pytest.mark.parametrize(("longer", "status"), [(1.0, Status.OK), (0.5, Status.OK), (2.0, Status.WARNING)])
+def test_longer_tokens_exceed_capacity(longer: float, status: Status) -> None:
+    """3 rps a replica of the planned lengths are within 4. Of twice the tokens they are the work of 6."""
+    lengths = {"prompt_tokens": {"mean": 1000}, "generation_tokens": {"mean": 100}}
+    tokens = {"prompt_tokens": 180_000.0 * longer, "generation_tokens": 18_000.0 * longer}
+    plan = tier(slo={"ttft_p99_seconds": 0.2}, fleet=FLEET, workload=lengths)
+    found = answer_of(each(8, lambda n: minute(n, counters=tokens)), plan)
+    assert found.status is status
+    assert found.observed.value == pytest.approx(6.0 * longer)
+    if longer != 1.0:
+        assert found.sentence.startswith(f"{6 * longer:g} rps of work arrive")
+        assert f"6 rps arrive (by their tokens the work of {6 * longer:g} rps)" in found.details
+
+
+def test_unseen_tier_has_unknown_demand() -> None:
+    for windows in (each(8, unseen), [*each(6, arriving(9.0)), unseen(6), unseen(7)]):
+        assert answer_of(windows, names=("a",)).reason is Gap.SCRAPE_FAILED

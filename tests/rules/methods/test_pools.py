@@ -1,31 +1,34 @@
 """PdRatioOff: a prefill replica does 1000 prompt tokens a second, a decode replica 100 output tokens a second.
 
 Two of each are there. 1200 prompt and 120 output tokens a second want 1.2 of each; 1800 and 60 want 1.8 and 0.6.
-"""
 
-from __future__ import annotations
+MixedTierLoadBalancing: a fast tier of usable 6 rps a replica and a slow one of 2, by their plans, of one model.
+Requests follow the tiers where the fast one gets three times as many a replica; half way, by logarithm, is 1.73 times.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import START, answered, each, minute, tier
+from judging_samples import START, answered, each, minute, minutes, seen, tier, unseen
+from outcomes import EARLY, FINE, GUESSED, HIDDEN, PAGED, UNPLANNED, UNSEEN, WARNED, Wanted
+from recorded import replayed
 from report_samples import POOLED, pool_hours, tier_view
-from rule_cases import EARLY, FINE, HIDDEN, UNPLANNED, UNSEEN, WARNED, Wanted, check_result, outcome, words
+from rule_cases import check_result, explain, outcome, words
 
-from rules.confidence import Certainty
+from rules.evaluator import tier_rules
 from rules.evaluator.long_rules import evaluate_long_rules
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.load_bins import build_tier_context as view_of
+from rules.plan.schema import parse_plan
 from rules.telemetry.signals import Gap
-from rules.telemetry.windows import Window, gap_window
-from rules.verdicts.verdict import RuleResult, Status
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import Finding, RuleResult
 
 RULE = "PdRatioOff"
-PLAN = tier(
-    pools=["prefill", "decode"], disaggregation={"prefill_tokens_per_second": 1000, "decode_tokens_per_second": 100}
-)
+RATES = {"prefill_tokens_per_second": 1000, "decode_tokens_per_second": 100}
+PLAN = tier(pools=["prefill", "decode"], disaggregation=RATES)
 POOLS = {"p0": "prefill", "p1": "prefill", "d0": "decode", "d1": "decode"}
 
 
@@ -43,19 +46,15 @@ def judged(
 ) -> RuleResult:
     """What it says when the two pools do so many tokens a second; each replica half of its pool's."""
 
-    def made(name: str) -> Callable[[int], Window]:
-        several = list(pools.values()).count(pools[name]) or 1
-
-        def of(number: int) -> Window:
-            asked = prompt(number) if callable(prompt) else prompt
-            prefill = pools[name] == "prefill"
-            # A decode replica counts the prompts it is handed, a prefill replica one output token a request.
-            return tokens(number, asked / several, 1.0 if prefill else generated / several)
-
-        return of
+    def of(number: int, pool: str) -> Window:
+        several = list(pools.values()).count(pool)
+        asked = prompt(number) if callable(prompt) else prompt
+        # A decode replica counts the prompts it is handed, a prefill replica one output token a request.
+        return tokens(number, asked / several, 1.0 if pool == "prefill" else generated / several)
 
     seen = context or view_of("t", PLAN, limits={RULE: limits}, pools=pools)
-    return answered(RULE, seen, {name: each(count, made(name)) for name in pools})
+    replicas = {name: [of(number, pool) for number in range(count)] for name, pool in pools.items()}
+    return answered(RULE, seen, replicas)
 
 
 def prompts_from(first: int, high: float = 7000.0) -> Callable[[int], float]:
@@ -73,16 +72,14 @@ def row(
     return pytest.param(prompt, generated, wanted, text, more, id=name)
 
 
+NO_SPLIT = "the plan has no disaggregation"
 FITTING = "pool is short, 90% of it is used; {} replicas would fit; 2 prefill and 2 decode replicas (P:D 1)"
 WANTED = "the traffic wants P:D {}; do not disaggregate: prompts have {} tokens, fewer than 500"
-PREFILL_SHORT = f"The prefill {FITTING.format('3 and 1')}; {WANTED.format(3, 300)}"
-DECODE_SHORT = f"The decode {FITTING.format('1 and 3')}; {WANTED.format(0.33, 100)}"
-AS_IT_IS = f"2 prefill and 2 decode replicas (P:D 1); {WANTED.format(1, 200)}"
 
 ROWS = [
-    row("prefill is short", 1800.0, 60.0, WARNED, PREFILL_SHORT),
-    row("decode is short", 600.0, 180.0, WARNED, DECODE_SHORT),
-    row("as planned", 1200.0, 120.0, FINE, AS_IT_IS),
+    row("prefill is short", 1800.0, 60.0, WARNED, f"The prefill {FITTING.format('3 and 1')}; {WANTED.format(3, 300)}"),
+    row("decode is short", 600.0, 180.0, WARNED, f"The decode {FITTING.format('1 and 3')}; {WANTED.format(0.33, 100)}"),
+    row("as planned", 1200.0, 120.0, FINE, f"2 prefill and 2 decode replicas (P:D 1); {WANTED.format(1, 200)}"),
     # A wanted ratio of 1.6 is more than the factor away, and three and one would be farther.
     row("a ratio of 1.6", 1440.0, 90.0, FINE),
     row("a ratio of 1.8", 1800.0, 100.0, FINE),
@@ -96,15 +93,8 @@ ROWS = [
     row("three minutes of thirty", prompts_from(27, 2300.0), 60.0, FINE, count=30),
     row("fifteen minutes of thirty", prompts_from(15, 2300.0), 60.0, WARNED, count=30),
     row("too early", 1800.0, 60.0, EARLY, count=4),
-    row(
-        "pools planned jointly",
-        1800.0,
-        60.0,
-        UNPLANNED,
-        "the plan has no disaggregation",
-        context=view_of("t", tier(), pools=POOLS),
-    ),
-    row("no plan", 1800.0, 60.0, UNPLANNED, "the plan has no disaggregation", context=view_of("t", None, pools=POOLS)),
+    row("pools planned jointly", 1800.0, 60.0, UNPLANNED, NO_SPLIT, context=view_of("t", tier(), pools=POOLS)),
+    row("no plan", 1800.0, 60.0, UNPLANNED, NO_SPLIT, context=view_of("t", None, pools=POOLS)),
     *(
         row(f"no {pool} target", 1800.0, 60.0, HIDDEN, f"configured with `pool: {pool}`", pools=without(pool))
         for pool in ("prefill", "decode")
@@ -125,84 +115,50 @@ def test_long_prompts_are_worth_two_pools() -> None:
     assert "disaggregate" not in words(judged(1200.0, 120.0, short_prompt=150))
 
 
-def test_unseen_pool_is_failed_scrape() -> None:
-    def down(number: int) -> Window:
-        return gap_window(START + 60 * number, START + 60 * (number + 1), Gap.SCRAPE_FAILED)
-
-    seen = view_of("t", PLAN, pools=POOLS)
-    replicas = {name: each(8, down if name[0] == "d" else lambda n: tokens(n, 900.0)) for name in POOLS}
-    found = answered(RULE, seen, replicas)
-    assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "generation_tokens of the decode pool were not measured")
+def with_down(*names: str) -> RuleResult:
+    """What the rule says while these replicas are not seen."""
+    replicas = {name: each(8, lambda n: tokens(n, 900.0, 30.0)) for name in POOLS}
+    replicas |= {name: each(8, unseen) for name in names}
+    return answered(RULE, view_of("t", PLAN, pools=POOLS), replicas)
 
 
 def test_dead_replica_is_not_counted() -> None:
-    pools = dict(POOLS)
-    replicas = {name: each(8, lambda n: tokens(n, 900.0, 30.0)) for name in ("p0", "p1", "d0")}
-    replicas["d1"] = [gap_window(START + 60 * n, START + 60 * (n + 1), Gap.SCRAPE_FAILED) for n in range(8)]
-    found = answered(RULE, view_of("t", PLAN, pools=pools), replicas)
-    assert found.sentence.startswith("2 prefill and 1 decode replicas (P:D 2)")
+    assert words(with_down("d1")).startswith("2 prefill and 1 decode replicas (P:D 2)")
+    check_result(with_down("d0", "d1"), Gap.SCRAPE_FAILED, "generation_tokens of the decode pool were not measured")
 
 
-def load(number: int, rps: float, prompt: float, output: float) -> Window:
-    counters = {"requests_finished": rps, "in_system_change": 0.0, "prompt_tokens": rps * prompt}
-    made = minute(number, counters={name: 60 * each for name, each in counters.items()} | {OUT: 60 * rps * output})
-    # The minute's first tokens are of other requests.
-    return replace(made, histograms={name: part for name, part in made.histograms.items() if name != "ttft_seconds"})
-
-
-OUT = "generation_tokens"
-SIZED = tier(
-    pools=["prefill", "decode"],
-    disaggregation={
-        "prefill_tokens_per_second": 1000,
-        "decode_tokens_per_second": 100,
-        "prefill_instances": 2,
-        "decode_instances": 2,
-    },
-    fleet={"instances": 4},
-    cost={"gpu_hour_price": 2.5, "currency": "USD"},
-)
+COUNTS = {"prefill_instances": 2, "decode_instances": 2}
+COST = {"gpu_hour_price": 2.5, "currency": "USD"}
+SIZED = tier(pools=["prefill", "decode"], disaggregation=RATES | COUNTS, fleet={"instances": 4}, cost=COST)
 
 
 def of_load(rule: str, rps: float, prompt: float, output: float, plan: object = SIZED, count: int = 15) -> RuleResult:
     """What a rule says when 2 replicas of each pool share so many requests a second of these lengths."""
-    seen = view_of("t", plan, pools=POOLS)  # type: ignore[arg-type]
+    replicas = {}
+    for name, pool in POOLS.items():
+        tokens = {"prompt_tokens": prompt, "generation_tokens": 1.0 if pool == "prefill" else output}
+        counters = {family: 30 * rps * each_request for family, each_request in tokens.items()}
+        made = each(count, lambda n, counters=counters: minute(n, rps=rps / 2, counters=counters))
+        # The minute's first tokens are of other requests.
+        replicas[name] = [replace(one, histograms={"tpot_seconds": one.histograms["tpot_seconds"]}) for one in made]
+    return answered(rule, view_of("t", plan, pools=POOLS), replicas)  # type: ignore[arg-type]
 
-    def made(name: str) -> Callable[[int], Window]:
-        return lambda n: load(n, rps / 2, prompt, 1.0 if POOLS[name] == "prefill" else output)
 
-    return answered(rule, seen, {name: each(count, made(name)) for name in POOLS})
+NO_RATES = tier(pools=["prefill", "decode"])
+NEEDED = "pool: fleet utilisation is 95.0%; 3 replicas are needed (63.3% used), 2.0 were ready"
+CALM = "decode pool: Fleet utilisation is 20.0%; up to 90% leaves headroom"
+OVERRUN = "Prefill pool: 4 rps arrive, 2 ready replicas take 2.67 rps; at least 2 more are needed"
 
-
-LOADS = [
-    (
-        ("NoHeadroom", 4.0, 475.0, 10.0),
-        WARNED,
-        (
-            "Prefill pool: fleet utilisation is 95.0%; 3 replicas are needed (63.3% used), 2.0 were ready",
-            "decode pool: Fleet utilisation is 20.0%; up to 90% leaves headroom",
-            "1 more cost 60 USD a day",
-        ),
-    ),
-    (("NoHeadroom", 4.0, 100.0, 47.5), WARNED, ("Decode pool: fleet utilisation is 95.0%; 3 replicas are needed",)),
+LOADS: list[tuple[tuple[Any, ...], Wanted, tuple[str, ...]]] = [
+    (("NoHeadroom", 4.0, 475.0, 10.0), WARNED, (f"Prefill {NEEDED}", CALM, "1 more cost 60 USD a day")),
+    (("NoHeadroom", 4.0, 100.0, 47.5), WARNED, (f"Decode {NEEDED}",)),
     (("NoHeadroom", 4.0, 300.0, 40.0), FINE, ("Decode pool: fleet utilisation is 80.0%; up to 90% leaves headroom",)),
     # A pool that is not evaluated hides no finding.
     (("NoHeadroom", 4.0, 475.0, 0.0), WARNED, ()),
     (("NoHeadroom", 4.0, 100.0, 0.0), UNPLANNED, ("decode pool: no mean generation tokens",)),
-    (
-        ("NoHeadroom", 4.0, 475.0, 10.0, tier(pools=["prefill", "decode"])),
-        UNPLANNED,
-        ("the plan has no `disaggregation`: tokens a second of each pool",),
-    ),
-    (
-        ("DemandExceedsCapacity", 4.0, 750.0, 10.0),
-        (Status.CRITICAL, Certainty.CERTAIN),
-        (
-            "Prefill pool: 4 rps arrive, 2 ready replicas take 2.67 rps; at least 2 more are needed",
-            "the 2 planned would not be enough",
-        ),
-    ),
-    (("DemandExceedsCapacity", 4.0, 300.0, 40.0), FINE, ("Decode pool: 4 rps arrive, 2 ready replicas take 5 rps",)),
+    (("NoHeadroom", 4.0, 475.0, 10.0, NO_RATES), UNPLANNED, ("no `disaggregation`: tokens a second of each pool",)),
+    (("DemandExceedsCapacity", 4.0, 750.0, 10.0), PAGED, (OVERRUN, "the 2 planned would not be enough")),
+    (("DemandExceedsCapacity", 4.0, 300.0, 40.0), FINE, ("4 rps arrive, 2 ready replicas take 5 rps",)),
 ]
 
 
@@ -210,22 +166,145 @@ LOADS = [
 def test_fuller_pool_decides(load: tuple[Any, ...], wanted: Wanted, texts: tuple[str, ...]) -> None:
     found = of_load(*load)
     assert outcome(found) == wanted
-    for text in texts:
-        assert text in words(found)
+    assert [text for text in texts if text not in words(found)] == []
 
 
 @pytest.mark.parametrize(
     ("rps", "surplus", "said", "other"), [(6.0, 4.0, "15.0%", "3.0 of 4.0"), (14.0, 3.0, "35.0%", "2.0 of 4.0")]
 )
 def test_surplus_of_tier_is_both(rps: float, surplus: float, said: str, other: str) -> None:
-    seen = tier_view(**POOLED)
-    placed = [
-        BinnedWindow(replica=pool, window=one, rps=None, in_system=None)
-        for pool, several in pool_hours(168, lambda _: rps).items()
-        for one in several
-    ]
-    results = evaluate_long_rules(seen, placed, max(one.window.end for one in placed))
+    placed = []
+    for pool, several in pool_hours(168, lambda _: rps).items():
+        placed += [BinnedWindow(replica=pool, window=one, rps=None, in_system=None) for one in several]
+    results = evaluate_long_rules(tier_view(**POOLED), placed, max(one.window.end for one in placed))
     found = next(one for one in results if one.rule == "UtilizationTrap")
     assert (found.idle.replicas, found.idle.ready, found.idle.cost_per_day) == (surplus, 6.0, 120 * surplus)
     assert f"pool: fleet utilisation is {said} over 7.0 days; 1.0 of " in found.sentence
     assert other in found.details[-1]
+
+
+BALANCING = "MixedTierLoadBalancing"
+
+
+def context(name: str, usable: float | None, model: str = "m", **limits: float) -> TierContext:
+    parts = {"model": model, "gpu": {"product": "A", "per_replica": 1}, "engine": "vllm"}
+    whole: dict[str, Any] = {**parts, "slo": {"ttft_p99_seconds": 2.0}}
+    if usable is not None:
+        whole["operating_point"] = {"usable_rps": usable, "c_max": 8}
+    plan = parse_plan({"schema": 1, "tiers": {name: whole}}).tiers[name]
+    return view_of(name, plan, limits={BALANCING: limits} if limits else None)
+
+
+FAST, SLOW = context("fast", 6.0), context("slow", 2.0)
+
+
+def served(number: int, rps: float, seconds: float = 0.08, prompt: float = 100.0, out: float = 100.0) -> Window:
+    lengths = {"prompt_tokens_per_request": prompt, "generation_tokens_per_request": out}
+    histograms = dict.fromkeys(("ttft_seconds", "tpot_seconds"), seen({seconds: rps * 60}))
+    histograms |= {family: seen({value: rps * 60}, (1000.0, 10000.0)) for family, value in lengths.items()}
+    return minute(number, rps=rps, histograms=histograms)
+
+
+def judged_shares(
+    fast: Callable[[int], Window],
+    slow: Callable[[int], Window],
+    contexts: tuple[TierContext, ...] = (FAST, SLOW),
+    replicas: int = 1,
+    about: int = 1,
+) -> RuleResult:
+    """What the rule says of one of the two tiers; the fast one has so many replicas alike."""
+    windows = {f"f{n}": each(5, fast) for n in range(replicas)}, {"s": each(5, slow)}
+    booked = [minutes(tier, replicas) for tier, replicas in zip(contexts, windows, strict=True)]
+    fleet = {tier.name: (tier, kept.binned) for tier, kept in zip(contexts, booked, strict=True)}
+    results = tier_rules.evaluate_tier_rules(booked[about], contexts[about], START + 300, fleet)
+    return next(a for a in results if a.rule == BALANCING)
+
+
+def at(rps: float, **more: float) -> Callable[[int], Window]:
+    return lambda n: served(n, rps, **more)
+
+
+def busy_in(*busy: int) -> Callable[[int], Window]:
+    """3 rps in these minutes, 1 in the others."""
+    return lambda n: served(n, 3.0 if n in busy else 1.0)
+
+
+def unmeasured(number: int) -> Window:
+    return minute(number, rps=2.0, histograms={"ttft_seconds": (), "tpot_seconds": ()})
+
+
+def swept(name: str, top: float) -> TierContext:
+    """A tier whose benchmark never broke the objective: its usable rps is a lower bound."""
+    changes = [{"completed_rps": top * part} for part in (0.3, 0.6, 1.0)]
+    return view_of(name, tier(*changes))
+
+
+def share_row(
+    name: str, fast: Callable[[int], Window], slow: Callable[[int], Window], wanted: Wanted, text: str = "", **more: Any
+) -> Any:
+    return pytest.param(fast, slow, wanted, text, more, id=name)
+
+
+OTHER = context("fast", 6.0, model="x")
+SWEPT = swept("fast", 6.0), swept("slow", 2.0)
+UNPLACED = context("fast", None), context("slow", None)
+BY_LENGTH = "Requests are given to fast and slow by their lengths"
+NO_PAIR = "no 3 minutes with traffic on both, or no speeds to compare; others of the model: fast"
+
+SHARE_ROWS = [
+    share_row("equal shares", at(2.0), at(2.0), WARNED),
+    share_row("the faster tier", at(2.0), at(2.0), FINE, "is much faster than fast; usable are 6 and 2", about=0),
+    # A round robin over seven fast replicas and a slow one (guide 9.5) gives the slow tier an eighth.
+    share_row("equal shares of eight replicas", at(2.0), at(2.0), WARNED, replicas=7),
+    share_row("a third for the slow one of eight", at(2.0), at(0.67), FINE, replicas=7),
+    share_row("a share just near equal", at(1.7), at(1.0), WARNED),
+    share_row("a share just not equal", at(1.76), at(1.0), FINE),
+    share_row("a share that favours the slow tier", at(0.5), at(1.0), WARNED),
+    share_row("tiers just unequal", at(2.0), at(2.0), WARNED, contexts=(context("fast", 2.61), SLOW)),
+    share_row("tiers just equal", at(2.0), at(2.0), FINE, contexts=(context("fast", 2.59), SLOW)),
+    *(share_row(f"minute {good} was good", busy_in(good), at(1.0), FINE) for good in (2, 3, 4)),
+    share_row("earlier minutes were good", busy_in(0, 1), at(1.0), WARNED),
+    share_row("the limit of a tier", at(2.0), at(2.0), FINE, contexts=(FAST, context("slow", 2.0, unequal=3.1))),
+    share_row("bounded points, alike latency", at(1.0), at(1.0), GUESSED, contexts=SWEPT),
+    share_row("bounded points, latency differs", at(1.0), at(1.0, seconds=0.4), WARNED, contexts=SWEPT),
+    share_row("latency alone", at(2.0), at(2.0, seconds=0.4), WARNED, "tokens take 0.4 and 0.08 s", contexts=UNPLACED),
+    share_row("slow for its load", at(1.0), at(4.0, seconds=0.4), FINE, contexts=UNPLACED),
+    share_row("prompts nearly alike", at(2.0), at(2.0, prompt=140.0), WARNED),
+    share_row("outputs nearly alike", at(2.0), at(2.0, out=140.0), WARNED),
+    *(share_row(f"prompts of {n}", at(2.0), at(2.0, prompt=n), FINE, BY_LENGTH) for n in (60.0, 160.0)),
+    *(share_row(f"outputs of {n}", at(2.0), at(2.0, out=n), FINE, BY_LENGTH) for n in (60.0, 160.0)),
+    share_row("another model", at(2.0), at(2.0), FINE, "No other tier of m is watched", contexts=(OTHER, SLOW)),
+    share_row("no plan tells the model", at(2.0), at(2.0), Gap.NOT_IN_PLAN, contexts=(FAST, view_of("slow", None))),
+    share_row("too few requests", at(0.16), at(0.16), Gap.TOO_FEW_REQUESTS),
+    share_row("just enough requests", at(0.17), at(0.17), WARNED),
+    share_row(
+        "too few common minutes", lambda n: unseen(n) if n < 3 else served(n, 2.0), at(2.0), Gap.TOO_FEW_REQUESTS
+    ),
+    share_row("no speed to compare", unmeasured, unmeasured, Gap.TOO_FEW_REQUESTS, NO_PAIR, contexts=UNPLACED),
+    share_row("unseen", at(2.0), unseen, Gap.SCRAPE_FAILED),
+]
+
+
+@pytest.mark.parametrize(("fast", "slow", "wanted", "text", "more"), SHARE_ROWS)
+def test_shares_of_unequal_tiers(
+    fast: Callable[[int], Window], slow: Callable[[int], Window], wanted: Wanted, text: str, more: dict[str, Any]
+) -> None:
+    check_result(judged_shares(fast, slow, **more), wanted, text)
+
+
+def test_equal_share_names_slower_tier() -> None:
+    found = judged_shares(at(2.0), at(2.0, seconds=0.4))
+    assert (outcome(found), found.subject.tier) == (WARNED, "slow")
+    assert explain(found) == "Each replica of slow gets 2 rps, of fast 2 rps; usable are 2 and 6 by the plan"
+    assert (found.observed.value, found.expected.value) == pytest.approx((0.5, 0.25))  # type: ignore[union-attr]
+
+
+def test_recording_names_slow_tier() -> None:
+    done = replayed("mixed_tier", "mixed-tier")
+    found = {state.result.subject.tier: state for state in done.rule_states if state.result.rule == BALANCING}
+    slow = found["cpu-slow"]
+    text = "Each replica of cpu-slow gets 1.39 rps, of cpu-fast 1.55 rps; usable are 0.62 and 2.49 by the plan"
+    check_result(slow.result, WARNED, text)
+    assert slow.finding.started_at > 1795204028.963, "in the second half"
+    assert not [one for one in done.ended if one.rule == BALANCING and isinstance(one, Finding)]
+    assert found["cpu-fast"].finding is None

@@ -6,7 +6,8 @@ import pytest
 from evaluation_steps import EvaluationSteps
 from judging_samples import START, context
 from making import cumulative, read
-from rule_cases import FINE, GUESSED, PAGE_GUESSED, PAGED, WARNED, Wanted, outcome
+from outcomes import FINE, GUESSED, PAGE_GUESSED, PAGED, WARNED, Wanted
+from rule_cases import outcome
 
 from rules.confidence import Certainty
 from rules.methods.availability import planned_prefill_seconds
@@ -31,21 +32,23 @@ class Rank:
     awake: int = 1
 
     def lines(self, name: int) -> str:
-        label = f'engine="{name}",model_name="m"'
-        return "\n".join(
-            (
-                f"vllm:num_requests_running{{{label}}} {self.running}",
-                f"vllm:num_requests_waiting{{{label}}} {self.waiting}",
-                f'vllm:num_requests_waiting_by_reason{{{label},reason="capacity"}} {self.waiting - self.deferred}',
-                f'vllm:num_requests_waiting_by_reason{{{label},reason="deferred"}} {self.deferred}',
-                f"vllm:kv_cache_usage_perc{{{label}}} {self.kv}",
-                f'vllm:engine_sleep_state{{{label},sleep_state="awake"}} {self.awake}',
-                f"vllm:generation_tokens_total{{{label}}} {self.steps * 8}",
-                f"vllm:prompt_tokens_total{{{label}}} {self.steps}",
-                f"vllm:iteration_tokens_total_count{{{label}}} {self.steps}",
-                f'vllm:request_success_total{{{label},finished_reason="stop"}} {self.steps // 100}',
-            )
-        )
+        values = {
+            "num_requests_running": self.running,
+            "num_requests_waiting": self.waiting,
+            'num_requests_waiting_by_reason,reason="capacity"': self.waiting - self.deferred,
+            'num_requests_waiting_by_reason,reason="deferred"': self.deferred,
+            "kv_cache_usage_perc": self.kv,
+            'engine_sleep_state,sleep_state="awake"': self.awake,
+            "generation_tokens_total": self.steps * 8,
+            "prompt_tokens_total": self.steps,
+            "iteration_tokens_total_count": self.steps,
+            'request_success_total,finished_reason="stop"': self.steps // 100,
+        }
+        lines = []
+        for key, value in values.items():
+            family, _, labels = key.partition(",")
+            lines.append(f'vllm:{family}{{engine="{name}",model_name="m",{labels}}} {value}')
+        return "\n".join(lines)
 
 
 def page(t: float, *ranks: Rank, answers: float = 500, started: float = START - 5000) -> Snapshot:
@@ -107,13 +110,11 @@ def test_dead_core_becomes_certain(dead: Rank) -> None:
 
 @pytest.mark.parametrize("dead", [Rank(waiting=14), Rank(running=5, kv=0.4)])
 def test_frozen_rank_is_named(dead: Rank) -> None:
-    pages = [
-        page(START + t, Rank(running=3, kv=0.2, steps=2000 + t), dead, answers=20 + t // 100) for t in range(0, 200, 10)
-    ]
+    times = range(0, 200, 10)
+    pages = [page(START + t, Rank(running=3, kv=0.2, steps=2000 + t), dead, answers=20 + t // 100) for t in times]
     steps = follow(*pages)
     assert verdict(steps) == WARNED
-    found = stalled(steps)
-    assert found.sentence.startswith("Rank 1 of 2 ranks has not stepped for 190 s")
+    assert stalled(steps).sentence.startswith("Rank 1 of 2 ranks has not stepped for 190 s")
     both = [page(START + 200 + t, Rank(running=3, steps=2190), dead, answers=21) for t in range(0, 100, 10)]
     assert verdict(follow(*both, steps=steps)) == PAGED
 
@@ -123,9 +124,8 @@ def test_stepping_engine_ends_it() -> None:
     steps = follow(*served(), *frozen(40, dead, begin=40), page(START + 90, Rank(running=2, steps=2000)))
     assert verdict(steps) == FINE
     slow = replace(dead, steps=2000)
-    assert verdict(follow(*frozen(100, slow, begin=100), steps=steps)) == PAGE_GUESSED
-    assert verdict(follow(*frozen(100, slow, begin=210), steps=steps)) == PAGE_GUESSED
-    assert verdict(follow(*frozen(100, slow, begin=320), steps=steps)) == PAGED
+    for begin, wanted in ((100, PAGE_GUESSED), (210, PAGE_GUESSED), (320, PAGED)):
+        assert verdict(follow(*frozen(100, slow, begin=begin), steps=steps)) == wanted
 
 
 def test_three_good_pages_are_needed() -> None:
@@ -178,10 +178,6 @@ def counting(one: Snapshot, **counters: float) -> Snapshot:
     return replace(one, counters={**one.counters, **counters})
 
 
-def paused(one: Snapshot) -> Snapshot:
-    return replace(one, gauges={**one.gauges, "requests_paused": 3.0})
-
-
 def answering(dead: Rank, answers: float, begin: int = 40, end: int = 600) -> list[Snapshot]:
     return [page(START + t, dead, answers=answers) for t in range(begin, end, 10)]
 
@@ -202,6 +198,8 @@ IDLE_RANK = [page(START + t, Rank(running=3, steps=2000 + t), Rank(kv=0.1)) for 
 RESTARTED = [page(START + t, Rank(steps=t), started=START + 165) for t in (170, 180)]
 UNCOUNTED = [reduced(one) for one in (*served(), *frozen(600, DEAD))]
 WORKING = [reduced(page(START + t, Rank(running=3, steps=1000 + t))) for t in range(40, 600, 10)]
+PAUSES = {"requests_paused": 3.0}
+PAUSED = [replace(one, gauges={**one.gauges, **PAUSES}) for one in frozen(600, Rank(running=3, waiting=6))]
 ASLEEP = [*served(), *frozen(600, Rank(waiting=6, awake=0))]
 BEFORE = page(START + 35, HELD)
 TIMEOUTS = [page(START + t, HELD, answers=504 + t // 10) for t in range(600, 700, 10)]
@@ -215,7 +213,7 @@ ROWS = [
     (IDLE_RANK, "", FINE),
     ([*served(), *frozen(600, Rank(kv=0.2))], "", FINE),
     (ASLEEP, "", FINE),
-    ([*served(), *map(paused, frozen(600, Rank(running=3, waiting=6)))], "", FINE),
+    ([*served(), *PAUSED], "", FINE),
     # A restart begins anew.
     ([*served(), *frozen(120, QUEUE), *RESTARTED], "", FINE),
     # A page that does not count steps counts tokens.
@@ -244,15 +242,12 @@ def test_engine_that_holds_requests(pages: list[Snapshot], beside: str, wanted: 
 
 
 def test_silent_neighbour_serves_nobody() -> None:
+    assert not is_stale(follow(*ASLEEP)), "a sleeping engine keeps its gauges until it wakes up"
     steps = EvaluationSteps({"t": context()})
     for one in (*served(), *frozen(120, QUEUE)):
         steps.apply_failed_scrape("t", "b", one.t)
         follow(one, steps=steps)
     assert verdict(steps) == PAGED
-
-
-def test_sleeping_engine_is_not_stale() -> None:
-    assert not is_stale(follow(*ASLEEP)), "it keeps its gauges until it wakes up"
 
 
 def test_planned_prefill_may_pass() -> None:
@@ -289,9 +284,6 @@ def test_stalled_requests_break_promises() -> None:
     again = [counted(t, Rank(running=3, steps=t), Rank(), started=START + 590) for t in range(610, 900, 10)]
     follow(*again, steps=steps)
     assert missed(steps, "AvailabilityBurn") == pytest.approx(6 / 840, rel=0.2)
-
-
-def test_working_engine_breaks_no_promise() -> None:
     for idle in (Rank(kv=0.3), Rank(waiting=9, deferred=9)):
         steps = follow(*(counted(t, Rank(running=3, steps=t), idle) for t in range(0, 600, 10)))
-        assert missed(steps, "AvailabilityBurn") == 0
+        assert missed(steps, "AvailabilityBurn") == 0, "an engine that works breaks no promise"

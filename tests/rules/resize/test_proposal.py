@@ -37,62 +37,72 @@ def week(context: TierContext = PLANNED, **more: object) -> Resize:
     return propose_size(seen_of(context, hours(**more)), NOTHING)
 
 
-def fires(rule: str) -> list[RuleResult]:
-    return [verdict(rule, None, 0.0)]
-
-
 def test_peak_needs_three_stretches() -> None:
+    """Twice the peak for ten minutes of an hour: two stretches of five minutes, not three."""
     now = week().workload
     assert now.average_rps == pytest.approx(20.0)
-    assert (now.peak_rps, now.highest_rps) == (pytest.approx(30.0), pytest.approx(30.0))
     assert now.peak_to_average == pytest.approx(1.5)
     assert (now.planned_average_rps, now.planned_peak_rps) == (30, 50)
-
-
-def test_short_burst_is_no_peak() -> None:
-    """Twice the peak for ten minutes of an hour: two stretches of five minutes, not three."""
     noon = START + 12 * HOUR
     whole = hour(12, 60.0)
     counters = {name: value / 12 for name, value in whole.counters.items()}
-    seconds = {"expected_seconds": 3000.0, "covered_seconds": 3000.0}
-    burst = [
-        replace(whole, start=at, end=at + 300, counters=counters, histograms={}, **seconds) for at in (noon, noon + 300)
-    ]
+    part = replace(whole, counters=counters, histograms={}, expected_seconds=3000.0, covered_seconds=3000.0)
+    burst = [replace(part, start=at, end=at + 300) for at in (noon, noon + 300)]
     others = [one for one in hours() if one.start != noon]
-    now = propose_size(seen_of(PLANNED, [*others, *burst]), NOTHING).workload
-    assert (now.highest_rps, now.peak_rps) == (pytest.approx(60.0), pytest.approx(30.0))
+    short = propose_size(seen_of(PLANNED, [*others, *burst]), NOTHING).workload
+    peaks = [(one.highest_rps, one.peak_rps) for one in (now, short)]
+    assert peaks == [(pytest.approx(30.0), pytest.approx(30.0)), (pytest.approx(60.0), pytest.approx(30.0))]
+    empty = propose_size(seen_of(PLANNED, []), NOTHING).workload
+    assert (empty.average_rps, empty.peak_rps) == (None, None)
+    assert all(isinstance(one.observed, Missing) for one in empty.lengths)
 
 
 def test_lengths_have_bucket_bounds_and_plan() -> None:
-    found = {(one.what, one.quantile): one for one in week().workload.lengths}
+    planned = week().workload
+    found = {(one.what, one.quantile): one for one in planned.lengths}
     p95 = found["prompts", "p95"]
     assert (p95.observed.low, p95.observed.high, p95.planned) == (500.0, 1000.0, 1900)
     assert found["prompts", "p50"].factors == (pytest.approx(500 / 900), pytest.approx(1000 / 900))
+    assert (planned.towards, week(prompts=4000.0, outputs=80.0).workload.towards) == ("", "rag")
 
 
-def test_prompts_that_grew_move_chat_towards_rag() -> None:
-    assert week(prompts=4000.0, outputs=80.0).workload.towards == "rag"
-    assert week().workload.towards == ""
+def test_last_week_tells_lengths() -> None:
+    month = []
+    for n in range(672):
+        prompts, seconds = (800.0, 0.08) if n < 504 else (4000.0, 0.15)
+        month.append(hour(n, day_and_night(n), prompts=prompts, ttft={seconds: 1.0}))
+    found = propose_size(seen_of(PLANNED, month, START, START + 4 * WEEK), NOTHING)
+    assert found.workload.requests == 20 * HOUR * 672
+    assert found.workload.prompt_mean == pytest.approx(4000.0)
+    assert sum(point.requests for point in found.points) == 20 * HOUR * 168
 
 
 def test_benchmark_stands_likely_above_production() -> None:
-    usable = week().usable
-    assert usable.rps == pytest.approx(USABLE)
+    usable, near = week().usable, week(rps=lambda number: 70.0).usable
+    assert (usable.rps, usable.high) == (pytest.approx(USABLE), pytest.approx(USABLE))
     assert (usable.low, usable.kept_rps) == (pytest.approx(3.0), pytest.approx(3.0))
-    assert usable.high == pytest.approx(USABLE)
     assert (usable.certainty, usable.knee_seen) == (Certainty.LIKELY, False)
+    assert (near.certainty, near.low) == (Certainty.CERTAIN, pytest.approx(USABLE))
 
 
-def test_production_near_usable_is_certain() -> None:
-    usable = week(rps=lambda number: 70.0).usable
-    assert usable.certainty is Certainty.CERTAIN
-    assert usable.low == pytest.approx(USABLE)
+def test_kept_load_stands_without_benchmark() -> None:
+    found = week(tier_view(curve=None))
+    # Without a curve there are no load bins: one point at the mean of all hours.
+    assert (found.usable.rps, found.usable.high) == (pytest.approx(2.0), None)
+    assert (found.usable.is_lower_bound, found.sized) == (True, None)
+
+
+def with_slow(rps: float, slow: dict[float, float], **usual: Any) -> Resize:
+    """A week of which each fourth hour is at another load, with these first tokens."""
+    several = [hour(n, rps, ttft=slow) if n % 4 == 0 else hour(n, 50.0, **usual) for n in range(168)]
+    return propose_size(seen_of(PLANNED, several), NOTHING)
+
+
+SLOW = {0.15: 0.95, 3.0: 0.05}
 
 
 def test_knee_lies_between_kept_and_broken() -> None:
-    slow = {0.15: 0.95, 3.0: 0.05}
-    mixed = [hour(n, 70.0, ttft=slow) if n % 4 == 0 else hour(n, 50.0, ttft={0.15: 1.0}) for n in range(168)]
-    found = propose_size(seen_of(PLANNED, mixed), NOTHING)
+    found = with_slow(70.0, SLOW, ttft={0.15: 1.0})
     assert [(point.rps, point.kept) for point in found.points] == [(5.0, SloStatus.KEPT), (7.0, SloStatus.BROKEN)]
     assert (found.usable.low, found.usable.high, found.usable.knee_seen) == (5.0, 7.0, True)
     # Inside its bucket the tail falls by a constant factor: from all requests (5 of a hundred) down to half a one at its end.
@@ -100,22 +110,14 @@ def test_knee_lies_between_kept_and_broken() -> None:
     over = 2 + 2 * math.log(5) / math.log(0.05 * 2 * 42 * 70 * HOUR)
     assert found.usable.rps == pytest.approx(5 + 2 * math.log(2 / below) / math.log(over / below))
     assert found.usable.certainty is Certainty.CERTAIN
-
-
-def test_benchmark_value_stands_within_knee() -> None:
-    slow = {0.15: 0.95, 3.0: 0.05}
-    mixed = [hour(n, 76.0, ttft=slow) if n % 4 == 0 else hour(n, 50.0, ttft={0.15: 1.0}) for n in range(168)]
-    usable = propose_size(seen_of(PLANNED, mixed), NOTHING).usable
-    assert usable.rps == pytest.approx(USABLE)
+    beyond = with_slow(76.0, SLOW, ttft={0.15: 1.0})
+    assert beyond.usable.rps == pytest.approx(USABLE), "the benchmark's value stands within the knee"
 
 
 def test_low_broken_load_is_no_knee() -> None:
-    slow = {0.08: 0.9, 3.0: 0.1}
-    mixed = [hour(n, 10.0, ttft=slow) if n % 4 == 0 else hour(n, 50.0) for n in range(168)]
-    found = propose_size(seen_of(PLANNED, mixed), NOTHING)
+    found = with_slow(10.0, {0.08: 0.9, 3.0: 0.1})
     assert [point.kept for point in found.points] == [SloStatus.BROKEN, SloStatus.KEPT]
-    assert not found.usable.knee_seen
-    assert found.usable.rps == pytest.approx(USABLE)
+    assert (found.usable.knee_seen, found.usable.rps) == (False, pytest.approx(USABLE))
 
 
 def test_slower_production_scales_the_curve() -> None:
@@ -130,14 +132,8 @@ def test_slower_production_scales_the_curve() -> None:
 
 
 def test_few_requests_say_nothing() -> None:
-    assert propose_size(seen_of(PLANNED, [hour(0, 299 / HOUR)]), NOTHING).points[0].kept is SloStatus.TOO_FEW
-    assert propose_size(seen_of(PLANNED, [hour(0, 300 / HOUR)]), NOTHING).points[0].kept is SloStatus.KEPT
-
-
-def test_kept_load_stands_without_benchmark() -> None:
-    found = propose_size(seen_of(tier_view(curve=None), hours()), NOTHING)
-    # Without a curve there are no load bins: one point at the mean of all hours.
-    assert (found.usable.rps, found.usable.high) == (pytest.approx(2.0), None)
+    for requests, kept in ((299, SloStatus.TOO_FEW), (300, SloStatus.KEPT)):
+        assert propose_size(seen_of(PLANNED, [hour(0, requests / HOUR)]), NOTHING).points[0].kept is kept
 
 
 def test_step_11_by_hand() -> None:
@@ -146,11 +142,8 @@ def test_step_11_by_hand() -> None:
     assert (found.replicas, found.fewest, found.most) == (6, 6, 12)
     assert (found.demand_rps, found.capacity.rps) == (pytest.approx(30.0), pytest.approx(USABLE))
     assert (found.safety_factor, found.margin.target_utilization, found.minimum) == (1.2, 0.9, 2)
-
-
-def test_margin_counts_without_safety_factor() -> None:
-    found = week(tier_view(fleet={"instances": 10})).sized
-    assert (found.safety_factor, found.replicas) == (1.0, 6)
+    unsafe = week(tier_view(fleet={"instances": 10})).sized
+    assert (unsafe.safety_factor, unsafe.replicas) == (1.0, 6)
 
 
 def test_step_12_by_hand() -> None:
@@ -162,21 +155,8 @@ def test_step_12_by_hand() -> None:
     assert (found.measured.money_a_day, found.proposed.money_a_day) == (pytest.approx(1200.0), pytest.approx(720.0))
     assert found.measured.utilization == pytest.approx(2 / USABLE)
     assert found.proposed.utilization == pytest.approx(2 / USABLE * 10 / 6)
-
-
-def test_half_use_doubles_token_cost() -> None:
-    """Guide 9.2: 40 % against 80 %."""
-    low, high = (week(rps=lambda number, used=used: 10 * USABLE * used).measured for used in (0.4, 0.8))
-    assert (low.utilization, high.utilization) == (pytest.approx(0.4), pytest.approx(0.8))
-    assert low.per_million_tokens is not None
-    assert high.per_million_tokens is not None
-    assert low.per_million_tokens / high.per_million_tokens == pytest.approx(2.0)
-
-
-def test_scaled_fleet_proposes_the_same() -> None:
-    found = week(replicas=5)
     # Of 10 planned replicas 5 were ready: of 6 proposed ones 3 would be.
-    assert found.proposed.replicas == pytest.approx(3.0)
+    assert week(replicas=5).proposed.replicas == pytest.approx(3.0)
 
 
 def planned(instances: int, safety: float | None = 1.2, warm: int | None = None, **more: Any) -> TierContext:
@@ -190,15 +170,14 @@ def at_rate(rps: float) -> dict[str, Any]:
 
 CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
 NONE, KEEP, GROW, SHRINK = ProposalKind.NONE, ProposalKind.KEEP, ProposalKind.GROW, ProposalKind.SHRINK
-APART = "prefill and decode apart"
-SHORT = "84 hours were seen; 152 are needed to propose fewer replicas"
 NEEDS = "the peak needs 6 replicas (30 rps at 7.33 rps a replica at up to 0.9 of it, one may be lost: 6)"
 CACHE = "KV cache in use (hourly mean) would be"
 TOO_FEW = f"9 replicas would be too few: {CACHE} 97.5% of at most 90.0% with one of 9 lost"
 # 20 rps on average and 30 at the peak, 7.33 a replica.
 USE = "6 replicas would be used to 45.5% on average and to 68.2% at the peak"
 
-ROWS = [
+Row = tuple[TierContext, list[Window], list[RuleResult], ProposalKind, Certainty, int | None, str]
+ROWS: list[Row] = [
     (PLANNED, hours(), NOTHING, SHRINK, LIKELY, 6, "Shrink from 10 to 6 replicas"),
     (PLANNED, hours(), NOTHING, SHRINK, LIKELY, 6, "rests on the benchmark"),
     (PLANNED, hours(), NOTHING, SHRINK, LIKELY, 6, NEEDS),
@@ -212,37 +191,25 @@ ROWS = [
     (PLANNED, hours(24, **at_rate(72.0)), NOTHING, GROW, CERTAIN, 12, ""),
     (PLANNED, hours(21, **at_rate(90.0)), NOTHING, NONE, LIKELY, None, ""),
     (PLANNED, hours(22, **at_rate(90.0)), NOTHING, GROW, CERTAIN, 12, ""),
-    (PLANNED, hours(84), NOTHING, NONE, LIKELY, None, SHORT),
+    (PLANNED, hours(84), NOTHING, NONE, LIKELY, None, "84 hours were seen; 152 are needed to propose fewer replicas"),
     (PLANNED, hours(kv=0.76), NOTHING, KEEP, LIKELY, 10, "memory sets the size"),
     # 13 at 60 % are 7.8 full caches: eight hold them at 97.5 %, nine at 86.7 %, and one more may be lost.
     (planned(13), hours(replicas=13, kv=0.6), NOTHING, SHRINK, LIKELY, 10, TOO_FEW),
     (PLANNED, hours(kv=0.74), NOTHING, KEEP, LIKELY, 10, f"with fewer, {CACHE} 92.5% of at most 90.0% with one of 9"),
-    (PLANNED, hours(), fires("KvEviction"), KEEP, LIKELY, 10, ""),
-    (tier_view(pools=["prefill", "decode"]), hours(), NOTHING, NONE, LIKELY, None, APART),
+    (PLANNED, hours(), [verdict("KvEviction", None, 0.0)], KEEP, LIKELY, 10, ""),
+    (tier_view(pools=["prefill", "decode"]), hours(), NOTHING, NONE, LIKELY, None, "prefill and decode apart"),
     (build_tier_context("t", None), hours(), NOTHING, NONE, LIKELY, None, "the tier has no plan"),
     # It is the load that the present fleet gives a replica: more replicas lower it, and would ask for more again.
     (tier_view(curve=None), hours(), NOTHING, NONE, LIKELY, None, "what a replica can take is not known"),
 ]
 
 
-@pytest.mark.parametrize(("context", "several", "results", "kind", "certainty", "replicas", "text"), ROWS)
-def test_proposal_of_replicas(
-    context: TierContext,
-    several: list[Window],
-    results: list[RuleResult],
-    kind: ProposalKind,
-    certainty: Certainty,
-    replicas: int | None,
-    text: str,
-) -> None:
+@pytest.mark.parametrize("row", ROWS)
+def test_proposal_of_replicas(row: Row) -> None:
+    context, several, results, *wanted, text = row
     found = propose_size(seen_of(context, several, until=several[-1].end), results).proposal
-    assert (found.kind, found.certainty, found.replicas) == (kind, certainty, replicas)
+    assert [found.kind, found.certainty, found.replicas] == wanted
     assert text in "; ".join((found.sentence, *found.evidence, *found.against, *found.needed))
-
-
-def test_lower_bound_sizes_no_fleet() -> None:
-    found = week(tier_view(curve=None))
-    assert (found.usable.is_lower_bound, found.sized) == (True, None)
 
 
 def test_nothing_seen_proposes_nothing() -> None:
@@ -256,36 +223,23 @@ def test_nothing_seen_proposes_nothing() -> None:
 
 
 def test_levers_by_hand() -> None:
-    found = {one.name: one for one in week().levers}
+    levers = week().levers
+    found = {one.name: one.replicas for one in levers}
     by_day, by_night = 10 * (1 - 3 / USABLE / 0.6), 10 * (1 - 1 / USABLE / 0.6)
-    assert found["Offline batch fill"].replicas == pytest.approx((by_day + by_night) / 2)
-    assert found["Model colocation"].replicas == pytest.approx(10 - 6), "30 rps by day"
+    assert found["Offline batch fill"] == pytest.approx((by_day + by_night) / 2)
+    assert found["Model colocation"] == pytest.approx(10 - 6), "30 rps by day"
     # Six replicas by day, 10 / 7.333 / 0.9 = 1.5 by night, so 2: 4 and 8 of 10 could go.
-    assert found["Scaling by schedule"].replicas == pytest.approx(6.0)
-    assert found["Shorter prompts"].replicas == 1.0
-    assert found["Routing simple requests"].replicas == 3.0
-    assert found["Scaling by schedule"].money_a_day == pytest.approx(6.0 * 120)
-    assert week().levers[0].name == "Scaling by schedule"
-
-
-def test_memory_bound_tier_fits_no_model() -> None:
-    full = propose_size(seen_of(PLANNED, hours(kv=0.8)), NOTHING)
-    (lever,) = (one for one in full.levers if one.name == "Model colocation")
-    assert (lever.replicas, lever.missing) == (None, "memory sets the size of this fleet, not load")
+    assert (levers[0].name, levers[0].money_a_day) == ("Scaling by schedule", pytest.approx(6.0 * 120))
+    assert found["Scaling by schedule"] == pytest.approx(6.0)
+    assert (found["Shorter prompts"], found["Routing simple requests"]) == (1.0, 3.0)
+    full = {one.name: one for one in week(kv=0.8).levers}["Model colocation"]
+    assert (full.replicas, full.missing) == (None, "memory sets the size of this fleet, not load")
 
 
 def test_holes_use_only_seen_hours() -> None:
     some = [one for number, one in enumerate(hours(rps=lambda number: 20.0)) if not 40 <= number < 80]
     seen = seen_of(PLANNED, some)
-    assert isinstance(seen, ProductionSummary)
-    assert seen.observed_seconds == 128 * HOUR
-    assert seen.total.span == 128 * HOUR
-
-
-def test_empty_time_has_no_rates() -> None:
-    now = propose_size(seen_of(PLANNED, []), NOTHING).workload
-    assert (now.average_rps, now.peak_rps) == (None, None)
-    assert all(isinstance(one.observed, Missing) for one in now.lengths)
+    assert (seen.observed_seconds, seen.total.span) == (128 * HOUR, 128 * HOUR)
 
 
 def test_p99_and_slow_share_agree() -> None:
@@ -296,17 +250,6 @@ def test_p99_and_slow_share_agree() -> None:
     assert found.ttft_p99.value is not None
     assert (found.ttft_p99.low, found.ttft_p99.high) == (2.0, 4.0)
     assert found.ttft_p99.value < 3.0
-
-
-def test_last_week_tells_lengths() -> None:
-    month = [
-        hour(n, day_and_night(n), prompts=800.0 if n < 504 else 4000.0, ttft={0.08: 1.0} if n < 504 else {0.15: 1.0})
-        for n in range(672)
-    ]
-    found = propose_size(seen_of(PLANNED, month, START, START + 4 * WEEK), NOTHING)
-    assert found.workload.requests == 20 * HOUR * 672
-    assert found.workload.prompt_mean == pytest.approx(4000.0)
-    assert sum(point.requests for point in found.points) == 20 * HOUR * 168
 
 
 def test_saturated_overload_is_no_knee() -> None:
@@ -321,29 +264,23 @@ def test_saturated_overload_is_no_knee() -> None:
 
 def pooled_week(rps: float, **parts: object) -> Resize:
     """A week of both pools, 2 prefill and 4 decode replicas, at one load of 800 prompt and 80 output tokens."""
-    context = tier_view(**{**POOLED, **parts})
-    seen = ProductionSummary(context=context, since=START, until=START + WEEK, versions=("v",))
+    seen = ProductionSummary(context=tier_view(**{**POOLED, **parts}), since=START, until=START + WEEK, versions=("v",))
     told = pool_hours(168, lambda _: rps)
-    placed = [
-        BinnedWindow(replica=pool, window=one, rps=None, in_system=None)
-        for pool, several in told.items()
-        for one in several
-    ]
-    seen = seen.add(placed, placed, [minute for one in told["decode"] for minute in minutes_of(one)])
-    return propose_size(seen, NOTHING)
+    placed = []
+    for pool, several in told.items():
+        placed += [BinnedWindow(replica=pool, window=one, rps=None, in_system=None) for one in several]
+    return propose_size(seen.add(placed, placed, [part for one in told["decode"] for part in minutes_of(one)]), NOTHING)
 
 
 def test_pools_get_counts_from_peak() -> None:
     # 45 rps: 36,000 of 16,000 prompt tokens and 3,600 of 1,000 output tokens.
     # At 90 % these are 2.5 and 4.0 replicas; of four one may be lost.
     found = pooled_week(45.0)
-    assert found.proposal.kind is ProposalKind.GROW
-    assert found.proposal.sentence == "Grow: 8 replicas, decode 5 instead of 4, prefill 3 instead of 2"
-    assert (found.proposal.now, found.proposal.replicas) == (6, 8)
+    proposal = found.proposal
+    assert (proposal.kind, proposal.now, proposal.replicas) == (GROW, 6, 8)
+    assert proposal.sentence == "Grow: 8 replicas, decode 5 instead of 4, prefill 3 instead of 2"
     assert {pool: one.sized.replicas for pool, one in found.pools.items() if one.sized} == {"prefill": 3, "decode": 5}
-    assert any(
-        text.startswith("prefill pool: a replica takes 20 rps: 16,000 prompt") for text in found.proposal.evidence
-    )
+    assert "prefill pool: a replica takes 20 rps: 16,000 prompt" in " ".join(proposal.evidence)
 
 
 def test_fitting_pools_stay_idle_shrink() -> None:
@@ -351,21 +288,18 @@ def test_fitting_pools_stay_idle_shrink() -> None:
     fits = {**POOLED["disaggregation"], "decode_instances": 3}
     assert pooled_week(30.0, disaggregation=fits).proposal.sentence == "Keep: 5 replicas, decode 3, prefill 2"
     idle = pooled_week(5.0).proposal
-    assert (idle.kind, idle.replicas) == (ProposalKind.SHRINK, 3)
+    assert (idle.kind, idle.replicas) == (SHRINK, 3)
+    unknown = pooled_week(30.0, disaggregation=None).proposal
+    assert unknown.kind is NONE
+    assert "no tokens a second of the pool" in " ".join(unknown.needed)
 
 
-def test_pools_keep_minimum_warm_count() -> None:
-    for warm, kind, sentence in (
-        (3, ProposalKind.SHRINK, "Shrink: 3 replicas, decode 2 instead of 4, prefill 1 instead of 2"),
-        (5, ProposalKind.SHRINK, "Shrink: 5 replicas, decode 2 instead of 4, prefill 1 instead of 2, and 2 more"),
-        (6, ProposalKind.KEEP, "Keep: 6 replicas, decode 2 instead of 4, prefill 1 instead of 2, and 3 more"),
-    ):
-        found = pooled_week(10.0, fleet={"instances": 6, "minimum_warm": warm}).proposal
-        more = " for the minimum warm count" if warm > 3 else ""
-        assert (found.kind, found.replicas, found.sentence) == (kind, warm, sentence + more)
-
-
-def test_pools_without_rates_name_lack() -> None:
-    found = pooled_week(30.0, disaggregation=None).proposal
-    assert found.kind is ProposalKind.NONE
-    assert any("no tokens a second of the pool" in text for text in found.needed)
+@pytest.mark.parametrize(
+    ("warm", "kind", "more"), [(3, SHRINK, ""), (5, SHRINK, ", and 2 more"), (6, KEEP, ", and 3 more")]
+)
+def test_pools_keep_minimum_warm_count(warm: int, kind: ProposalKind, more: str) -> None:
+    found = pooled_week(10.0, fleet={"instances": 6, "minimum_warm": warm}).proposal
+    assert (found.kind, found.replicas) == (kind, warm)
+    pools = "decode 2 instead of 4, prefill 1 instead of 2"
+    reason = " for the minimum warm count" if more else ""
+    assert found.sentence == f"{kind.value.capitalize()}: {warm} replicas, {pools}{more}{reason}"

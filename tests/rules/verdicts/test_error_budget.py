@@ -1,3 +1,5 @@
+"""What a budget counts and remembers, and what the rules about users' waiting find in recordings."""
+
 import math
 import re
 import time
@@ -5,18 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import recorded
 from daemon_runs import PLAN, configuration, write
 from engine_server import engines
 from evaluation_steps import EvaluationSteps
-from judging_samples import START, context, each, minute, minutes
-from making import snapshot
+from judging_samples import EDGES, START, context, each, minute, minutes
+from making import cumulative, snapshot
 
+from agent.config.files import load_plan
 from agent.config.load import load
 from agent.daemon.factory import assemble
 from agent.history.schema import HistoryError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
+from agent.replay.replay import replay
+from agent.sources.recording import load as recorded_load
+from rules.catalogue.registry import BURNS
+from rules.confidence import Certainty
 from rules.evaluator import tier_minutes
+from rules.evaluator.alert_severity import alert_severity
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
@@ -24,6 +33,8 @@ from rules.plan.schema import plan_version
 from rules.telemetry.windows import Window
 from rules.verdicts import error_budget
 from rules.verdicts.error_budget import Budget
+from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import Finding, Status, Subject
 
 DAY, HOUR = 86_400.0, 3600.0
 PROMISED = {"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.52}
@@ -61,16 +72,18 @@ def test_each_objective_counts_its_own_slow_requests() -> None:
         whole(kept, "queue_seconds")
 
 
-def test_an_objective_inside_a_bucket_leaves_bounds() -> None:
-    kept = of([minute(0, slow=18)], context(slo={"ttft_p99_seconds": 0.3}))
-    found = whole(kept)
-    assert (found.low, found.high) == (0, 18)
-    assert 0 < found.best < 18
-
-
-def test_no_objective_counts_nothing() -> None:
-    found = whole(of([minute(0, slow=18)], context()), TPOT)
-    assert (found.n, found.best) == (0, 0)
+def test_objective_inside_bucket_leaves_bounds() -> None:
+    """None is surely slow: rows are slow by the best estimate."""
+    kept = of([minute(0, slow=18), minute(1), minute(2, slow=18)], context(slo={"ttft_p99_seconds": 0.3}))
+    first = error_budget.count_slow_requests(kept, TTFT, START, START + 60)
+    assert (first.low, first.high) == (0, 18)
+    assert 0 < first.best < 18
+    share = first.best / first.n
+    rows = error_budget.list_slow_rows(kept, TTFT, share / 2, START, START + HOUR)
+    assert rows == [(START, START + 60), (START + 120, START + 180)]
+    assert len(error_budget.list_slow_rows(kept, TTFT, share * 2, START, START + HOUR)) == 0
+    unpromised = whole(kept, TPOT)
+    assert (unpromised.n, unpromised.best) == (0, 0)
 
 
 def test_replicas_share_their_minute() -> None:
@@ -78,15 +91,16 @@ def test_replicas_share_their_minute() -> None:
     found = whole(kept)
     assert (found.n, found.best, found.seconds) == (540, 18, 120)
     assert error_budget.count_observed_seconds(kept) == 120
-
-
-def test_half_seen_minutes_stay_half() -> None:
-    half = replace(minute(0), covered_seconds=30.0)
-    assert whole(of([half, half])).seconds == 30
-    assert whole(of([half, minute(0)])).seconds == 60
+    rows = kept.rows[:]
+    error_budget.add_minute(kept, minute(0, slow=5))
+    assert kept.rows == rows, "a budget that is held does not change"
 
 
 def test_observed_time_leaves_holes() -> None:
+    half = replace(minute(0), covered_seconds=30.0)
+    silent = replace(minute(0), counters={}, gauges={}, histograms={})
+    seconds = [whole(of(several)).seconds for several in ([half, half], [half, minute(0)], [silent])]
+    assert seconds == [30, 60, 0]
     kept = of([minute(number) for number in (*range(10), *range(600, 605))])
     assert len(kept.rows) == (2 + 5) * error_budget.ROW
     assert error_budget.count_observed_seconds(kept) == pytest.approx(15 * 60)
@@ -97,34 +111,32 @@ def test_late_minute_takes_its_place() -> None:
     assert late.rows == ordered.rows
 
 
+def test_window_is_told_alone() -> None:
+    kept = of(each(10, lambda n: minute(n, slow=n)))
+    assert error_budget.count_slow_requests(kept, TTFT, START + 300, START + 600).best == 5 + 6 + 7 + 8 + 9
+    assert error_budget.count_slow_requests(kept, TTFT, START + 340, START + 600).best == 6 + 7 + 8 + 9
+
+
+def restored(covered_seconds: float) -> Budget:
+    """The budget of an hour that the history keeps."""
+    hour = replace(minute(0), end=START + HOUR, expected_seconds=HOUR, covered_seconds=covered_seconds)
+    return error_budget.restore_budget(tier(), [load_bins.bin_window(hour, None, "")], [])
+
+
 def test_late_minute_joins_its_row() -> None:
     """Rows never overlap, so that the rows of a time stand side by side."""
-    hour = replace(minute(0), end=START + HOUR, expected_seconds=HOUR, covered_seconds=HOUR)
-    kept = error_budget.restore_budget(tier(), [load_bins.bin_window(hour, None, "")], [])
     now = START + 7 * HOUR
-    late = of_more(kept, [minute(7, slow=9), minute(60 * 7)])
+    late = of_more(restored(HOUR), [minute(7, slow=9), minute(60 * 7)])
     assert len(late.rows) == 2 * error_budget.ROW
     assert (whole(late, now=now + HOUR).n, whole(late, now=now + HOUR).best) == (540, 9)
     assert error_budget.count_slow_requests(late, TTFT, START + 500, now).n == 360
 
 
 def test_partial_hour_gains_minutes() -> None:
-    hour = replace(minute(0), end=START + HOUR, expected_seconds=HOUR, covered_seconds=600)
-    kept = error_budget.restore_budget(tier(), [load_bins.bin_window(hour, None, "")], [])
+    kept = restored(600)
     known = error_budget.count_observed_seconds(kept)
     late = of_more(kept, [*(minute(number) for number in range(10, 60)), minute(60 * 8)])
     assert error_budget.count_observed_seconds(late) == min(HOUR, known + 50 * 60) + 60
-
-
-def test_rows_are_slow_by_the_best_estimate() -> None:
-    """The objective lies inside a bucket: none is surely slow."""
-    kept = of([minute(0, slow=18), minute(1), minute(2, slow=18)], context(slo={"ttft_p99_seconds": 0.3}))
-    first = error_budget.count_slow_requests(kept, TTFT, START, START + 60)
-    share = first.best / first.n
-    assert first.low == 0 < share
-    rows = error_budget.list_slow_rows(kept, TTFT, share / 2, START, START + HOUR)
-    assert rows == [(START, START + 60), (START + 120, START + 180)]
-    assert len(error_budget.list_slow_rows(kept, TTFT, share * 2, START, START + HOUR)) == 0
 
 
 def test_eventless_requests_follow_no_burn() -> None:
@@ -140,18 +152,6 @@ def test_eventless_requests_follow_no_burn() -> None:
     assert (after.n, after.high) == (180, 0)
 
 
-def test_minute_without_histograms_is_unseen() -> None:
-    empty = minute(0, histograms={})
-    empty = Window(start=empty.start, end=empty.end, expected_seconds=60, covered_seconds=60)
-    assert whole(of([empty])).seconds == 0
-
-
-def test_window_is_told_alone() -> None:
-    kept = of(each(10, lambda n: minute(n, slow=n)))
-    assert error_budget.count_slow_requests(kept, TTFT, START + 300, START + 600).best == 5 + 6 + 7 + 8 + 9
-    assert error_budget.count_slow_requests(kept, TTFT, START + 340, START + 600).best == 6 + 7 + 8 + 9
-
-
 def test_three_days_fit_and_lose_nothing() -> None:
     kept = of(each(4 * 24 * 60, lambda n: minute(n, slow=1.8)))
     now = START + 4 * DAY
@@ -164,13 +164,6 @@ def test_three_days_fit_and_lose_nothing() -> None:
     recent = whole(kept, back=HOUR, now=now)
     assert (recent.n, recent.seconds) == (60 * 180, HOUR)
     assert len(error_budget.list_slow_rows(kept, TTFT, 0.0, now - HOUR, now)) == 60
-
-
-def test_booking_changes_no_held_budget() -> None:
-    before = of([minute(0)])
-    rows = before.rows[:]
-    error_budget.add_minute(before, minute(0, slow=5))
-    assert before.rows == rows
 
 
 def test_changed_promise_forgets_counts() -> None:
@@ -243,3 +236,63 @@ def test_unreadable_history_tells_nothing(tmp_path: Path) -> None:
     assert keeping.budget(tier(), START) is None
     assert keeping.error is not None
     keeping.close()
+
+
+RULES = frozenset({*BURNS, "QueueGrowing", "GpuSaturated"})
+BURN = ("TtftSloBurn", Subject(tier="t"))
+
+
+def findings(name: str) -> dict[str, Finding]:
+    """What fires where the plan promises whole requests and output events too."""
+    recording, _ = recorded_load(recorded.folder(name))
+    plan = load_plan(recorded.PLANS / "cpu-small-open.yaml")
+    tier = plan.tiers["cpu-small"]
+    slo = tier.slo.model_copy(update={"itl_p99_seconds": 0.4, "e2e_p99_seconds": 5.0})
+    done = replay(recording, plan.model_copy(update={"tiers": {"cpu-small": tier.model_copy(update={"slo": slo})}}))
+    every = [e for e in done.ended if isinstance(e, Finding)]
+    found = [*every, *(s.finding for s in done.rule_states if s.finding is not None)]
+    return {e.rule: e for e in found if e.rule in RULES}
+
+
+@pytest.mark.parametrize("name", ["steady", "diurnal", "diurnal_quiet", "near_full_healthy", "kv_brim_healthy"])
+def test_healthy_traffic_breaks_no_promise(name: str) -> None:
+    assert findings(name) == {}
+
+
+def test_cascade_breaks_the_promise_once() -> None:
+    """Five minutes of it spend less than a page's budget: the cascade's page came before, and this is likely.
+
+    By requests.csv 174 of 279 requests took longer than 5 s. Most of their time passed in the queue.
+    """
+    found = findings("kv_cascade")
+    burn, whole = found["TtftSloBurn"].worst, found["E2eSloBurn"].worst
+    assert {(one.status, one.certainty) for one in (burn, whole)} == {(Status.CRITICAL, Certainty.LIKELY)}
+    assert [cause.cause for cause in burn.causes] == ["prompt lengths", "output lengths", "evictions", "queueing"]
+    assert "throttling" in burn.causes[0].against[0]
+    assert whole.sentence.startswith("62.4% of 279 requests in 5.5 min missed the 5 s E2E objective")
+    queue = next(cause for cause in whole.causes if cause.cause == "queueing")
+    assert queue.evidence[0].endswith("of the time of requests is spent in the queue")
+    assert "ItlSloBurn" not in found, "its tokens came in time"
+
+
+def test_burn_pages_once_and_resolves() -> None:
+    """3 requests a second, all of them in 0.4 s for twelve minutes, then in 0.08 s; 0.26 s are promised."""
+    watcher = EvaluationSteps({"t": context(slo={"ttft_p99_seconds": 0.26})})
+    seen: list[tuple[float, bool]] = []
+    for seconds in range(0, 1260, 15):
+        slow = min(seconds, 720) * 3
+        latencies = cumulative([0.4] * slow + [0.08] * (seconds * 3 - slow), EDGES)
+        made = snapshot(
+            START + seconds, counters={"requests_finished": seconds * 3.0}, histograms={"ttft_seconds": latencies}
+        )
+        watcher.apply_snapshot("t", "a", made)
+        watcher.step(START + seconds)
+        state = watcher.rules.get(BURN)
+        certain = state.finding.certain_transitions if state is not None and state.finding is not None else ()
+        pages = any(alert_severity(BURN[0], each.status) is Severity.PAGE for each in certain)
+        if not seen or seen[-1][1] != pages:
+            seen.append((seconds, pages))
+    assert [pages for _, pages in seen] == [False, True, False]
+    fired, resolved = seen[1][0], seen[2][0]
+    assert 9 * 60 <= fired <= 10 * 60 + 15
+    assert 12 * 60 < resolved <= 12 * 60 + 360
