@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from difflib import ndiff
@@ -229,6 +227,9 @@ def test_reasons_and_gaps_have_golden_words() -> None:
         other = replace(REPORT, recommendation=replace(WANTED, **change))
         texts.append(list_changes(change, prewarm_text(REPORT), prewarm_text(other)))
     texts.append(list_changes("no end", prewarm_text(REPORT), prewarm_text(replace(REPORT, until=None))))
+    free = replace(WORTH, strategies=tuple(replace(strategy, money=None) for strategy in WORTH.strategies))
+    explained = prewarm_text(REPORT, explain=True)
+    texts.append(list_changes("no price", explained, prewarm_text(replace(REPORT, worth=free), explain=True)))
     lost = replace(REPORT, worth=None, reason=BARE_REASON)
     texts.append(list_changes("no worth", prewarm_text(REPORT), prewarm_text(lost, explain=True)))
     texts.extend(prewarm_text(report, explain=True) for report in (replace(UNKNOWN, reason=""), UNKNOWN))
@@ -293,16 +294,3 @@ def test_old_demand_makes_no_schedule() -> None:
     assert (old.schedule, old.until, old.schedule_certainty) == ((), None, None)
     assert old.reason == "the newest demand of the tier is 4 h 1 min old: no schedule is made of it"
     assert without_old_schedule(replace(REPORT, seen_until=None), MADE_AT).schedule == ()
-
-
-def test_strategies_without_a_price_have_none() -> None:
-    strategies = tuple(replace(strategy, money=None) for strategy in WORTH.strategies)
-    text = prewarm_text(replace(REPORT, worth=replace(WORTH, strategies=strategies)), explain=True)
-    assert "static peak                    0              0          4,032    -" in text
-
-
-def test_documents_load_no_numpy() -> None:
-    modules = "exporters.documents.forecast, exporters.autoscaling.manifests"
-    code = f"import {modules}, sys; print(*(name in sys.modules for name in ('numpy', 'pandas', 'statsmodels')))"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["False"] * 3

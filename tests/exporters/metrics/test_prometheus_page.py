@@ -408,24 +408,11 @@ def test_names_are_unique_lower_case() -> None:
         assert not metric.name.endswith(("_bucket", "_sum", "_count")), metric.name
 
 
-def test_exactly_named_families_are_exported() -> None:
-    assert set(names.FAMILY) == {family.name for family in FAMILIES if family.export}
-    assert "in_system_change" not in names.FAMILY
-
-
 def test_no_window_quantile_or_ratio_exported() -> None:
     taken = {metric.name for metric in names.ALL}
     for signal in SIGNALS:
         if signal.how in (SignalKind.QUANTILE, SignalKind.RATIO):
             assert f"sizewatch_{signal.name}" not in taken
-
-
-def test_labels_name_gpu_or_model() -> None:
-    for family, metric in names.FAMILY.items():
-        of_gpu = family in GPU_NAMES
-        assert ("gpu" in metric.labels) == of_gpu
-        assert ("model" in metric.labels) == (not of_gpu)
-        assert metric.labels[:3] == ("tier", "pool", "replica")
 
 
 def test_names_by_family_and_part() -> None:

@@ -239,12 +239,10 @@ def test_alert_links_card_and_names_bound(tmp_path: Path) -> None:
 
 def test_alert_asks_at_most_two_queries() -> None:
     for url, most in (("", 2), ("https://sizewatch.example/", 1)):
-        for group in alert_groups(external_url=url):
-            for row in group["rules"]:
-                assert sum(text.count("| query") for text in row["annotations"].values()) <= most, row["alert"]
-    cascade = next(
-        row for group in alert_groups(external_url=url) for row in group["rules"] if "Cascade" in row["alert"]
-    )
+        rows = {row["alert"]: row for group in alert_groups(external_url=url) for row in group["rules"]}
+        for name, row in rows.items():
+            assert sum(text.count("| query") for text in row["annotations"].values()) <= most, name
+    cascade = rows["SizewatchKvCacheCascade"]
     assert cascade["annotations"]["runbook_url"] == "https://sizewatch.example/runbooks/KvCacheCascade"
     assert cascade["annotations"]["status_url"] == "https://sizewatch.example/#tier-{{ $labels.tier | urlquery }}"
 
@@ -294,12 +292,9 @@ def test_node_never_calls_tier_down(tmp_path: Path) -> None:
 
 BUILD = 'sizewatch_build_info{job="s",instance="a:1"}'
 UP = 'up{job="s",instance="a:1"}'
-
-
-def of_tier(name: str, tier: str, more: str = "") -> str:
-    return f'sizewatch_{name}{{job="s",instance="a:1",tier="{tier}"{more}}}'
-
-
+CYCLES = 'sizewatch_last_cycle_timestamp_seconds{job="s",instance="a:1"}'
+CYCLE_ERRORS = 'sizewatch_cycle_errors_total{job="s",instance="a:1"}'
+SEEN = {'sizewatch_target_up{job="s",instance="a:1",tier="t",replica="r",pool="mixed"}': "1x20 stale", BUILD: "1x400"}
 WATCHDOG = firing("SizewatchWatchdog")
 ABSENT = firing("AgentDown", reason="absent")
 DOWN = firing("AgentDown", reason="not_scraped", instance="a:1")
@@ -307,19 +302,6 @@ MISSED = firing("AgentDown", reason="tier_not_judged", tier="t")
 STUCK = firing("AgentDown", reason="no_cycles")
 DEGRADED = firing("SizewatchDegraded")
 ERRORS = firing("SizewatchDegraded", reason="cycle_errors", job="s", instance="a:1")
-
-OTHER = {BUILD: "1x100", 'up{job="vllm",instance="v:8000"}': "0x100", UP: "1x100"}
-SEEN = {of_tier("target_up", "t", ',replica="r",pool="mixed"'): "1x20 stale", BUILD: "1x400"}
-VERDICT = {of_tier("verdict", "t", ',rule="R"'): "0x20 stale"}
-UNKNOWN = {of_tier("unknown", "t", ',rule="R",reason="no_traffic"'): "1x400"}
-CYCLES = 'sizewatch_last_cycle_timestamp_seconds{job="s",instance="a:1"}'
-CYCLE_ERRORS = 'sizewatch_cycle_errors_total{job="s",instance="a:1"}'
-SICK = {
-    'sizewatch_history_up{instance="a:1"}': "0x100",
-    'sizewatch_config_last_reload_successful{instance="a:1"}': "1x100",
-}
-HISTORY = firing("SizewatchDegraded", reason="history")
-CONFIGURATION = firing("SizewatchDegraded", reason="configuration")
 
 CASES = (
     Case(name="no agent", series={}, values=[("0s", WATCHDOG, 1), ("4m45s", ABSENT, 0), ("5m", ABSENT, 1)]),
@@ -334,18 +316,33 @@ CASES = (
         series={BUILD: "1x20 stale", UP: "1x20 0x100"},
         values=[("10m", DOWN, 0), ("10m15s", DOWN, 1)],
     ),
-    Case(name="another job is down", series=OTHER, values=[("20m", firing("AgentDown"), 0)]),
+    Case(
+        name="another job is down",
+        series={BUILD: "1x100", 'up{job="vllm",instance="v:8000"}': "0x100", UP: "1x100"},
+        values=[("20m", firing("AgentDown"), 0)],
+    ),
     Case(
         name="lost tier, for an hour",
-        series={**SEEN, **VERDICT},
+        series={**SEEN, 'sizewatch_verdict{job="s",instance="a:1",tier="t",rule="R"}': "0x20 stale"},
         values=[("10m", MISSED, 0), ("10m15s", MISSED, 1), ("75m", MISSED, 0)],
     ),
-    Case(name="tier without verdict", series={**SEEN, **UNKNOWN}, values=[("20m", MISSED, 0)]),
+    Case(
+        name="tier without verdict",
+        series={**SEEN, 'sizewatch_unknown{job="s",instance="a:1",tier="t",rule="R",reason="no_traffic"}': "1x400"},
+        values=[("20m", MISSED, 0)],
+    ),
     Case(name="stuck", series={CYCLES: "0+15x4 60x100"}, values=[("5m", STUCK, 0), ("5m15s", STUCK, 1)]),
     Case(
         name="history fails",
-        series=SICK,
-        values=[("9m45s", DEGRADED, 0), ("10m", HISTORY, 1), ("20m", CONFIGURATION, 0)],
+        series={
+            'sizewatch_history_up{instance="a:1"}': "0x100",
+            'sizewatch_config_last_reload_successful{instance="a:1"}': "1x100",
+        },
+        values=[
+            ("9m45s", DEGRADED, 0),
+            ("10m", firing("SizewatchDegraded", reason="history"), 1),
+            ("20m", firing("SizewatchDegraded", reason="configuration"), 0),
+        ],
     ),
     Case(
         name="an error at every cycle, then none",
