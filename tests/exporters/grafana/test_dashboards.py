@@ -207,7 +207,8 @@ def test_provisioning_names_folder_and_data_source() -> None:
 
 
 def list_leaves(node: Any, place: str = "") -> Iterator[str]:
-    """List every value with its place."""
+    """List every value with its place, and the place of each object and list."""
+    yield place
     if isinstance(node, dict | list):
         for key, value in node.items() if isinstance(node, dict) else enumerate(node):
             yield from list_leaves(value, f"{place}/{key}")

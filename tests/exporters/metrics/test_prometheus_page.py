@@ -39,7 +39,6 @@ from rules.telemetry.histograms import Histogram
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, SIGNALS, Reading, SignalKind
 from rules.telemetry.snapshots import GpuReadout
-from rules.telemetry.windows import Window
 from rules.verdicts.verdict import Finding, Status, Subject
 
 PLAIN = "text/plain;version=0.0.4"
@@ -79,9 +78,7 @@ def full_replica(**changes: Any) -> ReplicaStatus:
             parts = ("/0", "/1") if family.name in names.PARTS else ("",)
             counters |= {family.name + part: place + number / 4 for number, part in enumerate(parts)}
     histograms = {f.name: (log_normal(TTFT_EDGES, 500, 0.3, 0.5),) for f in FAMILIES if f.kind is FamilyKind.HISTOGRAM}
-    totals = Window(
-        start=NOW - 60, end=NOW, expected_seconds=60, covered_seconds=60, counters=counters, histograms=histograms
-    )
+    totals = making.window(NOW - 60, counters=counters, histograms=histograms)
     gauges = {
         f.name: 0.25 + place
         for place, f in enumerate(FAMILIES)
@@ -111,8 +108,8 @@ def fleet(replicas: int) -> AgentStatus:
     return agent_status(tiers=(unplanned_tier(replicas=several),))
 
 
-def totals_of(**histograms: tuple[Histogram, ...]) -> Window:
-    return Window(start=0, end=1, expected_seconds=1, covered_seconds=1, histograms=histograms)
+def with_ttft(*parts: Histogram) -> ReplicaStatus:
+    return replica("t", "r", totals=making.window(histograms={"ttft_seconds": parts}))
 
 
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS])
@@ -139,7 +136,7 @@ def test_exported_families_keep_their_values(accept: str) -> None:
 
 def test_buckets_are_cumulative_with_engine_edges() -> None:
     part = log_normal((0.001, 0.5, 1.0, 20.0, math.inf), 100, 0.4, 1.0)
-    found = series(alone(replica("t", "r", totals=totals_of(ttft_seconds=(part,)))))
+    found = series(alone(with_ttft(part)))
     edges = {dict(own)["le"]: v for (n, own), v in found.items() if n == "sizewatch_ttft_seconds_bucket"}
     assert list(edges) == ["0.001", "0.5", "1.0", "20.0", "+Inf"]
     assert list(edges.values()) == [sum(part.counts[: i + 1]) for i in range(5)]
@@ -148,13 +145,13 @@ def test_buckets_are_cumulative_with_engine_edges() -> None:
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS])
 def test_doubtful_sum_is_left_out(accept: str) -> None:
     part = replace(log_normal(TTFT_EDGES, 100, 0.4, 1.0), total=None)
-    found = series(alone(replica("t", "r", totals=totals_of(ttft_seconds=(part,)))), accept)
+    found = series(alone(with_ttft(part)), accept)
     assert one(found, "sizewatch_ttft_seconds_bucket", le="+Inf") == 100
     assert not [n for n, _ in found if n in ("sizewatch_ttft_seconds_sum", "sizewatch_ttft_seconds_count")]
 
 
 def test_gpu_sum_is_not_exported_twice() -> None:
-    totals = Window(start=0, end=1, expected_seconds=1, covered_seconds=1, counters={"gpu_energy_joules": 9.0})
+    totals = making.window(counters={"gpu_energy_joules": 9.0})
     found = series(alone(replica("t", "r", totals=totals, gpus=gpus("r", "NVIDIA L40S", 2))))
     assert len([n for n, _ in found if n == "sizewatch_gpu_energy_joules_total"]) == 2
     assert one(found, "sizewatch_gpu_energy_joules_total", gpu="GPU-r-0") == 1.9e6
@@ -266,10 +263,8 @@ def test_the_asker_chooses_the_format(accept: str, openmetrics: bool) -> None:
 
 
 def test_two_bucket_grids_are_refused() -> None:
-    two = (log_normal((1.0, math.inf), 5, 1, 1), log_normal((2.0, math.inf), 5, 1, 1))
-    totals = totals_of(ttft_seconds=two)
     with pytest.raises(ValueError, match="t/r: totals hold 2 bucket grids of ttft_seconds"):
-        replica("t", "r", totals=totals)
+        with_ttft(log_normal((1.0, math.inf), 5, 1, 1), log_normal((2.0, math.inf), 5, 1, 1))
 
 
 def test_promtool_finds_nothing_wrong_with_the_page() -> None:
@@ -320,19 +315,19 @@ def found(rule: str, ago: float, replica: str | None = None, lasted: float | Non
     return replace(making.finding(verdict, ended_at=ended), **changes)
 
 
-def tier_with(*findings: Finding, scope: ExportScope = ExportScope.ALL) -> AgentStatus:
-    tier = unplanned_tier(replicas=(replica("t", "r"),), findings=findings, export_scope=scope)
+def tier_with(*findings: Finding) -> AgentStatus:
+    tier = unplanned_tier(replicas=(replica("t", "r"),), findings=findings, export_scope=ExportScope.ALL)
     return agent_status(tiers=(replace(tier, context=replace(tier.context, name="t")),))
 
 
-def incident_series(*findings: Finding, scope: ExportScope = ExportScope.ALL) -> dict[tuple[str, str, str], float]:
+def incident_series(*findings: Finding) -> dict[tuple[str, str, str], float]:
     """The alerts of incidents by rule, replica and severity."""
-    page = series(tier_with(*findings, scope=scope))
-    return {
-        (own["rule"], own["replica"], own["severity"]): value
-        for (name, labels), value in page.items()
-        if name == "sizewatch_incident_alert" and (own := dict(labels))
-    }
+    found: dict[tuple[str, str, str], float] = {}
+    for (name, labels), value in series(tier_with(*findings)).items():
+        own = dict(labels)
+        if name == "sizewatch_incident_alert":
+            found[own["rule"], own["replica"], own["severity"]] = value
+    return found
 
 
 def test_incident_alert_counts_held_back_rules() -> None:
