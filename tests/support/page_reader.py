@@ -35,6 +35,12 @@ class PageReader(HTMLParser):
     def text(self) -> str:
         return re.sub(r"\s+", " ", " ".join(self.words))
 
+    @property
+    def lines(self) -> list[str]:
+        """Lines of the text, one for each paragraph, row, heading or entry of a list."""
+        lines = (" ".join(line.split()) for line in " ".join(self.words).splitlines())
+        return [line for line in lines if line]
+
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_startendtag(tag, attrs)
         if tag not in VOID:

@@ -10,10 +10,13 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from golden_text import check_golden
 from page_reader import PageReader
 from report_samples import (
     HOUR,
     START,
+    TIER,
+    USABLE,
     WEEK,
     finding,
     foreign_alert,
@@ -31,25 +34,78 @@ from report_samples import (
 from exporters.documents.forecast import PrewarmValue, Strategy
 from exporters.report.build import MOST_TIERS, message, next_plan_text, report
 from exporters.report.findings import Prewarming
-from exporters.report.formats import observed_text, report_html, report_markdown
-from exporters.report.guide_tables import judge_row
-from exporters.report.records import report_json, report_schema
+from exporters.report.formats import curve_sentence, observed_text, report_html, report_markdown
+from exporters.report.guide_tables import ROWS, TargetRange, judge_row, monitoring_rows
+from exporters.report.records import TierReport, report_json, report_schema
 from rules.catalogue.registry import CATALOGUE
 from rules.confidence import Certainty
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan.checks import check_plan
+from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import Plan, parse_plan
-from rules.telemetry.signals import Gap, Reading
-from rules.verdicts.verdict import Finding, Status, Transition
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.verdicts.verdict import Finding, Status
 
 PLAN = plan()
-USABLE = pytest.approx(7.33333333)
+WHOLE = reported(PLAN, hours())[0]
 
 
-def test_verdict_says_action_and_money() -> None:
-    assert reported_tier().verdict == (
-        "t: shrink from 10 to 6 replicas (likely); it costs 1,200 USD a day, the proposal saves 480 USD a day; "
-        "production confirms the benchmark up to 41% of the usable load."
+MARGIN = "pre-warming with the margin"
+WORTH = PrewarmValue(
+    start=START,
+    end=START + WEEK,
+    zone="UTC",
+    requests=1e6,
+    strategies=tuple(
+        Strategy(name=name, violation_minutes=minutes, late_requests=late, replica_hours=paid, money=5 * paid)
+        for name, minutes, late, paid in (
+            ("reactive", 60, 500, 900),
+            ("pre-warming", 5, 20, 1000),
+            ("perfect foresight", 0, 0, 850),
+            (MARGIN, 1, 4, 1120),
+        )
+    ),
+    ours="pre-warming",
+    perfect="perfect foresight",
+    reacting="reactive",
+    recommended="pre-warming",
+    with_margin=MARGIN,
+    short_reason="",
+    covered_ratio=None,
+    reason="It is worth it.",
+    currency="USD",
+)
+
+
+def test_quiet_week_reads_as_the_golden() -> None:
+    found, proposed = reported(PLAN, hours(), no_prewarming="forecasting is switched off")
+    assert proposed is not None
+    check_golden(__file__, "quiet_week.md", report_markdown(found))
+    check_golden(__file__, "quiet_week.plan.yaml", next_plan_text(found, proposed))
+
+
+def test_eventful_week_reads_as_the_golden() -> None:
+    """With a cascade on two replicas, alerts of another system of which it explains one, restarts and pre-warming."""
+    cascades = [finding("KvCacheCascade", 10, 11, replica="r1"), finding("KvCacheCascade", 30, 31, replica="r7")]
+    cascades.append(finding("KvCacheCascade", 50, 51, Status.CRITICAL, replica="r7", sentence="r7 was full"))
+    alerts = [foreign_alert(*named, START + 10.1 * HOUR, None) for named in (("Slow", cascades[0]), ("Other", None))]
+    forecast = {"method": "profile", "naive": "same hour yesterday", "covered_ratio": 0.96, "error_ratio": 0.8}
+    restarts = [TimelineEvent(t=START, kind=TimelineKind.RESTART, tier="t", replica="r1", text="the engine restarted")]
+    found, _ = reported(
+        plan(guardrails={"max_prompt_tokens": 2500, "queue_breaker": 12}),
+        hours(),
+        findings=(*cascades, finding("UtilizationTrap", 1, None)),
+        foreign=tuple(alerts),
+        events=tuple(restarts),
+        prewarming=Prewarming(worth=WORTH, forecasts=168, **forecast),
+        before=hour(-168, 10.0),
     )
+    check_golden(__file__, "eventful_week.md", report_markdown(found))
+    # The titles of the squares of the week are left out.
+    lines = [
+        line for line in PageReader(report_html(found)).lines if not re.fullmatch(r"\w{3} \d+:00: \d+% used", line)
+    ]
+    check_golden(__file__, "eventful_week.txt", "\n".join(lines))
 
 
 @pytest.mark.parametrize("count", [168, 84, 0])
@@ -68,26 +124,11 @@ def test_monitoring_rows_have_target_and_trend() -> None:
     assert len(tier.monitoring) == 32
     used, memory = row_of(tier, "fleet_utilization"), row_of(tier, "gpu_memory_utilization")
     assert (used.status, used.certainty, used.change) == ("warning", "certain", pytest.approx(1.0))
-    assert 2 / used.observed.value == USABLE
-    assert row_of(tier, "ttft_p99_seconds").target.text == "SLO 2 s"
+    assert 2 / used.observed.value == pytest.approx(USABLE)
+    cost = row_of(tier, "cost_per_million_tokens")
+    assert (cost.status, observed_text(cost, tier.currency)) == ("not_judged", "8.68 USD, -50%")
     assert row_of(tier, "completed_rps").observed.value == pytest.approx(20.0)
     assert (memory.observed.gap, memory.status) == ("not_exposed", "unknown"), "unmeasured is not healthy"
-
-
-def test_row_tells_how_often_rules_fired() -> None:
-    fired = (
-        finding("KvCacheCascade", 10, 12, Status.CRITICAL, sentence="It was full"),
-        finding("KvCacheCascade", 20, 21),
-    )
-    row = row_of(reported_tier(findings=fired), "kv_utilization")
-    assert (row.status, row.sentence) == ("critical", "fired twice, 3 h in all; at its worst: It was full")
-
-
-def test_range_of_a_level_is_instants() -> None:
-    found, _ = reported(PLAN, hours())
-    assert "% (instants " in observed_text(row_of(found.tiers[0], "kv_utilization"), "")
-    assert "% (instants " in report_html(found)
-    assert "instants" not in observed_text(row_of(found.tiers[0], "ttft_p99_seconds"), "")
 
 
 FLAP = finding("QueueGrowing", 24, 25)
@@ -154,20 +195,7 @@ def test_week_is_by_the_users_clock() -> None:
     found, _ = reported(PLAN, hours(), zone="Europe/Berlin")
     week = {(hour.weekday, hour.hour): hour.utilization for hour in found.tiers[0].week}
     # Busy from 8 to 20 UTC is 9 to 21 in winter.
-    assert (1 / week[0, 8], 3 / week[0, 9], len(week)) == (USABLE, USABLE, 168)
-
-
-def test_incidents_have_stages_and_explained_alerts() -> None:
-    steps = []
-    for stage in (1, 2, 3):
-        t = START + 10 * HOUR + 60 * stage
-        steps.append(Transition(t=t, status=Status.WARNING, stage=stage, certainty=Certainty.CERTAIN))
-    cascade = finding("KvCacheCascade", 10, 11, replica="r1", transitions=tuple(steps))
-    alerts = [foreign_alert(*named, START + 10.1 * HOUR, None) for named in (("Slow", cascade), ("Other", None))]
-    (row,) = reported_tier(findings=(cascade, finding("UtilizationTrap", 1, None)), foreign=tuple(alerts)).incidents
-    assert row.rule == "KvCacheCascade"
-    assert [step.stage for step in row.worst.transitions] == [1, 2, 3]
-    assert [(alert.name, alert.text) for alert in row.foreign] == [("Slow", "why")]
+    assert (1 / week[0, 8], 3 / week[0, 9], len(week)) == (pytest.approx(USABLE), pytest.approx(USABLE), 168)
 
 
 def test_unknown_times_add_up_by_rule() -> None:
@@ -204,68 +232,6 @@ def test_gaps_hide_no_rule_that_judged(
     assert judge_row(rules, tier_past(PLAN, hours(), unknowns=spans)).status == status
 
 
-MARGIN = "pre-warming with the margin"
-WORTH = PrewarmValue(
-    start=START,
-    end=START + WEEK,
-    zone="UTC",
-    requests=1e6,
-    strategies=tuple(
-        Strategy(name=name, violation_minutes=minutes, late_requests=late, replica_hours=paid, money=5 * paid)
-        for name, minutes, late, paid in (
-            ("reactive", 60, 500, 900),
-            ("pre-warming", 5, 20, 1000),
-            ("perfect foresight", 0, 0, 850),
-            (MARGIN, 1, 4, 1120),
-        )
-    ),
-    ours="pre-warming",
-    perfect="perfect foresight",
-    reacting="reactive",
-    recommended="pre-warming",
-    with_margin=MARGIN,
-    short_reason="",
-    covered_ratio=None,
-    reason="It is worth it.",
-    currency="USD",
-)
-
-
-def test_prewarming_says_saving_and_cost() -> None:
-    quality = {"covered_ratio": 0.96, "error_ratio": 0.8, "forecasts": 168}
-    part = Prewarming(worth=WORTH, method="profile", naive="same hour yesterday", **quality)
-    found, _ = reported(PLAN, hours(), prewarming=part)
-    saved = found.tiers[0].prewarming.saved
-    assert saved is not None
-    # What the margin costs is no part of it.
-    assert (saved.replica_hours, saved.money, saved.late_requests) == (-100, -500, 480)
-    text = report_markdown(found)
-    assert (
-        "against reacting to load: 100 replica-hours more (500 USD), 480 late requests fewer; the last 7 days: " in text
-    )
-    assert "96% of 168 were high enough (95% are meant to be); error 0.80 times that of same hour yesterday" in text
-    assert f"reactive 4,500 USD; pre-warming 5,000 USD; perfect foresight 4,250 USD; {MARGIN} 5,600 USD" in text
-
-
-def test_absent_forecast_has_a_reason() -> None:
-    found, _ = reported(PLAN, hours(), no_prewarming="forecasting is switched off")
-    assert "Not known: forecasting is switched off" in report_markdown(found)
-
-
-def test_markdown_has_sections_in_order() -> None:
-    text = report_markdown(reported(PLAN, hours())[0])
-    assert re.findall(r"^### (.*)$", text, flags=re.MULTILINE) == [
-        "Replicas and cost (steps 11 and 12)",
-        "Plan against production",
-        "Workload (step 1)",
-        "Capacity of a replica",
-        "Idle capacity, and levers that overlap",
-        "Pre-warming",
-        "Guardrails",
-        "Questions of the sizing guide (8.4)",
-    ]
-
-
 @pytest.mark.parametrize("count", [168, 84, 0])
 def test_page_is_whole_without_scripts(count: int) -> None:
     found, _ = reported(PLAN, hours(count))
@@ -277,7 +243,7 @@ def test_page_is_whole_without_scripts(count: int) -> None:
 
 
 def test_page_draws_arrivals_and_week() -> None:
-    tags = PageReader(report_html(reported(PLAN, hours())[0])).tags
+    tags = PageReader(report_html(WHOLE)).tags
     charts = [attributes["aria-label"] for tag, attributes in tags if tag == "svg" and "aria-label" in attributes]
     assert charts == ["requests per second by hour, 168 hours", "fleet utilisation by hour of the week"]
 
@@ -296,22 +262,6 @@ def proposed_from(one: Plan, **parts: object) -> Plan:
     assert proposed is not None
     assert parse_plan(yaml.safe_load(next_plan_text(found, proposed))) == proposed
     return proposed
-
-
-def test_next_plan_says_old_values() -> None:
-    found, proposed = report(past(PLAN, tier_past(PLAN, hours())))
-    assert proposed is not None
-    tier = proposed.tiers["t"]
-    # P50 lies in its bucket and stays; P95 does not, and no quantile is below the one before it.
-    assert [tier.value_at(f"workload.prompt_tokens.{name}") for name in ("p50", "p95")] == [900, 900]
-    assert [tier.value_at(f"fleet.{name}") for name in ("instances", "safety_factor")] == [6, 1.2]
-    # Those of the next plan itself: 2.5 x its P95, and 2 s x 30 rps, of which 48 to 54 fit.
-    assert [tier.value_at(f"guardrails.{name}") for name in ("queue_breaker", "max_prompt_tokens")] == [51, 2250]
-    assert tier.curve == PLAN.tiers["t"].curve
-    text = next_plan_text(found, proposed)
-    assert "# - fleet instances: 10 -> 6 (-40%)" in text
-    assert "# Shrink from 10 to 6 replicas (likely)." in text
-    assert "t: fleet instances: 10 -> 6 (-40%)" in found.plan_changes
 
 
 @pytest.mark.parametrize("prompts", [150.0, 800.0, 2600.0])
@@ -336,7 +286,7 @@ def test_fleet_of_no_tier_says_so() -> None:
 
 def message_of(link: str = "", **parts: Any) -> tuple[str, str]:
     """Subject and body of the message of a week's report with these fields."""
-    return message(json.loads(report_json(replace(reported(PLAN, hours())[0], **parts))), link)
+    return message(json.loads(report_json(replace(WHOLE, **parts))), link)
 
 
 def test_message_has_headline_and_verdicts() -> None:
@@ -358,3 +308,130 @@ def test_many_tiers_are_counted() -> None:
     body = message_of(tiers=(reported_tier(),) * (MOST_TIERS + 3))[1]
     assert body.count("t: shrink from 10 to 6 replicas") == MOST_TIERS
     assert "3 more tiers are in the report." in body
+
+
+# ---- numbers that the guide works out (9.1 Step 12, 9.2), and counts of replicas ----
+
+
+def tier_at(utilization: float, of: Plan | None = None) -> TierReport:
+    """A week in which the ten replicas are used to this share, evenly."""
+    return reported_tier(hours(rps=lambda n: utilization * 10 * USABLE), of)
+
+
+def cost(tier: TierReport, name: str = "measured") -> Any:
+    return next(row for row in tier.costs if row.name == name)
+
+
+def test_half_use_doubles_cost_a_token() -> None:
+    low, high = tier_at(0.4), tier_at(0.8)
+    assert (cost(low).utilization, cost(high).utilization) == (pytest.approx(0.4), pytest.approx(0.8))
+    assert cost(low).money_a_day == cost(high).money_a_day == 1200.0
+    assert cost(low).per_million_tokens == pytest.approx(2 * cost(high).per_million_tokens)
+    assert cost(tier_at(0.7)).per_million_tokens / cost(low).per_million_tokens == pytest.approx(4 / 7)
+    # Half the replicas for the same traffic.
+    proposed = cost(low, "proposed")
+    assert low.proposal.replicas == 5
+    assert proposed.utilization == pytest.approx(0.8)
+    assert proposed.per_million_tokens == pytest.approx(cost(low).per_million_tokens / 2)
+
+
+def test_plan_for_less_use_costs_more() -> None:
+    planned = {}
+    for share in (0.4, 0.8, 1.0):
+        priced = plan(cost={**TIER["cost"], "planned_utilization": share})
+        planned[share] = cost(tier_at(0.5, priced), "planned").per_million_tokens
+    assert planned[0.4] == pytest.approx(2 * planned[0.8])
+    # 9.2: 2.5 times the cost of a fleet that is used wholly.
+    assert planned[0.4] == pytest.approx(2.5 * planned[1.0])
+
+
+def test_targets_are_the_guides_unless_overridden() -> None:
+    lora = {"lora": {"max_adapters": 8}}
+    context = build_tier_context("t", plan(**lora).tiers["t"])
+    own = {
+        "UtilizationTrap": {"target": 0.5},
+        "NoHeadroom": {"target": 0.7},
+        "KvCacheUnderused": {"below": 0.6},
+        "KvCacheNearCeiling": {"above": 0.95},
+        "KvEviction": {"warning": 0.1},
+        "GpuComputeLow": {"below": 0.4},
+        "SpeculationAcceptanceLow": {"below": 0.7},
+    }
+    expected = {
+        "fleet_utilization": ("60-80 %", "50-70 %"),
+        "kv_utilization": ("75-90 %", "60-95 %"),
+        "eviction_rate": ("below 5 %", "below 10 %"),
+        "gpu_utilization": ("60-85 % while serving", "40-85 % while serving"),
+        "speculative_acceptance": ("above 60 %", "above 70 %"),
+        "adapters_active": ("up to 8 (max_adapters)", "up to 8 (max_adapters)"),
+    }
+    targets = {key: target for key, _, target, _ in ROWS if key in expected}
+    assert {
+        key: (target(context).text, target(replace(context, limits=own)).text) for key, target in targets.items()
+    } == expected
+
+
+@pytest.mark.parametrize(("value", "met"), [(0.495, False), (0.6, True), (0.8504, True), (0.86, False), (None, None)])
+def test_value_outside_its_target_misses_it(value: float | None, met: bool | None) -> None:
+    observed = Missing(gap=Gap.NO_TRAFFIC) if value is None else Reading(value=value, low=value, high=value, n=1)
+    assert TargetRange("60-85 %", 0.6, 0.85).is_met(observed) is met
+    assert TargetRange("as planned").is_met(observed) is None
+
+
+def fleet(**parts: float) -> TierReport:
+    return reported_tier(one=plan(fleet={"instances": 10, **parts}))
+
+
+def why(found: TierReport) -> str:
+    """The line of the replica counts."""
+    text = report_markdown(replace(WHOLE, tiers=(found,)))
+    return text.partition("### Replicas and cost")[2].partition("\n\n|")[0]
+
+
+def test_other_counts_stand_with_their_reason() -> None:
+    """Ten are planned for 50 rps; 30 rps at 7.33 a replica need 6 with the margin, 7 with a safety factor of 1.6."""
+    found = fleet(safety_factor=1.6, minimum_warm=2)
+    assert found.count is not None
+    assert (found.count.replicas, found.count.without_safety, found.count.safety_factor) == (7, 6, 1.6)
+    assert re.search(
+        r"- the peak needs 6 replicas \(30 rps at 7.33 rps a replica .*\); with the plan's safety factor 7; "
+        r"7 to \d+ at the bounds of what a replica takes\n",
+        why(found),
+    )
+
+
+def test_same_counts_are_no_others() -> None:
+    found = fleet(instances=6, minimum_warm=2)
+    assert found.count is not None
+    assert found.count.replicas == found.count.without_safety == found.proposal.now == 6
+    assert not re.search("safety factor|proposed", why(found))
+
+
+def test_memory_bound_proposal_stands_beside_count() -> None:
+    found = reported_tier(hours(kv=0.8))
+    assert found.count is not None
+    assert found.count.replicas == 6
+    assert found.proposal.sentence.startswith("Keep 10 replicas: the hourly mean of the KV cache is 80%")
+    assert "\n- proposed: 10\n" in why(found)
+
+
+def test_load_is_measured_by_present_capacity() -> None:
+    # 30 rps of ten replicas at 7.33.
+    assert "none lost, are used to 41%: 59% headroom is left." in curve_sentence(WHOLE.tiers[0])
+    assert row_of(WHOLE.tiers[0], "completed_rps").target.text == "up to 73.3 rps, 10 replicas at 7.33 rps"
+    lower = reported_tier(one=plan(operating_point={"c_max": 8, "usable_rps": 5.0}))
+    assert row_of(lower, "completed_rps").target.text == "up to 50 rps, 10 replicas at 5 rps"
+    refuted = reported_tier(hours(ttft={0.08: 0.95, 0.9: 0.05}))
+    usable = refuted.curve.usable and refuted.curve.usable.rps
+    assert usable is not None
+    assert usable < 0.95 * 7.33
+    assert (
+        row_of(refuted, "completed_rps").target.text == f"up to {10 * usable:.3g} rps, 10 replicas at {usable:.3g} rps"
+    )
+
+
+def test_utilisation_is_of_the_present_plan() -> None:
+    """The re-sizing has it; the sum of all hours would be another number where the plan changed."""
+    past = tier_past(plan(), hours())
+    apart = replace(past, resize=replace(past.resize, utilization=Reading(value=0.123, low=0.1, high=0.2, n=9.0)))
+    assert next(row for row in monitoring_rows(apart) if row.key == "fleet_utilization").observed.value == 0.123

@@ -178,13 +178,6 @@ def test_sideways_scrolling_needs_no_mouse() -> None:
     assert all(attributes.get("tabindex") == "0" for attributes in wide)
 
 
-def test_next_step_stands_before_tables() -> None:
-    head = PAGE.partition("<table")[0]
-    assert "Shrink t: 480 USD a day less." in head
-    assert "shrink from 10 to 6 replicas (likely)" in head
-    assert "What to do: read plan.next.yaml, then <code>sizewatch plan check plan.next.yaml</code>" in head
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 760, 1000, 1280])
 def test_nothing_sticks_out_at_any_width(tmp_path: Path, width: int) -> None:

@@ -1,21 +1,20 @@
 """The status page, read as a browser would read it, and the comparison, findings and incidents behind it.
 
-`page.txt` is the text of a page with everything open: a tier in a cascade with all its unknown rules, and a planned one
-without them. WRITE=1 writes it anew.
+`goldens/page.txt` is the text of a page with everything open: a tier in a cascade with all its unknown rules, and a planned
+one without them.
 """
 
 import base64
 import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_text import check_golden
 from page_reader import PageReader
 from status_samples import (
     NOW,
@@ -65,8 +64,6 @@ from rules.verdicts.verdict import (
     Verdict,
 )
 
-GOLDEN = Path(__file__).with_name("page.txt")
-
 
 def read(status: AgentStatus | None = None, **options: Any) -> PageReader:
     return PageReader(render_page(status or agent_status(), **options).decode())
@@ -80,11 +77,7 @@ def test_the_page_reads_as_the_golden_text() -> None:
     tier = planned_tier()
     planned = replace(tier, results=tuple(tier.verdicts))
     shown = read(with_tiers(planned, cascading_tier()), paused=True)
-    lines = (" ".join(line.split()) for line in " ".join(shown.words).splitlines())
-    text = "".join(f"{line}\n" for line in lines if line)
-    if os.environ.get("WRITE"):
-        GOLDEN.write_text(text, encoding="utf-8")
-    assert text == GOLDEN.read_text(encoding="utf-8")
+    check_golden(__file__, "page.txt", "\n".join(shown.lines))
 
 
 def test_headline_counts_incidents_and_names_worst() -> None:
