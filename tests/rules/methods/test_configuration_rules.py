@@ -295,11 +295,9 @@ LONG_STARTS, LONG_LIVES = short(3, ran=6)
 UNSEEN_STARTS = [ReplicaStart(replica=one.replica, seen_at=one.seen_at) for one in BRIEF_STARTS]
 OLD = [start(one.replica, (one.t - START) / 60 - 120) for one in BRIEF_STARTS]
 AGAIN = [start("r", at, alive_at=START + 60 * (at - 8)) for at in (5.0, 15.0, 25.0, 35.0)]
-PARTIAL = []
-for name, windows in GONE.items():
-    ready = windows[0].start
-    times = {"started_at": ready - 60, "ready_at": ready, "silent_since": 0.0}
-    PARTIAL.append(ReplicaStart(replica=name, seen_at=ready, **times))
+PARTIAL = [
+    replace(one, asked_at=None, pod_ready_at=None, started_at=one.t - 60, ready_at=one.t) for one in BRIEF_STARTS
+]
 UNPRICED, QUICK = context(cold_start_seconds=240), context(cold_start_seconds=60)
 COST = (
     "Replicas stopped within their own cold start 3 times in an hour; their starts took 0.25 GPU-hours, 0.50 USD; "

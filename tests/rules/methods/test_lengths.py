@@ -345,9 +345,9 @@ def calm(number: int) -> Window:
     return tailed(number, 0.5)
 
 
-OFFERED_TIER, OFFERED_SIZED, UNUSABLE = context(), context(workload=LENGTHS), context(slo={"ttft_p99_seconds": 0.05})
+OFFERED_SIZED, UNUSABLE = context(workload=LENGTHS), context(slo={"ttft_p99_seconds": 0.05})
 OFFERED_MEASURED = {"source": CapacitySource.PRODUCTION, "certainty": Certainty.CERTAIN, "reason": "measured"}
-ROOM = load_bins.with_capacity(OFFERED_TIER, Capacity(rps=9.0, low=8.0, high=10.0, **OFFERED_MEASURED))
+ROOM = load_bins.with_capacity(BENCHED, Capacity(rps=9.0, low=8.0, high=10.0, **OFFERED_MEASURED))
 SMALL = ACTIONS["find_the_hold"]
 ARRIVING, BOTH_CAN = "arrive at a replica, 6 rps are usable", "the replicas together can take this load"
 HOT = f"a (1 of 2 replicas) is beyond the benchmarked load; {BOTH_CAN}"
@@ -356,26 +356,26 @@ UNEVEN = [lambda n: tailed(n, 7.0), lambda n: tailed(n, 2.0)]
 STANDING = each(9, lambda n: tailed(n, 3.0, in_system=60.0, waiting=30.0))
 
 ROWS = [
-    ("completed", BEYOND, OFFERED_TIER, [lambda n: tailed(n, 7.0)], ADD_REPLICAS, ARRIVING),
-    ("in the system too", BEYOND, OFFERED_TIER, [lambda n: tailed(n, 7.0, in_system=12.0)], ADD_REPLICAS, ARRIVING),
+    ("completed", BEYOND, BENCHED, [lambda n: tailed(n, 7.0)], ADD_REPLICAS, ARRIVING),
+    ("in the system too", BEYOND, BENCHED, [lambda n: tailed(n, 7.0, in_system=12.0)], ADD_REPLICAS, ARRIVING),
     # Completed requests saturate: 6.5 arrive.
-    ("arriving", BEYOND, OFFERED_TIER, [lambda n: tailed(n, 5.5, in_system=12.0, change=60.0)], ADD_REPLICAS, ARRIVING),
+    ("arriving", BEYOND, BENCHED, [lambda n: tailed(n, 5.5, in_system=12.0, change=60.0)], ADD_REPLICAS, ARRIVING),
     # Most of the hold is calm.
-    ("in the last quarter", BEYOND, OFFERED_TIER, [lambda n: tailed(n, 3.0 if n < 7 else 7.0)], ADD_REPLICAS, ARRIVING),
-    ("hot", BEYOND, OFFERED_TIER, UNEVEN, KEEP_REPLICAS, HOT),
-    ("on average", BEYOND, OFFERED_TIER, UNEVEN, KEEP_REPLICAS, f"4.5 rps {ARRIVING}"),
+    ("in the last quarter", BEYOND, BENCHED, [lambda n: tailed(n, 3.0 if n < 7 else 7.0)], ADD_REPLICAS, ARRIVING),
+    ("hot", BEYOND, BENCHED, UNEVEN, KEEP_REPLICAS, HOT),
+    ("on average", BEYOND, BENCHED, UNEVEN, KEEP_REPLICAS, f"4.5 rps {ARRIVING}"),
     # 3.5 rps, each of twice the tokens, are the work of 7: above 6. At half the load they are not.
     ("long requests", BEYOND, OFFERED_SIZED, [long(3.5)], ADD_REPLICAS, WORK),
     ("half as many", BEYOND, OFFERED_SIZED, [long(1.75)], KEEP_REPLICAS, ""),
     ("no capacity", BEYOND, UNUSABLE, [lambda n: tailed(n, 7.0)], "", "what load a replica can take is not known"),
     ("measured capacity", BEYOND, ROOM, [lambda n: tailed(n, 7.0)], KEEP_REPLICAS, ""),
     # 2.2 and 6.1 rps of 6 arrive.
-    *((f"{rule} of a slow one", rule, OFFERED_TIER, [grows(2.0)], SMALL, "") for rule in RULES),
-    *((f"{rule} of a full one", rule, OFFERED_TIER, [grows(5.9)], ADD_REPLICAS, "") for rule in RULES),
-    *((f"{rule} beside a calm one", rule, OFFERED_TIER, [grows(2.0), calm], KEEP_REPLICAS, "") for rule in RULES),
-    ("creeping", BEYOND, OFFERED_TIER, [creeps(3.0)], SMALL, ""),
-    ("creeping at the end", BEYOND, OFFERED_TIER, [creeps(5.995)], ADD_REPLICAS, ""),
-    ("short queues", BEYOND, OFFERED_TIER, [lambda n: tailed(n, 3.0, in_system=60.0, waiting=0.2)], KEEP_REPLICAS, ""),
+    *((f"{rule} of a slow one", rule, BENCHED, [grows(2.0)], SMALL, "") for rule in RULES),
+    *((f"{rule} of a full one", rule, BENCHED, [grows(5.9)], ADD_REPLICAS, "") for rule in RULES),
+    *((f"{rule} beside a calm one", rule, BENCHED, [grows(2.0), calm], KEEP_REPLICAS, "") for rule in RULES),
+    ("creeping", BEYOND, BENCHED, [creeps(3.0)], SMALL, ""),
+    ("creeping at the end", BEYOND, BENCHED, [creeps(5.995)], ADD_REPLICAS, ""),
+    ("short queues", BEYOND, BENCHED, [lambda n: tailed(n, 3.0, in_system=60.0, waiting=0.2)], KEEP_REPLICAS, ""),
 ]
 
 
@@ -392,7 +392,7 @@ def test_load_decides_the_action(
 
 def test_held_requests_are_not_too_many() -> None:
     """0.9 rps of 6 with 9 requests in the system, where the benchmark's highest had 8."""
-    found = verdict(BEYOND, OFFERED_TIER, each(10, lambda n: tailed(n, 0.9, in_system=9.0)))
+    found = verdict(BEYOND, BENCHED, each(10, lambda n: tailed(n, 0.9, in_system=9.0)))
     assert found.actions[0] == KEEP_REPLICAS
     assert not any(text.startswith("Add replicas") or "exceeded" in text for text in found.actions)
     assert f"0.9 rps {ARRIVING}" in explain(found)
@@ -405,13 +405,10 @@ def test_held_requests_are_not_too_many() -> None:
 
 def test_kept_replicas_have_other_levers() -> None:
     uneven = {"a": each(10, lambda n: tailed(n, 7.0)), "b": each(10, calm)}
-    for known, replicas, text in (
-        (OFFERED_TIER, uneven, "spread evenly"),
-        (ROOM, {"a": uneven["a"]}, "benchmark up to it"),
-    ):
+    for known, replicas, text in ((BENCHED, uneven, "spread evenly"), (ROOM, {"a": uneven["a"]}, "benchmark up to it")):
         assert text in " ".join(verdict(BEYOND, known, replicas).actions)
     # 30 wait in each of nine minutes, as many arrive as finish: no neighbour takes one of them.
-    assert KEEP_REPLICAS not in verdict(BEYOND, OFFERED_TIER, {"a": STANDING, "b": STANDING}).actions
+    assert KEEP_REPLICAS not in verdict(BEYOND, BENCHED, {"a": STANDING, "b": STANDING}).actions
 
 
 def test_levers_are_actions_of_rules() -> None:
