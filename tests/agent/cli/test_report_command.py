@@ -100,19 +100,14 @@ def test_changed_plan_keeps_versions_apart(tmp_path: Path) -> None:
         store.book(events=[change])
     found = tier_of(path, asked(changed, since=START, until=START + WEEK))
     (remark,) = found.quality.remarks
-    assert remark == (
-        "The plan changed on Wed 04 Nov 20:00 UTC: the comparison with the benchmark, the curve and fleet utilisation "
-        "rest on the 100 hours since then; traffic, cost and incidents on the whole time."
-    )
+    assert remark.startswith("The plan changed on Wed 04 Nov 20:00 UTC: ")
     assert len(found.quality.plan_versions) == 2
-    assert sum(point.requests or 0 for point in found.curve.production) == sum(
-        day_and_night(n) * HOUR for n in range(68, 168)
-    )
+    since = sum(day_and_night(n) * HOUR for n in range(68, 168))
+    assert sum(point.requests or 0 for point in found.curve.production) == since
     assert found.workload.requests == sum(day_and_night(n) * HOUR for n in range(168))
 
 
 def test_forgotten_tier_is_named(tmp_path: Path) -> None:
-
     path = history(tmp_path, hours(24))
     with HistoryStore(path) as store:
         gone = finding("KvCacheCascade", 2, 3)

@@ -48,6 +48,7 @@ FILES = {
     "cut.json": b"{",
     "time.json": b'{"made_at": 1}',
     "new.json": b'{"schema": "urn:sizewatch:calibration:2"}',
+    "bad.csv": b"timestamp,requests\n2026-01-01T00:00:00Z,1\n2026-01-01T00:05:00Z,-3\n",
     "two.csv": b"timestamp,requests\n2026-01-01T00:00:00Z,1\n2026-01-01T00:05:00Z,1\n",
 }
 
@@ -131,6 +132,8 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     # Forecasts, of a trace or of a history.
     ("backtest --history nowhere.csv", 2, "No such file or directory"),
     ("backtest --history two.csv", 2, "has 2 rows"),
+    ("backtest --history bad.csv", 2, "bad.csv:3: "),
+    ("forecast --history bad.csv", 2, "is no count"),
     ("forecast --history two.csv", 2, "has 2 rows"),
     ("backtest --history hours.csv --test-days 0", 2, "0 days cannot be tested"),
     ("backtest --history hours.csv --bin 7h", 2, "do not divide a day"),
