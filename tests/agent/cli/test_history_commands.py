@@ -87,17 +87,11 @@ def test_answer_leads_and_assumptions_follow(week: str, capsys: Captured) -> Non
     assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)
 
 
-def saved(folder: Path, ended_at: float | None = None) -> str:
-    """The config of a week whose TTFT burn began before its last hour."""
-    config = configured(folder, recent(24))
-    burn = replace(finding("TtftSloBurn", 0.0, None), started_at=time.time() - 2 * HOUR, ended_at=ended_at)
-    with HistoryStore(folder / "history.db") as store:
-        store.book(spans=[burn])
-    return config
-
-
 def test_open_incident_leads_the_answer(tmp_path: Path, capsys: Captured) -> None:
-    config = saved(tmp_path)
+    config = configured(tmp_path, recent(24))
+    burn = replace(finding("TtftSloBurn", 0.0, None), started_at=time.time() - 2 * HOUR)
+    with HistoryStore(tmp_path / "history.db") as store:
+        store.book(spans=[burn])
     found = {n: asked(capsys, config, "--instances", n) for n in ("9", "10", "11")}
     states = [(code, answer["slo"]) for code, answer in found.values()]
     assert states == [(1, "broken"), (1, "broken"), (0, "likely_kept")]
@@ -107,11 +101,6 @@ def test_open_incident_leads_the_answer(tmp_path: Path, capsys: Captured) -> Non
     assert found["11"][1]["sentence"].startswith("t with 11 replicas")
     ask(config, "--instances", "10")
     assert capsys.readouterr().out.startswith("TTFT SLO burn is open at this size since ")
-
-
-def test_an_ended_incident_changes_nothing(tmp_path: Path, capsys: Captured) -> None:
-    code, found = asked(capsys, saved(tmp_path, ended_at=time.time()), "--instances", "10")
-    assert (code, found["slo"], found["open_findings"]) == (0, "likely_kept", [])
 
 
 @pytest.mark.parametrize(
@@ -139,35 +128,14 @@ def test_json_is_described_and_equals_the_text(week: str, capsys: Captured) -> N
     assert found["one_lost_rps"] == pytest.approx(36.667, rel=1e-4)
     assert found["cost"]["per_million_tokens"] == pytest.approx(30 / 5.76)
     described = set(re.findall(r"`([a-z0-9_]+)`", DOCS.read_text(encoding="utf-8")))
-    assert _keys(found) - described - set(found["asked"]["benchmark"]) == set()
-
-
-def _keys(value: object) -> set[str]:
-    if isinstance(value, dict):
-        return set(value).union(*(_keys(one) for one in value.values()))
-    return set().union(*(_keys(one) for one in value)) if isinstance(value, list) else set()
+    keys = set(re.findall(r'"([a-z0-9_]+)": ', json.dumps(found)))
+    assert keys - described - set(found["asked"]["benchmark"]) == set()
 
 
 def test_peak_is_of_the_asked_time(tmp_path: Path, capsys: Captured) -> None:
     config = configured(tmp_path, recent(240, rps=lambda n: 45.0 if n < 12 else day_and_night(n)))
     assert asked(capsys, config, "--instances", "10")[1]["rps"] == pytest.approx(30.0)
     assert asked(capsys, config, "--instances", "10", "--since", "10d")[1]["rps"] == pytest.approx(45.0)
-
-
-def test_peak_is_weighed_by_its_own_tokens(tmp_path: Path, capsys: Captured) -> None:
-    """Of 48 hours at 20 rps the last three have requests twice as long: a mean of all would be 1.06 times the work."""
-    longer = recent(48, rps=lambda n: 20.0, prompts=1600.0, outputs=160.0)[-3:]
-    config = configured(tmp_path, [*recent(48, rps=lambda n: 20.0)[:-3], *longer])
-    _, found = asked(capsys, config, "--instances", "10")
-    assert found["rps"] == pytest.approx(20.0)
-    assert found["work_rps"] == pytest.approx(40.0, rel=0.1)
-
-
-def test_old_history_is_answered_from_the_plan(tmp_path: Path, capsys: Captured) -> None:
-    config = configured(tmp_path, hours(2))
-    code, found = asked(capsys, config, "--instances", "10")
-    assert (code, found["slo"], found["now"], found["cost_now"]) == (0, "likely_kept", None, None)
-    assert found["peak"]["source"] == "the plan's peak: none was seen"
 
 
 APART = {**TIER, **POOLED}

@@ -206,13 +206,6 @@ def test_ascii_terminal_gets_the_plan() -> None:
     assert "cpu-small" in done.stdout
 
 
-def test_alert_about_sizewatch_is_explained(capsys: Captured) -> None:
-    assert main.main(["explain", "agentdown"]) == 0
-    told = capsys.readouterr().out
-    assert "no_cycles: The agent on <instance> answers and does not work." in told
-    assert "{{" not in told
-
-
 def test_version_is_printed() -> None:
     assert shell("sizewatch --version").stdout == f"sizewatch {VERSION}\n"
 
