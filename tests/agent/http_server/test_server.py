@@ -415,8 +415,11 @@ def test_missing_reports_are_told(server: WebServer, place: Path) -> None:
     assert (status, body) == (404, b"this agent writes no reports (report.enabled, role)")
 
 
-@pytest.mark.parametrize(("path", "words"), [("/runbooks/", "Runbooks"), ("/runbooks/KvCacheCascade", "Look at first")])
-def test_runbooks_have_the_page_policy(path: str, words: str) -> None:
+PAGE_WORDS = {"/": "Critical", "/runbooks/": "Runbooks", "/runbooks/KvCacheCascade": "Look at first"}
+
+
+@pytest.mark.parametrize(("path", "words"), PAGE_WORDS.items())
+def test_policy_allows_the_embedded_style(path: str, words: str) -> None:
     with serving() as server:
         status, headers, body = ask(server, path)
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")

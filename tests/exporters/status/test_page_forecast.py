@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html import unescape
 from typing import Any
 
 import pytest
 from forecast_samples import DAY_MINUTES, NOW, question, series
+from golden_text import check_golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_reader import PageReader
 from status_samples import agent_status, fine_tier, planned_tier
 
 from agent.forecasting.tier_forecast import TierForecast
@@ -71,118 +72,47 @@ def status(forecast: ForecastStatus | None, **health: Any) -> AgentStatus:
     return replace(agent_status(), now=NOW, tiers=(tier,), health=AgentHealth(**health))
 
 
-def text(shown: AgentStatus) -> str:
-    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", render_page(shown).decode())))
-
-
-WORTH = {"sizewatch_prewarm_replica_seconds", "sizewatch_prewarm_violation_seconds"}
-
-
-def samples(shown: AgentStatus) -> dict[str, float]:
-    """What the page of metrics says of forecasts, by series."""
+def read_forecast(shown: AgentStatus) -> list[str]:
+    """Lines of the page's section of the forecast, and the samples of the page of metrics about forecasts."""
+    lines = PageReader(render_page(shown).decode()).lines
+    section = lines[lines.index("Forecast") :] if "Forecast" in lines else []
+    if section:
+        section = section[: next(place for place, line in enumerate(section) if line.startswith("Replica "))]
     names = {metric.name for metric in OWN[OWN.index(RECOMMENDED) : OWN.index(REPORT_UP)]}
-    lines = [line for line in render(shown, "")[0].decode().splitlines() if re.split(r"[{ ]", line)[0] in names]
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+    for line in render(shown, "")[0].decode().splitlines():
+        series, _, value = line.rpartition(" ")
+        if re.split(r"[{ ]", line)[0] in names:
+            section.append(f"{series} {float(value):.3g}")
+    return section
 
 
-def test_section_states_decision_and_reasons(told: ForecastStatus) -> None:
-    page = text(status(told))
-    recommended = told.recommended
-    assert recommended is not None
-    assert re.search(r"Demand now 11.5 rps, 12 rps at \d\d:\d\d UTC \(95 % up to 13.5 rps\)", page)
-    assert "95.1% of 1000 past targets at or below their 95% quantile" in page
-    assert "error 0.62 of same as now over 1000 targets" in page
-    assert f"Cold start: {COLD.sentence}." in page
+def test_forecasts_read_as_the_golden(told: ForecastStatus) -> None:
+    """What stands is shown and exported. What does not has no number; what the last week would have cost stays true."""
     assert told.prewarm is not None
-    assert told.prewarm.worth is not None
-    assert told.prewarm.worth.sentence in page
-    assert "ecommended by" not in page
-    decision = told.decision
-    assert decision is not None
-    assert f"{decision.sentence}. Lead: {COLD.sentence}." in page
-    assert f"start {recommended - 3} now" in page
-    (line,) = status_json(status(told))["overview"]
-    assert (line["recommended"], line["decision"]) == (recommended, decision.sentence)
-    assert f"{line['tier']}: {decision.sentence}" in overview_text(status_json(status(told)))
-
-
-def test_missing_forecast_is_no_zero(told: ForecastStatus) -> None:
-    assert told.prewarm is not None
-    gone = ForecastStatus(
-        prewarm=replace(told.prewarm, recommendation=None, reason="nothing was seen of the tier for 10 minutes"),
-        ready=told.ready,
-        gap="the forecast of 12 min ago is outlived",
-        trouble="the forecasting process died: killed by SIGKILL",
-    )
-    page = text(status(gone))
-    assert "No replica count: nothing was seen of the tier for 10 minutes." in page
-    assert "Demand now" not in page
-    assert "Cold start" not in page.partition("Forecast")[2].partition("Replica ")[0]
-    assert "No newer forecast: the forecasting process died: killed by SIGKILL." in page
-    # What the last week would have cost is as true as before.
-    assert {name.partition("{")[0] for name in samples(status(gone))} == WORTH
-    assert status_json(status(gone))["tiers"][0]["forecast"]["recommended"] is None
-
-
-def test_absent_forecast_has_one_line() -> None:
-    page = text(status(ForecastStatus(gap="not exposed: this agent keeps no history")))
-    assert "No replica count: not exposed: this agent keeps no history." in page
-    assert "Demand now" not in page
-    assert "No replica count" not in text(status(None))
-
-
-def test_valid_forecast_has_its_gauges(told: ForecastStatus) -> None:
+    withdrawn = replace(told.prewarm, recommendation=None, reason="nothing was seen of the tier for 10 minutes")
     health = ForecastHealth(runs=7, failures={"died": 2}, last_seconds=0.25, memory_bytes=180_000_000)
-    found = samples(status(told, forecasting=health))
-    tier = 'tier="h100-llama70b-fp8"'
-    assert told.forecast is not None
-    assert told.recommended is not None
-    assert told.prewarm is not None
-    assert told.prewarm.worth is not None
-    expected = {
-        f"sizewatch_recommended_replicas{{{tier}}}": float(told.recommended),
-        f"sizewatch_minimum_warm_replicas{{{tier}}}": 3.0,
-        f'sizewatch_forecast_requests_per_second{{quantile="0.5",{tier}}}': 9.0,
-        f'sizewatch_forecast_requests_per_second{{quantile="0.95",{tier}}}': 10.5,
-        f'sizewatch_forecast_requests_per_second{{quantile="0.99",{tier}}}': 11.5,
-        f'sizewatch_forecast_for_now_requests_per_second{{quantile="0.5",{tier}}}': 8.0,
-        f'sizewatch_forecast_work_per_second{{quantile="0.5",{tier}}}': 12.0,
-        f"sizewatch_demand_work_per_second{{{tier}}}": 11.5,
-        f"sizewatch_forecast_lead_seconds{{{tier}}}": 140.0,
-        f"sizewatch_forecast_coverage_ratio{{{tier}}}": 0.951,
-        f"sizewatch_forecast_error_ratio{{{tier}}}": 0.62,
-        f'sizewatch_cold_start_measured_seconds{{quantile="0.5",{tier},timing="pod"}}': 110.0,
-        f'sizewatch_cold_start_measured_seconds{{quantile="0.95",{tier},timing="pod"}}': 140.0,
-        f'sizewatch_cold_start_measured_seconds{{quantile="0.95",{tier},timing="process"}}': 80.0,
-        f'sizewatch_cold_starts_measured{{{tier},timing="pod"}}': 23.0,
-        f'sizewatch_cold_starts_measured{{{tier},timing="process"}}': 2.0,
-        **{
-            f'sizewatch_prewarm_{what}{{strategy="{one.name}",{tier}}}': seconds
-            for one in told.prewarm.worth.strategies
-            for what, seconds in (
-                ("replica_seconds", 3600.0 * one.replica_hours),
-                ("violation_seconds", 60.0 * one.violation_minutes),
+    statuses = {
+        "valid": status(told, forecasting=health),
+        "withdrawn recommendation": status(replace(told, prewarm=withdrawn, minimum_warm=None)),
+        "planned cold start": status(
+            replace(told, cold_start=replace(COLD, source=LeadSource.PLAN, timing=None, known=()))
+        ),
+        "outlived": status(
+            ForecastStatus(
+                prewarm=withdrawn,
+                ready=told.ready,
+                gap="the forecast of 12 min ago is outlived",
+                trouble="the forecasting process died: killed by SIGKILL",
             )
-        },
-        'sizewatch_forecast_failures_total{kind="died"}': 2.0,
+        ),
+        "no history": status(ForecastStatus(gap="not exposed: this agent keeps no history")),
+        "none": status(None),
     }
-    assert expected.items() <= found.items()
-    weights = [value for name, value in found.items() if name.startswith("sizewatch_forecast_weight")]
-    assert sum(weights) == pytest.approx(1.0)
-
-
-def test_withdrawn_recommendation_removes_its_gauge(told: ForecastStatus) -> None:
-    assert told.prewarm is not None
-    outlived = replace(told, prewarm=replace(told.prewarm, recommendation=None), minimum_warm=None)
-    found = samples(status(outlived))
-    assert not [name for name in found if "replicas" in name]
-    assert [name for name in found if "forecast_requests" in name]
-
-
-def test_planned_cold_start_is_no_measurement(told: ForecastStatus) -> None:
-    planned = replace(COLD, source=LeadSource.PLAN, timing=None, known=())
-    found = samples(status(replace(told, cold_start=planned)))
-    assert not [name for name in found if "cold_start_measured" in name]
+    lines = []
+    for name, shown in statuses.items():
+        lines += [f"---- {name}", *read_forecast(shown)]
+    check_golden(__file__, "forecast.txt", "\n".join(lines))
+    assert status_json(statuses["outlived"])["tiers"][0]["forecast"]["recommended"] is None
 
 
 MARGIN = Margin(target_utilization=0.9, survives_loss_from=4)
