@@ -21,7 +21,6 @@ from rules.verdicts.verdict import (
     Cause,
     ClosedSpan,
     Finding,
-    RuleResult,
     RuleState,
     Status,
     Subject,
@@ -47,11 +46,7 @@ def finding(ended_at: float | None = None, stages: tuple[int | None, ...] = (Non
 def unknown(rule: str, text: str = "nothing there") -> RuleState:
     fields: Any = {"rule": rule, "subject": Subject(tier="t"), "reason": Gap.NOT_EXPOSED, "text": text}
     span = UnknownSpan(started_at=START, ended_at=None, **fields)
-    return RuleState(result=Unknown(t=START, **fields), finding=None, unknown=span)
-
-
-def rule_state(result: RuleResult, open_episode: Finding | None = None) -> RuleState:
-    return RuleState(result=result, finding=open_episode, unknown=None)
+    return RuleState(result=Unknown(t=START, **fields), unknown=span)
 
 
 def result(ended: tuple[ClosedSpan, ...] = (), rule_states: tuple[RuleState, ...] = (), **more: Any) -> ReplayResult:
@@ -62,9 +57,9 @@ def result(ended: tuple[ClosedSpan, ...] = (), rule_states: tuple[RuleState, ...
 ACTIONS = tuple(f"action {n}" for n in range(5))
 EXPLAINED = finding(START + 300, causes=(SUSPECT,), actions=ACTIONS, stages=(1, 3, 3, 4, 0))
 LASTS, OVER = finding(), finding(START + 300)
-FINE = (rule_state(fine()), rule_state(fine("TargetDown", "a")))
+FINE = (RuleState(result=fine()), RuleState(result=fine("TargetDown", "a")))
 MERGED = (
-    *(rule_state(fine("TargetDown", name)) for name in "abc"),
+    *(RuleState(result=fine("TargetDown", name)) for name in "abc"),
     *(unknown(name) for name in ("TtftDivergence", "TpotDivergence")),
     unknown("KvEviction", ""),
 )
@@ -73,7 +68,9 @@ SHOWN = {
     "unseen": result(seen=False),
     "empty": result(start=math.nan, end=math.nan),
     "explained": result((EXPLAINED,)),
-    "lasting": result(rule_states=(rule_state(fine(status=Status.CRITICAL), LASTS),), of_cut_minute=(LASTS,)),
+    "lasting": result(
+        rule_states=(RuleState(result=fine(status=Status.CRITICAL), finding=LASTS),), of_cut_minute=(LASTS,)
+    ),
     "ended": result((OVER,), FINE, of_cut_minute=(OVER,)),
     "merged": result(rule_states=MERGED),
 }

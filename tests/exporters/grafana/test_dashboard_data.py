@@ -51,30 +51,26 @@ class StandInGpus:
     """A GPU for each replica, busy half of the time."""
 
     def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
-        return tuple(_readout(index, replica, now) for index, (_, replica, *_) in enumerate(CAST)), ()
+        gpus = []
+        for index, (_, replica, *_) in enumerate(CAST):
+            gpu = GpuReadout(
+                t=now,
+                gpu=f"stand-in-{replica}",
+                index=index,
+                product="stand-in GPU (simulated)",
+                counters=gpu_sums(0.5, now),
+                gauges={**MEMORY_GAUGES, "gpu_temperature_celsius": 52.5, "gpu_power_limit_watts": 700.0},
+            )
+            gpus.append(gpu)
+        return tuple(gpus), ()
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-def _readout(index: int, replica: str, now: float) -> GpuReadout:
-    return GpuReadout(
-        t=now,
-        gpu=f"stand-in-{replica}",
-        index=index,
-        product="stand-in GPU (simulated)",
-        counters=gpu_sums(0.5, now),
-        gauges={**MEMORY_GAUGES, "gpu_temperature_celsius": 52.5, "gpu_power_limit_watts": 700.0},
-    )
-
-
-def _folder(name: str) -> Path:
-    own = HERE / "recordings" / name
-    return own if own.is_dir() else recorded.folder(name)
-
-
-def _track(replica: str, recording: str, begin: float) -> RecordedTrack:
-    found, problems = load(_folder(recording))
+def _track(tier: str, replica: str, recording: str, begin: float) -> RecordedTrack:
+    own = HERE / "recordings" / recording
+    found, problems = load(own if own.is_dir() else recorded.folder(recording))
     assert problems == ()
     return track(found, replica, begin)
 
@@ -107,7 +103,7 @@ def listening(path: Path, assembled: Any, clock: Any, port: int) -> AbstractCont
 def fleet(folder: Path, port: int) -> Iterator[Daemon]:
     """The daemon on this port, until the end of the block."""
     clock = Clock(SPEED)
-    player = Player(tuple(_track(replica, *rest) for _, replica, *rest in CAST), clock)  # type: ignore[arg-type]
+    player = Player(tuple(_track(*row) for row in CAST), clock)
     targets = [
         {"url": player.url(replica), "tier": tier, "replica": replica, "gpus": [f"stand-in-{replica}"]}
         for tier, replica, *_ in CAST
