@@ -95,16 +95,14 @@ def test_findings_of_one_cause_are_one_line() -> None:
 
 
 def test_programs_get_the_same() -> None:
-    found = list_entries(group_incidents([make_finding(-360, 30, stage=3)]), [], [event(0)], T - 1000)
+    found = list_entries(CASCADE, [], [event(0)], T - 1000)
     title = BY_NAME["KvCacheCascade"].title
     keys = ("t", "ended_at", "lasts", "kind", "status", "text", "tier", "replica", "rule", "incident")
     where = ("a", "a0", "KvCacheCascade", f"a/a0/KvCacheCascade/{T - 360:.0f}")
     lasting = (T - 360, T + 30, True)
-    rows = [
-        (*lasting, "incident", "page", f"{title}: critical from 21 Sep 14:07 to 14:13", *where),
-        (*lasting, "episode", "critical, certain", f"{title}: critical", *where),
-        (T, None, False, "reload", None, "read again", *[None] * 4),
-    ]
+    incident = (*lasting, "incident", "page", f"{title}: critical from 21 Sep 14:07 to 14:13", *where)
+    episode = (*lasting, "episode", "critical, certain", f"{title}: critical", *where)
+    rows = [incident, episode, (T, None, False, "reload", None, "read again", *[None] * 4)]
     entries = [dict(zip(keys, row, strict=True)) for row in rows]
     document = {"schema": 1, "since": T - 1000, "until": T, "entries": entries}
     assert json.loads(json.dumps(timeline_json(found, T - 1000, T))) == document

@@ -1,6 +1,6 @@
 """Limits of prose for every result of a test of a rule: its sentence with the claim, and its details."""
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 from rule_cases import result_faults
@@ -12,14 +12,12 @@ from rules.verdicts.verdict import RuleResult
 @pytest.fixture(autouse=True)
 def results_keep_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check each verdict and each unknown where it is made."""
+    for name in ("verdict", "unknown"):
+        original = getattr(RuleContext, name)
 
-    def checked(make: Callable[..., RuleResult]) -> Callable[..., RuleResult]:
-        def check(*args: object, **more: object) -> RuleResult:
-            result = make(*args, **more)
+        def check(*args: object, original: Any = original, **more: object) -> RuleResult:
+            result: RuleResult = original(*args, **more)
             assert not result_faults(result)
             return result
 
-        return check
-
-    for name in ("verdict", "unknown"):
-        monkeypatch.setattr(RuleContext, name, checked(getattr(RuleContext, name)))
+        monkeypatch.setattr(RuleContext, name, check)

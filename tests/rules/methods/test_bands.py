@@ -168,14 +168,10 @@ def planned(draft: float | None = 0.003, verify: float | None = 0.012, **parts: 
     return context(speculation={"draft_tokens": 4, **given}, **parts)
 
 
-def drafting(number: int, accepted: float, rounds: float = 200.0, drafts: float = 4.0) -> Window:
-    """A minute of so many rounds, of which each accepted so many of its drafts on average."""
-    counted = {"spec_drafts": 1.0, "spec_draft_tokens": drafts, "spec_accepted_tokens": accepted}
-    return minute(number, counters={family: rounds * count for family, count in counted.items()})
-
-
 def rounds(accepted: float, drafts: float = 4.0) -> list[Window]:
-    return each(5, lambda n: drafting(n, accepted, drafts=drafts))
+    """Minutes of 200 rounds, of which each accepted so many of its drafts on average."""
+    counted = {"spec_drafts": 1.0, "spec_draft_tokens": drafts, "spec_accepted_tokens": accepted}
+    return each(5, lambda n: minute(n, counters={family: 200 * count for family, count in counted.items()}))
 
 
 AVERAGES = {
