@@ -82,7 +82,7 @@ def watch(show: DemoRun, port: int, seconds: float | None, ends: ExitStack) -> N
             print(f"  {name:12}{says}")
         print(f"\nStatus page: {daemon.web.url if daemon.web is not None else ''}   (Ctrl-C ends)")
         print("Times below are the engines' own, minutes:seconds since the start;", end=" ")
-        print(f"{show.speed:g} seconds of theirs pass in one of yours.\n", flush=True)
+        print(f"theirs run {show.speed:g} times as fast as yours.\n", flush=True)
         console.show_findings(daemon.loop.state.open_findings())
         if seconds:
             ender.start()

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass, replace
 from statistics import linear_regression
 
+from rules.telemetry.wording import format_count
+
 STAGES = {0: "none", 1: "filling", 2: "evicting", 3: "queueing", 4: "user-visible"}
 
 
@@ -173,8 +175,9 @@ def _queueing(state: CascadeState, limits: CascadeThresholds) -> str:
     growing = state.stage >= 1 or _growing(state, limits)
     if wait < (limits.half_slo if growing else limits.ttft_slo_seconds):
         return ""
+    waiting = format_count(round(now.waiting), "request")
     return (
-        f"KV cache {now.level:.0%} full and {now.waiting:.0f} requests waiting: about {wait:.1f} s of queue, "
+        f"KV cache {now.level:.0%} full and {waiting} waiting: about {wait:.1f} s of queue, "
         f"TTFT objective {limits.ttft_slo_seconds:g} s"
     )
 
@@ -191,9 +194,10 @@ def _user_visible(state: CascadeState, limits: CascadeThresholds) -> str:
     first, slow = _sum(state, "first_tokens"), _sum(state, "slow_first_tokens")
     if now.slow_first_tokens < 0.5 or slow <= limits.slow_share * first:
         return ""
+    waiting = format_count(round(now.waiting), "request")
     return (
         f"{slow:.0f} of {first:.0f} first tokens later than {limits.ttft_slo_seconds:g} s with the KV cache "
-        f"{now.level:.0%} full and {now.waiting:.0f} requests waiting"
+        f"{now.level:.0%} full and {waiting} waiting"
     )
 
 

@@ -132,6 +132,8 @@ def test_each_stage_says_why_with_its_numbers() -> None:
     assert said[2] == "KV cache 97% full, 2 preemptions for 32 finished requests"
     assert said[3] == ("KV cache 98% full and 3 requests waiting: about 1.9 s of queue, TTFT objective 2 s")
     assert said[4] == "3 of 32 first tokens later than 2 s with the KV cache 97% full and 8 requests waiting"
+    alone = followed([replace(WHOLE[8], waiting=1.0)], states[7])[-1]
+    assert alone.evidence.endswith("97% full and 1 request waiting")
     worst, over = states[8], states[-1]
     assert (worst.onset, worst.since, worst.breach_at) == (1020.0, 1040.0, 1040.0)
     assert (over.onset, over.since, over.breach_at, over.evidence, over.confirmed) == (None, None, None, "", False)
