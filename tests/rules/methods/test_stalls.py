@@ -17,8 +17,6 @@ from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.verdicts.verdict import RuleResult, Status, Subject, Verdict
 
-CERTAIN = Certainty.CERTAIN
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
@@ -94,9 +92,10 @@ def is_stale(steps: EvaluationSteps) -> bool:
     return isinstance(found, Verdict) and found.status is not Status.OK
 
 
-@pytest.mark.parametrize(
-    "dead", [Rank(waiting=3), Rank(waiting=139), Rank(running=4, waiting=9, kv=0.8), Rank(running=1)]
-)
+DEAD_CORES = [Rank(waiting=3), Rank(waiting=139), Rank(running=4, waiting=9, kv=0.8), Rank(running=1)]
+
+
+@pytest.mark.parametrize("dead", DEAD_CORES)
 def test_dead_core_becomes_certain(dead: Rank) -> None:
     steps = follow(*served(), *frozen(10, dead))
     assert verdict(steps) == GUESSED
@@ -184,11 +183,10 @@ def answering(dead: Rank, answers: float, begin: int = 40, end: int = 600) -> li
 
 def sglang(running: int, waiting: int) -> list[Snapshot]:
     """SGLang before it counted its passes keeps "1 running" after its last request."""
-    text = (
-        f"sglang:num_running_reqs {running}\nsglang:num_queue_reqs {waiting}\nsglang:token_usage 0.1\n"
-        "sglang:generation_tokens_total 900\nsglang:num_requests_total 30\nsglang:prompt_tokens_total 5\n"
-        'sglang:inter_token_latency_seconds_bucket{le="+Inf"} 800\nsglang:inter_token_latency_seconds_count 800\n'
-    )
+    levels = {"num_running_reqs": running, "num_queue_reqs": waiting, "token_usage": 0.1}
+    counts = {"generation_tokens_total": 900, "num_requests_total": 30, "prompt_tokens_total": 5}
+    times = {'inter_token_latency_seconds_bucket{le="+Inf"}': 800, "inter_token_latency_seconds_count": 800}
+    text = "".join(f"sglang:{name} {value}\n" for name, value in {**levels, **counts, **times}.items())
     return [read(text, START + t, "sglang") for t in range(0, 900, 10)]
 
 
@@ -253,11 +251,11 @@ def test_silent_neighbour_serves_nobody() -> None:
 def test_planned_prefill_may_pass() -> None:
     long = {"prompt_tokens": {"p50": 4000, "p95": 60_000, "p99": 100_000}}
     alone = {"ttft_p50_seconds": 6.0, "ttft_p99_seconds": 9.0, "prompt_tokens_mean": 4000.0}
-    view = context(alone, workload=long)
+    view, busy = context(alone, workload=long), Rank(running=1, waiting=2, kv=0.5)
     assert planned_prefill_seconds(view.plan) == 150.0
-    steps = follow(*served(), *frozen(100, Rank(running=1, waiting=2, kv=0.5)), view=view)
+    steps = follow(*served(), *frozen(100, busy), view=view)
     assert verdict(steps) == FINE
-    assert verdict(follow(*frozen(100, Rank(running=1, waiting=2, kv=0.5), begin=150), steps=steps))[1] is CERTAIN
+    assert verdict(follow(*frozen(100, busy, begin=150), steps=steps))[1] is Certainty.CERTAIN
 
 
 def missed(steps: EvaluationSteps, rule: str) -> float | None:

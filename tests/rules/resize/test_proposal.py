@@ -122,12 +122,11 @@ def test_low_broken_load_is_no_knee() -> None:
 
 def test_slower_production_scales_the_curve() -> None:
     # At 3 rps the benchmark has sqrt(0.1 x 0.2) = 0.1414 s, production's P99 lies in its bucket from 0.2 to 0.5 s.
-    usable = propose_size(seen_of(PLANNED, hours(rps=lambda number: 30.0, ttft={0.3: 1.0})), NOTHING).usable
+    usable, calm = (week(**at_rate(30.0), ttft={seconds: 1.0}).usable for seconds in (0.3, 0.08))
     factor = (0.2 + 0.3 * math.log(100) / math.log(2 * 168 * 30 * HOUR)) / math.sqrt(0.02)
     assert usable.rps == pytest.approx(6 + 2 * math.log(2 / (0.5 * factor)) / math.log(8))
     assert (usable.low, usable.certainty) == (pytest.approx(3.0), Certainty.LIKELY)
     # 0.15 s lie in the bucket from 0.1 to 0.2 s, which the benchmark's 0.1414 s x 1.3 divide: that is no proof.
-    calm = propose_size(seen_of(PLANNED, hours(rps=lambda number: 30.0, ttft={0.08: 1.0})), NOTHING).usable
     assert calm.rps == pytest.approx(USABLE)
 
 
@@ -214,12 +213,9 @@ def test_proposal_of_replicas(row: Row) -> None:
 
 def test_nothing_seen_proposes_nothing() -> None:
     proposal = propose_size(seen_of(PLANNED, []), NOTHING).proposal
-    assert proposal.kind is ProposalKind.NONE
-    assert len(proposal.needed) == 3
-    assert proposal.needed[:2] == (
-        "nothing was seen, 22 hours are needed to propose more replicas and 152 to propose fewer",
-        "0 requests were seen, 300 are needed",
-    )
+    hours_needed = "nothing was seen, 22 hours are needed to propose more replicas and 152 to propose fewer"
+    assert (proposal.kind, len(proposal.needed)) == (ProposalKind.NONE, 3)
+    assert proposal.needed[:2] == (hours_needed, "0 requests were seen, 300 are needed")
 
 
 def test_levers_by_hand() -> None:
@@ -245,10 +241,10 @@ def test_holes_use_only_seen_hours() -> None:
 def test_p99_and_slow_share_agree() -> None:
     # Two of a hundred in the bucket from 2 to 4 s that holds the SLO of 3 s: by the falling tail fewer than one is above it.
     wide = tier_view(slo={"ttft_p99_seconds": 3.0})
-    found = propose_size(seen_of(wide, hours(ttft={0.08: 0.98, 3.5: 0.02})), NOTHING).points[-1]
+    found = week(wide, ttft={0.08: 0.98, 3.5: 0.02}).points[-1]
     assert found.kept is SloStatus.LIKELY_KEPT
-    assert found.ttft_p99.value is not None
     assert (found.ttft_p99.low, found.ttft_p99.high) == (2.0, 4.0)
+    assert found.ttft_p99.value is not None
     assert found.ttft_p99.value < 3.0
 
 
