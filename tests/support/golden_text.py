@@ -2,8 +2,9 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from pprint import pformat
+from textwrap import fill
 from typing import Any
 
 
@@ -16,8 +17,12 @@ def check_golden(test: str, name: str, text: str) -> None:
     assert f"{text.rstrip()}\n" == path.read_text(encoding="utf-8")
 
 
-def print_fields(document: Any) -> str:
-    """Return what a program reads from a JSON document, numbers with ten significant digits. Raise ValueError for NaN."""
+def print_fields(document: Mapping[str, Any]) -> str:
+    """Return what a program reads from a JSON document, a paragraph for each of its keys.
+
+    Numbers have ten significant digits. NaN raises ValueError.
+    """
     text = json.dumps(document, allow_nan=False)
     rounded = json.loads(text, parse_float=lambda digits: float(f"{float(digits):.10g}"))
-    return pformat(rounded, width=110, compact=True, sort_dicts=False)
+    paragraphs = (f"{key}: {json.dumps(value)}" for key, value in rounded.items())
+    return "\n".join(fill(paragraph, 110, subsequent_indent="  ", break_on_hyphens=False) for paragraph in paragraphs)
