@@ -130,18 +130,8 @@ def test_mixed_loads_are_no_curve() -> None:
 
 def test_repeated_runs_are_one_point() -> None:
     # 400 requests in 100 s and 100 in 20 s: 500 in 120 s. The median is weighted, of the P99s the larger counts.
-    first = {
-        "ttft_p50_seconds": 0.1,
-        "ttft_p99_seconds": 0.3,
-        "output_tokens_per_second": 200,
-        "prompt_tokens_mean": 900,
-    }
-    again = {
-        "ttft_p50_seconds": 0.2,
-        "ttft_p99_seconds": 0.9,
-        "output_tokens_per_second": 260,
-        "prompt_tokens_mean": 400,
-    }
+    names = ("ttft_p50_seconds", "ttft_p99_seconds", "output_tokens_per_second", "prompt_tokens_mean")
+    first, again = (dict(zip(names, row, strict=True)) for row in ((0.1, 0.3, 200, 900), (0.2, 0.9, 260, 400)))
     found = curve_of([load("a", **first), load("b", completed_rps=5.0, requests=100, **again), load("c", 8.0)])
     point = found.curve.points[0]
     assert point.requests == 500
@@ -196,30 +186,22 @@ def test_burst_has_no_place_among_loads() -> None:
 
 
 def test_numbers_keep_four_digits() -> None:
-    point = curve_of([load("a", ttft_p50_seconds=0.0123456, requests=123456)]).curve.points[0]
-    assert (point.ttft_p50_seconds, point.requests) == (0.01235, 123456)
-    few, many = (
-        curve_of([load("a", ttft_p50_seconds=0.0123456, ttft_p99_seconds=0.0234567, requests=number)]).curve.points[0]
-        for number in (99, 100)
-    )
-    assert (few.ttft_p50_seconds, few.ttft_p99_seconds, few.completed_rps) == (0.0123, 0.023, 4.0)
-    assert (many.ttft_p50_seconds, many.ttft_p99_seconds) == (0.01235, 0.02346)
+    for requests, p50, p99 in ((99, 0.0123, 0.023), (100, 0.01235, 0.02346), (123456, 0.01235, 0.02346)):
+        run = load("a", ttft_p50_seconds=0.0123456, ttft_p99_seconds=0.0234567, requests=requests)
+        point = curve_of([run]).curve.points[0]
+        assert (point.ttft_p50_seconds, point.ttft_p99_seconds, point.completed_rps) == (p50, p99, 4.0)
+        assert point.requests == requests
 
 
 def test_remarks_name_what_is_missing() -> None:
-    assert "one load is no curve" in texts(curve_of([load("a")]))
-    assert "one load is no curve" not in texts(curve_of([load("a"), load("b", 5.0)]))
     found = curve_of([load("a"), load("b", 5.0)])
-    assert "gpu_utilization, kv_utilization, prefix_hit_ratio, eviction_rate (a client cannot see them: add" in texts(
-        found
-    )
+    assert "one load is no curve" in texts(curve_of([load("a")]))
+    assert "one load is no curve" not in texts(found)
+    unseen = "gpu_utilization, kv_utilization, prefix_hit_ratio, eviction_rate (a client cannot see them: add"
+    assert unseen in texts(found)
     assert "add them" not in texts(found, observed=True)
     found = curve_of([load("a", itl_p99_seconds=None), load("b", 5.0, itl_p99_seconds=None)])
     assert "not told and left out: itl_p99_seconds, " in texts(found)
-
-
-def test_acceptance_is_missed_where_the_tier_speculates() -> None:
-    found = curve_of([load("a"), load("b", 5.0)])
     assert "speculative_acceptance" not in texts(found, tier(found.curve))
     assert "speculative_acceptance" in texts(found, tier(found.curve, speculation={"draft_tokens": 4}))
 
@@ -268,9 +250,8 @@ def test_provenance_is_what_runs_agree_on() -> None:
     measured = imported.curve.measured
     assert (measured.tensor_parallel, measured.max_num_seqs, measured.engine_version) == (4, 64, None)
     assert measured.measured_on == "2026-11-20"
-    assert "engine_version differs between the runs (0.32.0, 0.33.0): a curve is of one configuration" in texts(
-        imported
-    )
+    said = "engine_version differs between the runs (0.32.0, 0.33.0): a curve is of one configuration"
+    assert said in texts(imported)
     unknown = Statistics()
     untold = load("a").model_copy(update={"prompt_tokens": unknown, "generation_tokens": unknown})
     imported = curve_of([untold])

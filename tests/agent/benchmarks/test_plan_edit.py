@@ -3,7 +3,6 @@
 import os
 import stat
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import yaml
@@ -59,19 +58,15 @@ NEW = f"""\
 """
 
 
-def plan_in(folder: Path, text: str = PLAN, name: str = "plan.yaml") -> Path:
-    path = folder / name
+def plan_in(folder: Path, text: str = PLAN) -> Path:
+    path = folder / "plan.yaml"
     path.write_bytes(text.encode("utf-8"))
     return path
 
 
-class Edited(NamedTuple):
-    text: str
-    plan: Plan
-
-
-def edited(path: Path, tier: str, curve: BenchmarkCurve = CURVE) -> Edited:
-    return Edited(*replace_curve(open_plan(path), tier, curve, head=(WRITTEN,)))
+def edited(path: Path, tier: str) -> tuple[str, Plan]:
+    """The text and the plan with the new curve."""
+    return replace_curve(open_plan(path), tier, CURVE, head=(WRITTEN,))
 
 
 def refused(path: Path, tier: str = "a") -> str:
@@ -81,20 +76,6 @@ def refused(path: Path, tier: str = "a") -> str:
         edited(path, tier)
     assert path.read_bytes() == before
     return str(caught.value)
-
-
-def test_curve_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
-    start, end = PLAN.index("    curve:"), PLAN.index("\n    # about the promise")
-    assert edited(plan_in(tmp_path), "big").text == PLAN[:start] + NEW + PLAN[end:]
-    found = edited(plan_in(tmp_path), "big")
-    assert yaml.safe_load(found.text)["tiers"]["big"]["slo"] == {"ttft_p99_seconds": 2}
-    assert found.plan.tiers["big"].curve == CURVE
-    assert found.plan.tiers["small"].curve is None
-
-
-def test_tier_without_a_curve_gets_one(tmp_path: Path) -> None:
-    end = PLAN.index("\n    # how it ends")
-    assert edited(plan_in(tmp_path), "small").text == PLAN[:end] + NEW + PLAN[end:]
 
 
 START = """\
@@ -112,21 +93,13 @@ tiers:
 """
 """A tier as `plan init` writes it, up to its curve."""
 
-TIER_B = "{model: m, engine: vllm, gpu: {product: A, per_replica: 1}, slo: {ttft_p99_seconds: 1}}\n"
-
 PLACEHOLDER = "    # curve: comes from a benchmark of one replica (sizewatch plan import)\n"
 END = "    # fleet: {instances: 1}  # 1 run now\n"
 
 
-def test_curve_takes_the_line_of_plan_init(tmp_path: Path) -> None:
-    for before, after in ((START, END), (START + "    fleet: {instances: 1}\n", ""), (START, "  b: " + TIER_B)):
-        text = edited(plan_in(tmp_path, before + PLACEHOLDER + after), "a").text
-        assert text == before + NEW + after
-
-
 def test_new_curve_stays_below_commented_keys(tmp_path: Path) -> None:
     path = plan_in(tmp_path, START.replace("    # workload: from `sizewatch report`\n", "") + END)
-    text = edited(path, "a").text
+    text = edited(path, "a")[0]
     assert text.index("# e2e_p99_seconds") < text.index("    curve:") < text.index("# fleet")
     plan = yaml.safe_load(text.replace("      # e2e_p99_seconds:  #", "      e2e_p99_seconds: 30  #"))
     assert plan["tiers"]["a"]["slo"]["e2e_p99_seconds"] == 30
@@ -150,7 +123,7 @@ def test_however_the_curve_was_written(tmp_path: Path, curve: str, after: str) -
     head = "schema: 1\ntiers:\n  a:\n    model: m\n    engine: e\n    gpu: {product: A, per_replica: 1}\n"
     head += "    slo: {ttft_p99_seconds: 2}\n"
     text = f"{head}    {curve}\n{after}"
-    found = edited(plan_in(tmp_path, text), "a").text
+    found = edited(plan_in(tmp_path, text), "a")[0]
     kept = curve[len(curve.rstrip()) :] + after
     assert found == head + NEW + kept
 
@@ -158,7 +131,7 @@ def test_however_the_curve_was_written(tmp_path: Path, curve: str, after: str) -
 def test_indentation_of_the_file_is_used(tmp_path: Path) -> None:
     text = "tiers:\n    a:\n        model: m\n        engine: e\n        pools:\n        - mixed\n"
     text += "        gpu: {product: A, per_replica: 1}\n        slo: {ttft_p99_seconds: 2}\nschema: 1\n"
-    found = edited(plan_in(tmp_path, text), "a").text
+    found = edited(plan_in(tmp_path, text), "a")[0]
     added = [line for line in found.splitlines() if line not in text.splitlines() and "#" not in line]
     assert added == [
         "        curve:",
@@ -182,16 +155,35 @@ def test_mark_and_missing_line_end_stay(tmp_path: Path) -> None:
     assert load_plan(path).tiers["big"].curve == CURVE
 
 
-def test_wide_characters_do_not_shift_the_place(tmp_path: Path) -> None:
-    text = PLAN.replace("the big ones", "the \U0001f600 éé ones")
-    start, end = text.index("    curve:"), text.index("\n    # about the promise")
-    assert edited(plan_in(tmp_path, text), "big").text == text[:start] + NEW + text[end:]
-
-
 HEAD = "schema: 1\ntiers:\n"
 BODY = "model: m\n    engine: e\n    gpu: {product: A, per_replica: 1}\n    slo: {ttft_p99_seconds: 2}\n"
 BY_HAND = "paste the curve that `sizewatch plan import` prints without --into"
 FLOW = "{model: m, engine: e, gpu: {product: A, per_replica: 1}, slo: {ttft_p99_seconds: 2}}"
+MERGED = f"{HEAD}  b: &b\n    {BODY}    curve: {{points: [{{completed_rps: 3}}]}}\n  a:\n    <<: *b\n    cold_start_seconds: 9\n"
+INVALID = f"{HEAD}  a:\n    {BODY}"
+FLEET = "    fleet: {instances: 1}\n"
+OLD = PLAN[PLAN.index("    curve:") : PLAN.index("\n    # about the promise")]
+WIDE = PLAN.replace("the big ones", "the \U0001f600 éé ones")
+
+
+@pytest.mark.parametrize(
+    ("tier", "text", "expected"),
+    [
+        ("big", PLAN, PLAN.replace(OLD, NEW)),
+        ("big", WIDE, WIDE.replace(OLD, NEW)),
+        ("small", PLAN, PLAN.replace("\n    # how it ends", NEW + "\n    # how it ends")),
+        ("a", START + PLACEHOLDER + END, START + NEW + END),
+        ("a", START + FLEET + PLACEHOLDER, START + FLEET + NEW),
+        ("a", f"{START}{PLACEHOLDER}  b: {FLOW}\n", f"{START}{NEW}  b: {FLOW}\n"),
+        ("a", MERGED, MERGED + NEW),
+        ("a", INVALID + "    curve: {points: []}\n", INVALID + NEW),
+    ],
+    ids=["replaced", "wide characters", "none yet", "plan init", "last line", "before a tier", "merged", "invalid"],
+)
+def test_curve_is_put_in_its_place(tmp_path: Path, tier: str, text: str, expected: str) -> None:
+    new_text, plan = edited(plan_in(tmp_path, text), tier)
+    assert new_text == expected
+    assert [name for name, parts in plan.tiers.items() if parts.curve == CURVE] == [tier]
 
 
 @pytest.mark.parametrize(
@@ -214,14 +206,6 @@ def test_unsafe_edit_is_refused(tmp_path: Path, text: str) -> None:
     assert refused(path) == f"{path}: {place}, so it cannot be edited safely; {BY_HAND}"
 
 
-def test_merged_tier_gets_its_own_curve(tmp_path: Path) -> None:
-    text = f"{HEAD}  b: &b\n    {BODY}    curve: {{points: [{{completed_rps: 3}}]}}\n  a:\n    <<: *b\n    cold_start_seconds: 9\n"
-    found = edited(plan_in(tmp_path, text), "a")
-    assert found.text == text + NEW
-    assert found.plan.tiers["a"].curve == CURVE
-    assert found.plan.tiers["b"].curve != CURVE
-
-
 def test_invalid_plan_is_refused_with_its_problems(tmp_path: Path) -> None:
     path = plan_in(tmp_path, f"{HEAD}  a:\n    {BODY}    fleet: {{instances: none}}\n    oops: 1\n")
     sentence = refused(path)
@@ -230,11 +214,6 @@ def test_invalid_plan_is_refused_with_its_problems(tmp_path: Path) -> None:
         f"{path}: tiers.a.fleet.instances: must be a valid integer",
         f"{path}: tiers.a.oops: is not a key",
     ]
-
-
-def test_invalid_curve_may_be_replaced(tmp_path: Path) -> None:
-    path = plan_in(tmp_path, f"{HEAD}  a:\n    {BODY}    curve: {{points: []}}\n")
-    assert edited(path, "a").plan.tiers["a"].curve == CURVE
 
 
 @pytest.mark.parametrize(
@@ -251,9 +230,6 @@ def test_file_that_is_no_plan_is_named(tmp_path: Path, text: str, said: str) -> 
     with pytest.raises(ConfigError, match=r"plan\.yaml") as caught:
         open_plan(plan_in(tmp_path, text))
     assert said in str(caught.value)
-
-
-def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no such file"):
         open_plan(tmp_path / "none.yaml")
 

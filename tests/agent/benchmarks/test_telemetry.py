@@ -4,7 +4,7 @@ import gzip
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from telemetry_samples import (
 from telemetry_samples import value as page_value
 
 from agent.benchmarks.run_model import BenchmarkRun
-from agent.benchmarks.telemetry import RunTelemetry, TelemetrySource, observe, open_source, read_run
+from agent.benchmarks.telemetry import TelemetrySource, observe, open_source, read_run
 from agent.config.load import LoadedConfig, parse_config
 from agent.errors import BenchmarkError, SizewatchError
 from agent.history.store import HistoryStore
@@ -46,10 +46,6 @@ HITS, LOOKUPS = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total
 HERE = {"instance": "10.0.0.5:8000"}
 
 
-def found(pages: Iterable[tuple[float, str]], measured: BenchmarkRun) -> RunTelemetry:
-    return found_in(page_samples(pages, HERE), measured)
-
-
 def ended_in(name: str, start: float, end: float) -> int:
     """How many requests the clients saw end in a span."""
     rows = recorded.requests(name)
@@ -59,19 +55,19 @@ def ended_in(name: str, start: float, end: float) -> int:
 def test_run_equals_its_pages() -> None:
     pages = pages_of("prefix")
     (start, first), (end, last) = pages[10], pages[40]
-    told = found(pages, run(requests=ended_in("prefix", start, end), started_at=start, ended_at=end))
+    told = found_in(
+        page_samples(pages, HERE), run(requests=ended_in("prefix", start, end), started_at=start, ended_at=end)
+    )
     levels = [(t, page_value(page, "vllm:kv_cache_usage_perc")) for t, page in pages[10:41]]
     area = sum((b - a) * (x + y) / 2 for (a, x), (b, y) in itertools.pairwise(levels))
     assert told.values["prefix_hit_ratio"] == pytest.approx(ratio(first, last, HITS, LOOKUPS))
     assert told.values["kv_utilization"] == pytest.approx(area / (end - start))
     assert told.values["eviction_rate"] == 0.0
     assert told.remarks == []
-
-
-def test_scrapes_far_apart_give_no_level() -> None:
-    pages = pages_of("prefix")[::24]
-    start, end = pages[0][0], pages[-1][0]
-    told = found(pages, run(requests=ended_in("prefix", start, end), started_at=start, ended_at=end))
+    # Scrapes that are further apart give no level.
+    sparse, end = pages[::24], pages[::24][-1][0]
+    measured = run(requests=ended_in("prefix", pages[0][0], end), started_at=pages[0][0], ended_at=end)
+    told = found_in(page_samples(sparse, HERE), measured)
     assert "prefix_hit_ratio" in told.values
     assert "kv_utilization" not in told.values
 
@@ -90,14 +86,15 @@ def test_run_not_seen_alone_gets_nothing(
 ) -> None:
     pages = pages_of(name)
     start, end = pages[first][0] + shift[0], pages[last][0] + shift[1]
-    told = found(pages, run(requests=9, started_at=start, ended_at=end))
+    told = found_in(page_samples(pages, HERE), run(requests=9, started_at=start, ended_at=end))
     assert told.values == {}
     assert text in told.remarks[0]
 
 
 def test_idle_engine_has_no_requests() -> None:
     page = pages_of("steady")[20][1]
-    told = found([(1000.0 + 5 * place, page) for place in range(10)], run(started_at=1000.0, ended_at=1045.0))
+    pages = [(1000.0 + 5 * place, page) for place in range(10)]
+    told = found_in(page_samples(pages, HERE), run(started_at=1000.0, ended_at=1045.0))
     assert told.values == {}
     assert told.remarks == [
         "the store http://memory.example has no request of this run, 1970-01-01 00:16:40 to 00:17:25 UTC: do its times fit?"
@@ -230,8 +227,12 @@ SERVER = pytest.mark.server
 
 DONE = "vllm:request_success_total"
 
-PREFIX = {"cpu-small-0": {"instance": "10.0.0.5:8000", "job": "vllm"}}
-SPECULATING = {"cpu-small-0": {"instance": "10.0.0.9:8000", "job": "vllm"}}
+STORED = {
+    "prefix": {"instance": "10.0.0.5:8000", "job": "vllm"},
+    "specdecode": {"instance": "10.0.0.9:8000", "job": "vllm"},
+}
+"""Labels of an engine's series; those of specdecode are written with underscores."""
+LEVELS = {"prefix_hit_ratio", "eviction_rate", "kv_utilization"}
 ROUTED = {
     f"cpu-small-{n}": {"instance": f"10.0.1.{n}:8000", "job": "vllm", "namespace": "bench", "pod": f"vllm-{n}"}
     for n in range(3)
@@ -268,8 +269,8 @@ def gpus(measured: BenchmarkRun, exporter: str, pod: str, *levels: float) -> Ite
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     routed = span("routing", 5, 25, "cpu-small-1.jsonl.gz")
     samples = [
-        *recorded_samples("prefix", PREFIX),
-        *recorded_samples("specdecode", SPECULATING, "vllm_"),
+        *recorded_samples("prefix", {"cpu-small-0": STORED["prefix"]}),
+        *recorded_samples("specdecode", {"cpu-small-0": STORED["specdecode"]}, "vllm_"),
         *recorded_samples("routing", ROUTED),
         *gpus(routed, "10.0.1.1:9400", "vllm-1", 0.5, 0.7),
         *gpus(routed, "10.0.1.2:9400", "vllm-2", 0.9),
@@ -287,14 +288,21 @@ def counted(measured: BenchmarkRun, pages: list[tuple[float, str]]) -> Benchmark
 
 
 @SERVER
-@pytest.mark.parametrize(("first", "last"), [(10, 40), (0, 50), (3, 9)])
-def test_server_equals_its_pages(server: str, first: int, last: int) -> None:
-    measured = counted(span("prefix", first, last), pages_of("prefix"))
-    of_pages = found_in(page_samples(pages_of("prefix"), PREFIX["cpu-small-0"]), measured)
-    of_server = read_run(measured, store_source(server, selector='instance="10.0.0.5:8000"'))
-    assert of_pages.values.keys() == {"prefix_hit_ratio", "eviction_rate", "kv_utilization"}
-    for name, level in of_pages.values.items():
-        assert of_server.values[name] == pytest.approx(level)
+@pytest.mark.parametrize(
+    ("name", "first", "last", "levels"),
+    [
+        ("prefix", 10, 40, LEVELS),
+        ("prefix", 0, 50, LEVELS),
+        ("prefix", 3, 9, LEVELS),
+        ("specdecode", 5, 30, {*LEVELS, "speculative_acceptance"}),
+    ],
+)
+def test_server_equals_its_pages(server: str, name: str, first: int, last: int, levels: set[str]) -> None:
+    measured = counted(span(name, first, last), pages_of(name))
+    of_pages = found_in(page_samples(pages_of(name), STORED[name]), measured)
+    of_server = read_run(measured, store_source(server, selector=f'instance="{STORED[name]["instance"]}"'))
+    assert of_pages.values.keys() == levels
+    assert of_server.values == {level: pytest.approx(value) for level, value in of_pages.values.items()}
 
 
 @SERVER
@@ -305,15 +313,6 @@ def test_gpus_of_a_pod_are_its_own(server: str) -> None:
     found = read_run(measured, source)
     assert found.values["gpu_utilization"] == pytest.approx(0.6, abs=0.02)
     assert found.gpu_utilization_kind == "gr_engine_active"
-
-
-@SERVER
-def test_names_with_underscores_are_one_engine(server: str) -> None:
-    measured = counted(span("specdecode", 5, 30), pages_of("specdecode"))
-    of_pages = found_in(page_samples(pages_of("specdecode"), SPECULATING["cpu-small-0"]), measured)
-    of_server = read_run(measured, store_source(server, selector='instance="10.0.0.9:8000"'))
-    assert 0 < of_pages.values["speculative_acceptance"] < 1
-    assert of_server.values["speculative_acceptance"] == pytest.approx(of_pages.values["speculative_acceptance"])
 
 
 @SERVER
