@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,6 +238,8 @@ RED = "\x1b[31m\x1b[1m"
 
 def on_terminal(*words: str, program: tuple[str, str] = ("-m", "agent"), **environment: str) -> tuple[int, str]:
     """Run a command in a terminal of 80 columns, which `script` of util-linux plays; its code and what it shows."""
+    if shutil.which("script") is None:
+        pytest.skip("`script` of util-linux is not here: colours and progress in a terminal were NOT checked")
     kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     done = subprocess.run(
         ["script", "-qec", shlex.join([sys.executable, *program, *words]), "/dev/null"],
