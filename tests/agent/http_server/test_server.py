@@ -117,6 +117,10 @@ def test_other_methods_are_refused(plain: WebServer, method: str) -> None:
 def test_unknown_path_is_not_found(plain: WebServer) -> None:
     for path in ("/nothing", "/metrics/", "/../etc/passwd", "/%2e%2e/", "/static/app.js", "//metrics"):
         assert ask(plain, path)[0] == 404
+    for rule in ("None", "tierdown", "../runbooks.md", "TierDown/"):
+        assert ask(plain, f"/runbooks/{rule}")[0] == 404
+    status, headers, _ = ask(plain, "/runbooks")
+    assert (status, headers["location"]) == (302, "runbooks/")
 
 
 def test_foreign_host_name_reads_nothing() -> None:
@@ -325,14 +329,6 @@ def served(place: Path) -> Iterator[WebServer]:
         yield server
 
 
-@pytest.mark.parametrize("path", ["/reports/", f"/reports/{NAME}/report.html"])
-def test_unreadable_folder_is_said(server: WebServer, place: Path, path: str) -> None:
-    server.pages.reports = place / ("x" * 300)
-    status, _, body = ask(server, path)
-    assert status == 503
-    assert body.startswith(b"cannot be read: [Errno 36] File name too long")
-
-
 @pytest.mark.parametrize(("file", "kind"), storage.FILES.items())
 def test_report_files_have_type_and_policy(server: WebServer, file: str, kind: str) -> None:
     status, headers, body = ask(server, f"/reports/{NAME}/{file}")
@@ -407,6 +403,10 @@ def test_no_link_leads_out(server: WebServer, place: Path) -> None:
 def test_missing_reports_are_told(server: WebServer, place: Path) -> None:
     assert ask(server, f"/reports/{NAME}/report.html", method="DELETE")[0] == 405
     assert ask(server, f"/reports/{NAME}/report.html", method="HEAD")[2] == b""
+    server.pages.reports = place / ("x" * 300)
+    for path in ("/reports/", f"/reports/{NAME}/report.html"):
+        status, _, body = ask(server, path)
+        assert (status, body.startswith(b"cannot be read: [Errno 36] File name too long")) == (503, True)
     server.pages.reports = place / "not there"
     assert b"None was written yet" in ask(server, "/reports/")[2]
     assert ask(server, "/reports/latest/")[::2] == (404, b"there is no such report; /reports/ lists those there are")
@@ -419,20 +419,11 @@ PAGE_WORDS = {"/": "Critical", "/runbooks/": "Runbooks", "/runbooks/KvCacheCasca
 
 
 @pytest.mark.parametrize(("path", "words"), PAGE_WORDS.items())
-def test_policy_allows_the_embedded_style(path: str, words: str) -> None:
-    with serving() as server:
-        status, headers, body = ask(server, path)
-        assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
-        assert words in body.decode()
-        (style,) = re.findall(rb"<style>(.*?)</style>", body, flags=re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(style).digest()).decode()
-        assert f"style-src 'sha256-{digest}';" in headers["content-security-policy"]
-        assert b"<script" not in body
-
-
-def test_unknown_runbook_leads_nowhere() -> None:
-    with serving() as server:
-        status, headers, _ = ask(server, "/runbooks")
-        assert (status, headers["location"]) == (302, "runbooks/")
-        for path in ("/runbooks/None", "/runbooks/tierdown", "/runbooks/../runbooks.md", "/runbooks/TierDown/"):
-            assert ask(server, path)[0] == 404
+def test_policy_allows_the_embedded_style(plain: WebServer, path: str, words: str) -> None:
+    status, headers, body = ask(plain, path)
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert words in body.decode()
+    (style,) = re.findall(rb"<style>(.*?)</style>", body, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style).digest()).decode()
+    assert f"style-src 'sha256-{digest}';" in headers["content-security-policy"]
+    assert b"<script" not in body
