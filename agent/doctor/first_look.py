@@ -294,7 +294,9 @@ def _grade(verdicts: list[Verdict]) -> Iterator[Verdict]:
     is_felt = any(verdict.rule in FELT for verdict in verdicts)
     for verdict in verdicts:
         if verdict.rule == STALLED:
-            yield replace(verdict, certainty=Certainty.CERTAIN, status=Status.CRITICAL)
+            # What the rule expects, and its first detail, are the minute after which a daemon is certain.
+            graded = replace(verdict, certainty=Certainty.CERTAIN, status=Status.CRITICAL)
+            yield replace(graded, expected=Missing(gap=Gap.NOT_IN_PLAN), details=verdict.details[1:])
         elif verdict.status is Status.CRITICAL and not is_felt:
             yield replace(verdict, status=Status.WARNING)
         else:

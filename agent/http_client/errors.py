@@ -53,7 +53,10 @@ def transport_error(error: Exception, host: str, seconds: float, status: int | N
         if isinstance(cause, ssl.SSLError):
             text = f": TLS failed ({cause.reason}): does it want http://, or a certificate (tls.cert_file)?"
             if isinstance(cause, ssl.SSLCertVerificationError):
-                text = f": its certificate is refused ({cause.verify_message}); name its CA in tls.ca_file"
+                hint = "name its CA in tls.ca_file"
+                if "mismatch" in cause.verify_message:
+                    hint = "give a name that it has as url, or in tls.server_name"
+                text = f": its certificate is refused ({cause.verify_message.rstrip('.')}); {hint}"
             return HttpError(ScrapeFailure.TLS, host, text, status)
     if status is not None:
         text = " ended the connection in the middle of the answer, or its gzip does not unpack"

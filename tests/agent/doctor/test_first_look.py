@@ -95,6 +95,7 @@ def test_engine_without_steps_is_certainly_stopped() -> None:
     first, _ = pair(recorded("overload"), 0.6)
     verdict = next(v for v in look([first, replace(first, t=first.t + 15)]).verdicts if v.rule == "EngineStalled")
     assert (verdict.certainty, verdict.status, verdict.subject.replica) == ("certain", "critical", "a")
+    assert not [detail for detail in verdict.details if "certain after" in detail]
 
 
 def test_dead_engine_is_not_fine() -> None:

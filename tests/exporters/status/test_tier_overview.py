@@ -120,6 +120,7 @@ def test_likely_finding_is_likely_on_every_surface() -> None:
         page = shown(tier)
         assert "critical" not in page
         assert "likely, cascade 4: user-visible" in page
+        assert f"KV cache cascade on {tier.replicas[0].name}: " in page
         assert "as planned" not in page
         assert "learning" not in page
         told = status_json(status)["tiers"][0]
