@@ -277,15 +277,14 @@ ROWS: tuple[tuple[str, str, Target, str], ...] = (
     ("energy_per_generated_token", "Energy per generated token", _ENERGY, ""),
     ("cost_per_million_tokens", "Cost per million tokens", _target(""), ""),
 )
-"""Key, title, target and rules of each row, in the order of the guide's tables 9.3 and, from reuse to NVLink, 7.7. E2E and
-the last five are not in them."""
+"""Key, title, target and rules, in the order of the guide's tables 9.3 and 7.7. E2E and the last five are not in them."""
 
 KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
 """Plan keys by the report's words."""
 
 QUESTIONS: Mapping[str, str] = {
     "efficiency": "Is my hardware being used efficiently? {tokens_per_second_per_gpu} generated a GPU; "
-    "MFU {mfu}; MBU {mbu}; tensor pipes {tensor_active}; memory interface {dram_active}",
+    "MFU {mfu}, MBU {mbu}; tensor pipes {tensor_active}; memory interface {dram_active}",
     "contract": "Am I serving users within my latency contract? TTFT {ttft_by_slo}, TPOT {tpot_by_slo} of the SLO",
     "unit": "How many requests can each replica handle? {usable_rps}; {rps_per_replica} on average",
     "dollar": "What am I getting per dollar of GPU spend? {rps_per_gpu} a GPU; "
@@ -355,7 +354,8 @@ def questions(past: TierPast) -> tuple[Question, ...]:
             for name in (*PLACE.findall(form), *MORE_NUMBERS.get(key, ())):
                 numbers[name] = computed[name][1] if name in computed else merge_bins(seen, name, window)
             words = {name: _number_words(past, computed, name, value) for name, value in numbers.items()}
-            known = {name for name, value in numbers.items() if isinstance(value, Reading)}
+            # Model FLOP and bandwidth utilisation are named where they are missing, too.
+            known = {"mfu", "mbu"}.union(name for name, value in numbers.items() if isinstance(value, Reading))
             texts = [_first_words(key, past, numbers)]
             texts += [part.format_map(words) for part in form.split("; ") if known.issuperset(PLACE.findall(part))]
             answer = "; ".join(filter(None, texts)) or "not known"

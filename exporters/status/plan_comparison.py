@@ -15,6 +15,7 @@ from exporters.status.active_findings import ActiveFinding
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BURNS
 from rules.catalogue.registry import BY_NAME as RULES
+from rules.confidence import Certainty
 from rules.methods.bands import judge_excess
 from rules.methods.divergence import judge_mean, judge_tail
 from rules.plan.curve import operating_point
@@ -29,7 +30,7 @@ from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
 from rules.telemetry.work import Capacity, CapacitySource
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict, rank_verdict
+from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Status, Unknown, Verdict
 
 AT_EQUAL_LOAD = {name for name, rule in RULES.items() if rule.method in (judge_tail, judge_mean, judge_excess)}
 """Rules whose verdicts expect the benchmark value at the same load."""
@@ -195,9 +196,13 @@ def _compare(row: ComparisonRow, tier: TierStatus, active: Iterable[ActiveFindin
 
 def worst_result(results: Iterable[RuleResult]) -> RuleResult | None:
     """Return the worst result by severity, then certainty. Any verdict precedes an unknown."""
-    known = list(results)
-    verdicts = [result for result in known if isinstance(result, Verdict)]
-    return max(verdicts, key=rank_verdict) if verdicts else next(iter(known), None)
+    return max(results, key=_rank_result, default=None)
+
+
+def _rank_result(result: RuleResult) -> tuple[bool, int, bool]:
+    if isinstance(result, Unknown):
+        return False, 0, False
+    return True, SEVERITY[result.status], result.status in FIRING and result.certainty is Certainty.CERTAIN
 
 
 def _read(row: ComparisonRow, tier: TierStatus, window: Window) -> SignalValue:

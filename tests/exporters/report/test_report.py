@@ -174,14 +174,14 @@ def test_questions_are_answered_at_their_lengths() -> None:
     assert (ttft.low, ttft.high) == (pytest.approx(0.05 / 5), pytest.approx(0.1 / 5))
 
 
-@pytest.mark.parametrize(("precision", "share", "mfu"), [("bf16", "; MFU 10.0%", 0.1), ("fp8", "", None)])
+@pytest.mark.parametrize(("precision", "share", "mfu"), [("bf16", "MFU 10.0%", 0.1), ("fp8", "MFU not in plan", None)])
 def test_estimated_mfu_and_mbu_are_answered(precision: str, share: str, mfu: float | None) -> None:
     """99 TFLOP and 1.675 TB each second of a GPU: a tenth of an H100's 990, half of its 3.35."""
     rates = {"estimated_flops": 99e12, "estimated_read_bytes": 1.5e12, "estimated_write_bytes": 0.175e12}
     estimated = {name: rate * 36_000 for name, rate in rates.items()}
     several = [replace(window, counters={**window.counters, **estimated}) for window in hours()]
     found = reported_tier(several, plan(precision={"weights": precision})).questions[0]
-    assert f"generated a GPU{share}; MBU 50.0%" in found.answer
+    assert f"; {share}, MBU 50.0%" in found.answer
     values = {name: value.value for name, value in found.numbers.items() if isinstance(value, Reading)}
     assert (values["mbu"], values.get("mfu")) == (pytest.approx(0.5), mfu and pytest.approx(mfu))
 
