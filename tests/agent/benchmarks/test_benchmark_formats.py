@@ -236,46 +236,24 @@ def load(name: str) -> Any:
     return json.loads((FORMS / name).read_text(encoding="utf-8"))
 
 
-def test_sglang_writes_a_load_a_line() -> None:
-    runs = read_results(FORMS / "sglang_bench.jsonl")
-    assert [run.point.requested_rps for run in runs] == [1, 2, 4]
-    assert {(run.tool, run.loop) for run in runs} == {("sglang-bench", "open")}
-    assert runs[0].point.concurrency == pytest.approx(0.97 * 9.0)
-    assert (runs[0].point.e2e_p99_seconds, runs[0].generation_tokens.mean) == (20.0, 500.0)
-
-
-def test_sglang_tells_server_failures_and_rate(tmp_path: Path) -> None:
-    line = json.loads((FORMS / "sglang_bench.jsonl").read_text(encoding="utf-8").splitlines()[0])
+def test_sglang_and_sweeps_read_as_the_golden(tmp_path: Path) -> None:
+    first, *_ = lines = [json.loads(line) for line in (FORMS / "sglang_bench.jsonl").read_text("utf-8").splitlines()]
     server = {"model_path": "meta/m", "version": "0.5.2", "tp_size": 4, "max_running_requests": 64}
-    errors = ["", "timeout", *("" for _ in range(299))]
-    closed = line | {"request_rate": float("inf"), "max_concurrency": 9, "server_info": server, "errors": errors}
-    (run,) = read_results(write_document(tmp_path, closed))
-    assert (run.loop, run.point.concurrency, run.model) == ("closed", 9, "meta/m")
-    assert (run.setup.engine_version, run.setup.tensor_parallel, run.setup.max_num_seqs) == ("0.5.2", 4, 64)
-    assert "1 of 301 requests failed or were under way at the end, and are not in the latencies" in run.remarks
-    (traced,) = read_results(write_document(tmp_path, line | {"request_rate": "trace"}))
-    assert traced.loop is None
-    with pytest.raises(NotAResultError, match=r"rps x 9 s are not the reported 174 requests at once"):
-        read_results(write_document(tmp_path, line | {"concurrency": 174.0}))
-
-
-def test_sweep_summary_is_a_load_a_run(tmp_path: Path) -> None:
-    runs = read_results(FORMS / "sweep_summary.json")
-    assert [run.point.concurrency for run in runs] == [16, 32, 64]
-    assert [run.location.rpartition(": ")[2] for run in runs] == ["run 1", "run 2", "run 3"]
-    with pytest.raises(BenchmarkError, match="holds no benchmark"):
-        read_results(write_document(tmp_path, []))
-    with pytest.raises(NotAResultError, match="run 2: holds no object"):
-        read_results(write_document(tmp_path, [load("sweep_run.json"), 3]))
-
-
-def test_warm_up_run_is_left_out(tmp_path: Path) -> None:
-    path = write_document(tmp_path, [load("sweep_warmup.json"), load("sweep_run.json")])
-    (run,), (left_out,) = read_all_results((path,))
-    assert run.point.ttft_p99_seconds == pytest.approx(0.140)
-    assert str(left_out).startswith(f"{path}: run 1: is a warm-up run (")
-    with pytest.raises(NotAResultError, match=r"sweep_warmup.json: is a warm-up run \(run_number -1\)"):
-        read_results(FORMS / "sweep_warmup.json")
+    closed = {"request_rate": float("inf"), "max_concurrency": 9, "server_info": server}
+    documents = {
+        "a load a line": lines,
+        "server and failures": first | closed | {"errors": ["", "timeout", *[""] * 299]},
+        "replayed arrivals": first | {"request_rate": "trace"},
+        "more at once than the load has": first | {"concurrency": 174.0},
+        "sweep has a load a run": load("sweep_summary.json"),
+        "empty sweep": [],
+        "run that is no object": [load("sweep_run.json"), 3],
+        "warm-up run": load("sweep_warmup.json"),
+        "warm-up run of a sweep": [load("sweep_warmup.json"), load("sweep_run.json")],
+    }
+    check_golden(__file__, "sglang_runs.txt", describe_variants(tmp_path, first, documents))
+    of_lines = read_results(FORMS / "sglang_bench.jsonl")
+    assert [run.point for run in of_lines] == [run.point for run in read_results(write_document(tmp_path, lines))]
 
 
 # ---- vLLM ----

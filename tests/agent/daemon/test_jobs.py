@@ -1,21 +1,32 @@
-"""The daemon's four jobs on APScheduler: on a grid, never two at once, and on again after the clock was set."""
+"""The daemon's jobs on APScheduler: on a grid, never two at once; and the files that it follows between them."""
 
+import os
+import socket
+import ssl
 import threading
 import time
+import urllib.error
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import trustme
+import yaml
 from apscheduler.executors import base as executors
 from apscheduler.schedulers import base as schedulers
-from daemon_runs import running
+from daemon_runs import PLAN, ask, configuration, looks_around, metric, running, write
+from engine_server import engines
 from report_runs import configured
-from waiting import wait_for
+from waiting import CEILING_SECONDS, wait_for
 
+from agent.daemon import daemon as daemon_module
 from agent.daemon import jobs as jobs_module
+from agent.daemon.daemon import Daemon
 from agent.daemon.jobs import BACK_FILL, CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs, GridTrigger
 
 INTERVAL = 0.1
@@ -180,3 +191,252 @@ def test_forecasts_follow_speed_without_overlap(runs: Runs) -> None:
     runs.start(FORECAST, 1000.0 * INTERVAL, speed=1000.0)
     assert wait_for(lambda: len(runs.begun) >= 3)
     assert not runs.twice_at_once
+
+
+# ---- plan, secrets and certificates that change: however they are written, nobody restarts the daemon ----
+
+
+FIRST, SECOND = "the-first-token-of-this-page", "the-second-token-of-this-page"
+Change = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon_module, "CLOCK_SECONDS", 0.05)
+
+
+def in_place(folder: Path) -> Change:
+    """Return a writer of files as an editor or `cp` does it."""
+
+    def change(**files: str) -> None:
+        for name, text in files.items():
+            (folder / name).write_text(text)
+
+    return change
+
+
+def renamed(folder: Path) -> Change:
+    """Return a writer of files that are moved to their place."""
+
+    def change(**files: str) -> None:
+        for name, text in files.items():
+            (folder / "fresh").write_text(text)
+            os.replace(folder / "fresh", folder / name)
+
+    return change
+
+
+def mounted(folder: Path) -> Change:
+    """Return a writer of files as the kubelet mounts a Secret: links into `..data`, which is turned at once."""
+    number = count()
+
+    def change(**files: str) -> None:
+        fresh = folder / f"..2026_{next(number)}"
+        fresh.mkdir()
+        before = {one.name: one.read_text() for one in (folder / "..data").glob("*")}
+        for name, text in {**before, **files}.items():
+            (fresh / name).write_text(text)
+            if not (folder / name).is_symlink():
+                (folder / name).symlink_to(Path("..data") / name)
+        (folder / "..tmp").symlink_to(fresh.name)
+        os.replace(folder / "..tmp", folder / "..data")
+
+    return change
+
+
+WAYS = pytest.mark.parametrize("way", [in_place, renamed, mounted])
+
+
+def certificate(authority: trustme.CA) -> dict[str, str]:
+    made = authority.issue_cert("localhost", "127.0.0.1")
+    chain = b"".join(blob.bytes() for blob in made.cert_chain_pems)
+    return {"cert": chain.decode(), "key": made.private_key_pem.bytes().decode()}
+
+
+def port(daemon: Daemon) -> int:
+    return daemon.web.port
+
+
+def shake_hands(daemon: Daemon, authority: trustme.CA, ours: trustme.LeafCert | None = None) -> ssl.SSLSocket | None:
+    """Return a connection, None if its certificate is not the authority's."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if ours is not None:
+        ours.configure_cert(context)
+    try:
+        return context.wrap_socket(socket.create_connection(("127.0.0.1", port(daemon))), server_hostname="localhost")
+    except ssl.SSLCertVerificationError:
+        return None
+
+
+def serves(daemon: Daemon, authority: trustme.CA) -> bool:
+    """Return whether a new handshake shows a certificate of the authority."""
+    connection = shake_hands(daemon, authority)
+    if connection is not None:
+        connection.close()
+    return connection is not None
+
+
+def page(connection: ssl.SSLSocket, path: str = "/healthz") -> bytes:
+    with connection:
+        connection.settimeout(CEILING_SECONDS)
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        return connection.recv(100)
+
+
+USERS = "basic_auth_users: {eve: $2y$04$" + "a" * 53 + "}"
+
+
+def secure(tmp_path: Path) -> dict[str, Any]:
+    path = tmp_path / "web.yml"
+    path.write_text("tls_server_config: {cert_file: s/cert, key_file: s/key}")
+    return {"config_file": str(path)}
+
+
+@WAYS
+def test_renewed_certificate_is_served(way: Callable[[Path], Change], tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    old, new, change = trustme.CA(), trustme.CA(), way(tmp_path / "s")
+    change(**certificate(old))
+    with running(write(tmp_path, configuration([], web=secure(tmp_path)))) as daemon:
+        before = shake_hands(daemon, old)
+        assert before is not None
+        change(**certificate(new))
+        assert wait_for(lambda: serves(daemon, new))
+        assert not serves(daemon, old)
+        assert b" 200 OK" in page(before)
+
+
+@pytest.mark.parametrize("broken", ["half", "other key", "no key", "empty"])
+def test_broken_certificate_keeps_the_previous(broken: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "s").mkdir()
+    old, new, change = trustme.CA(), trustme.CA(), in_place(tmp_path / "s")
+    change(**certificate(old))
+    with running(write(tmp_path, configuration([], web=secure(tmp_path)))) as daemon:
+        fresh = certificate(new)
+        cert, key = {
+            "half": (fresh["cert"][: len(fresh["cert"]) * 2 // 3], fresh["key"]),
+            "other key": (fresh["cert"], certificate(new)["key"]),
+            "no key": (fresh["cert"], "no key at all"),
+            "empty": ("", fresh["key"]),
+        }[broken]
+        change(cert=cert, key=key)
+        trouble = wait_for(lambda: daemon.counts.config_trouble)
+        assert f"{tmp_path / 's' / 'cert'} and {tmp_path / 's' / 'key'} cannot be used" in trouble
+        looks_around(daemon)
+        assert serves(daemon, old)
+        status = daemon.status()
+        assert status.health.config_trouble == trouble
+        told = [one.getMessage() for one in caplog.records if "configuration reload failed" in one.getMessage()]
+        # Two files change one after the other: what is between is told as well.
+        assert 1 <= len(told) <= 2
+        change(**fresh)
+        assert wait_for(lambda: serves(daemon, new))
+        assert wait_for(lambda: daemon.counts.config_trouble is None)
+
+
+def test_broken_client_ca_keeps_the_previous(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    authority, old, new, change = trustme.CA(), trustme.CA(), trustme.CA(), in_place(tmp_path / "s")
+    change(**certificate(authority), ca=old.cert_pem.bytes().decode())
+    web = secure(tmp_path)
+    tls = "{cert_file: s/cert, key_file: s/key, client_ca_file: s/ca, client_auth_type: RequireAndVerifyClientCert}"
+    (tmp_path / "web.yml").write_text(f"tls_server_config: {tls}")
+    before, after = old.issue_cert("reader"), new.issue_cert("reader")
+
+    def reads(ours: trustme.LeafCert) -> bool:
+        try:
+            connection = shake_hands(daemon, authority, ours)
+            return connection is not None and b" 200 OK" in page(connection, "/readyz")
+        except OSError:
+            return False
+
+    with running(write(tmp_path, configuration([], web=web))) as daemon:
+        assert reads(before)
+        text = new.cert_pem.bytes().decode()
+        change(ca=text[: len(text) // 2])
+        assert wait_for(lambda: daemon.counts.config_trouble)
+        assert reads(before)
+        change(ca=text)
+        assert wait_for(lambda: reads(after))
+        assert not reads(before)
+
+
+def post(daemon: Daemon, token: str) -> int:
+    """Return what the webhook answers to a body that is none."""
+    with socket.create_connection(("127.0.0.1", port(daemon))) as connection:
+        connection.settimeout(CEILING_SECONDS)
+        lines = ("POST /webhook/alertmanager HTTP/1.1", "Host: localhost", f"Authorization: Bearer {token}")
+        more = ("Content-Type: application/json", "Content-Length: 2")
+        connection.sendall("\r\n".join((*lines, *more, "", "{}")).encode())
+        return int(connection.recv(100).split()[1])
+
+
+@WAYS
+def test_tokens_and_users_are_followed(way: Callable[[Path], Change], tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    change = way(tmp_path / "s")
+    change(page=FIRST, users=USERS, hook=FIRST)
+    web = {"bearer_token_file": str(tmp_path / "s" / "page"), "config_file": str(tmp_path / "s" / "users")}
+    receiver = {"receiver": {"bearer_token_file": str(tmp_path / "s" / "hook")}}
+
+    def admits(token: str) -> bool:
+        try:
+            return bool(ask(daemon, "metrics", token))
+        except urllib.error.HTTPError:
+            return False
+
+    with running(write(tmp_path, configuration([], web=web, alerting=receiver))) as daemon:
+        assert (admits(FIRST), post(daemon, FIRST)) == (True, 400)
+        change(page=SECOND, hook=SECOND)
+        assert wait_for(lambda: admits(SECOND) and post(daemon, SECOND) == 400)
+        assert (admits(FIRST), post(daemon, FIRST)) == (False, 401)
+        change(page="", hook="short", users="broken")
+        # The users are read before the webhook's token, and the first that cannot be used is told.
+        assert wait_for(lambda: "s/users" in str(daemon.counts.config_trouble))
+        assert (admits(SECOND), post(daemon, SECOND)) == (True, 400)
+        # Those of the pages are taken although that of the webhook is still wrong.
+        change(page=FIRST, users=USERS)
+        assert wait_for(lambda: admits(FIRST))
+        assert wait_for(lambda: "s/hook" in str(daemon.counts.config_trouble))
+        assert post(daemon, SECOND) == 400
+        change(hook=FIRST)
+        assert wait_for(lambda: daemon.counts.config_trouble is None)
+        assert post(daemon, FIRST) == 400
+
+
+def test_refused_configuration_is_taken_once_mended(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(FIRST)
+    with engines(2) as served:
+        web = {"bearer_token_file": str(token)}
+        with running(write(tmp_path, configuration(served[:1], web=web))) as daemon:
+            write(tmp_path, configuration(served, web=web))
+            token.write_text("short")
+            daemon.ask_reload()
+            assert wait_for(lambda: daemon.counts.config_trouble)
+            looks_around(daemon)
+            token.write_text(SECOND)
+            assert wait_for(lambda: daemon.counts.config_reloads == 1)
+            assert wait_for(lambda: len(daemon.loop.source.targets) == 2)
+            assert daemon.counts.config_trouble is None
+
+
+@WAYS
+def test_changed_plan_is_taken_up(way: Callable[[Path], Change], tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    change, plan = way(tmp_path / "p"), yaml.safe_load(PLAN.read_text(encoding="utf-8"))
+    change(plan=yaml.safe_dump(plan))
+    with (
+        engines() as served,
+        running(write(tmp_path, configuration(served, plan=str(tmp_path / "p" / "plan")))) as daemon,
+    ):
+        first = metric(daemon, "sizewatch_plan_slo_ttft_p99_seconds")
+        change(plan="tiers: {cpu-small: {model")
+        assert wait_for(lambda: daemon.counts.config_trouble)
+        assert metric(daemon, "sizewatch_plan_slo_ttft_p99_seconds") == first
+        assert b"Configuration reload failed" in ask(daemon)
+        plan["tiers"]["cpu-small"]["slo"]["ttft_p99_seconds"] = 3.0
+        change(plan=yaml.safe_dump(plan))
+        assert wait_for(lambda: metric(daemon, "sizewatch_plan_slo_ttft_p99_seconds") == 3.0)
+        assert daemon.counts.config_trouble is None

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from html import unescape
 from itertools import pairwise, permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from building import build_once
+from golden_text import check_golden
+from judging_samples import TOKEN_EDGES
 from page_reader import PageReader, browse, measure_page
 from report_samples import hours, plan, reported
 from test_report_truth import Told, told_of
 
+from exporters.report.build import next_plan_text
 from exporters.report.formats import report_html, report_markdown
+from rules.plan.schema import Plan, parse_plan
+from rules.telemetry.windows import Window
 
 WEEK = reported(plan(), hours())[0]
 PAGE = report_html(WEEK)
@@ -193,3 +201,76 @@ def test_month_prints_two_pages_a_tier(told: Told, tmp_path: Path) -> None:
     browse(tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={target}", source.as_uri())
     assert target.read_bytes().startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", target.read_bytes())) <= 2 * len(told.month["tiers"])
+
+
+# ---- lengths of the next plan ----
+
+
+LAST = TOKEN_EDGES[-2]
+"""The last edge that is a number: what is longer lies above it."""
+
+BEYOND = hours(168, outputs=LAST + 1.0)
+
+
+RATES = {"average": 30, "peak": 50}
+
+
+def planned(p50: float | None = None, p95: float | None = None, p99: float | None = None, **parts: Any) -> Plan:
+    tokens = {key: value for key, value in (("p50", p50), ("p95", p95), ("p99", p99)) if value is not None}
+    return plan(workload={"requests_per_second": RATES, "generation_tokens": tokens}, **parts)
+
+
+def mixed_hours() -> list[Window]:
+    """Nine of ten outputs are 950 tokens long, one lies in the last bucket: P95 and P99 are open, P50 is not."""
+    name = "generation_tokens_per_request"
+    windows = []
+    for window, longer in zip(hours(168, outputs=950.0), BEYOND, strict=True):
+        (base,), (tail,) = window.histograms[name], longer.histograms[name]
+        counts = tuple(0.9 * a + 0.1 * b for a, b in zip(base.counts, tail.counts, strict=True))
+        mixed = type(base)(edges=base.edges, counts=counts, total=None)
+        windows.append(replace(window, histograms={**window.histograms, name: (mixed,)}))
+    return windows
+
+
+def test_next_lengths_read_as_the_golden() -> None:
+    """What production measured is taken over, a bound of it never."""
+    weeks = {
+        "bounds alone": (planned(90, 190, 199), BEYOND),
+        "no planned length": (planned(), BEYOND),
+        # P99 is planned beyond every bucket, which nothing contradicts.
+        "quantile below a longer one": (planned(90, 190, 5_000_000), mixed_hours()),
+        "measured in a bucket": (planned(900, 1900, 1990), hours()),
+        "mean above the guardrail": (planned(p50=90, p99=199, guardrails={"max_generation_tokens": 2000}), BEYOND),
+        "no recommendation": (planned(90, 190, 199), hours(84, outputs=LAST + 1.0)),
+    }
+    lines = []
+    for name, (one, windows) in weeks.items():
+        found, proposed = reported(one, windows)
+        assert proposed is not None
+        text = next_plan_text(found, proposed)
+        assert parse_plan(yaml.safe_load(text)) == proposed
+        assert all(f"# {line}." in " ".join(text.replace("#   ", "").split()) for line in found.tiers[0].left)
+        workload = proposed.tiers["t"].workload
+        lines += [f"---- {name}", str(workload and workload.generation_tokens), *found.tiers[0].left]
+        lines += [line.strip() for line in text.splitlines() if re.search(r"# .*(generation|outputs)", line)]
+        bounds = re.findall(r"not taken over, only bounds: [^\n<]*", report_markdown(found))
+        assert bounds == re.findall(r"not taken over, only bounds: [^\n<]*", report_html(found))
+        lines += [*bounds, *(change for change in found.plan_changes if "generation" in change)]
+    check_golden(__file__, "next_lengths.txt", "\n".join(lines))
+
+
+@pytest.mark.parametrize(("mean", "expected", "lines"), [(400, 1235, 1), (1200, 1200, 0)])
+def test_new_mean_leaves_the_curve_its_own(mean: float, expected: float, lines: int) -> None:
+    tokens = {"prompt_tokens": {"mean": mean}, "generation_tokens": {"mean": 80}}
+    one = plan(workload={"requests_per_second": RATES, **tokens})
+    found, proposed = reported(one, hours(168, prompts=1234.5678))
+    assert proposed is not None
+    tier = proposed.tiers["t"]
+    assert tier.value_at("workload.prompt_tokens.mean") == expected
+    assert tier.curve is not None
+    if not lines:
+        assert tier.curve == one.tiers["t"].curve
+    else:
+        assert {point.prompt_tokens_mean for point in tier.curve.points} == {mean}
+    change = "prompt tokens mean: 400 -> 1,235 (+209%)"
+    assert found.plan_changes.count(f"t: {change}") == next_plan_text(found, proposed).count(f"# - {change}") == lines

@@ -11,6 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from golden_text import check_golden
 from report_samples import (
     DAY,
     HOUR,
@@ -274,92 +275,51 @@ def says(found: Report, sentence: str) -> bool:
 HALF = [window for n, window in enumerate(hours()) if not 24 <= n < 108]
 BUSY: dict[str, Any] = {"rps": lambda n: 90.0}
 BEFORE = hour(-1, 10.0)
-NOTHING = "Nothing of this tier was seen"
 NEW = hours(168 - THURSDAY, first=THURSDAY)
-ODD_WEEKS: dict[str, tuple[list[Window], Window | None, str, str]] = {
-    "no data": (
-        [],
-        None,
-        "nothing was seen",
-        f"{NOTHING} from Mon 02 Nov 00:00 UTC to Mon 09 Nov 00:00 UTC, nor in as",
-    ),
-    "half": (
-        HALF,
-        BEFORE,
-        "seen for 84 of 168 hours only",
-        "seen for 84 of 168 hours only",
-    ),
-    "gone before": ([], hour(-5, 10.0), "nothing was seen", "it was last seen at Sun 01 Nov 20:00 UTC. Is it gone?"),
-    "gone": (
-        hours(96, **BUSY),
-        BEFORE,
-        "not seen since Fri 06 Nov 00:00 UTC",
-        "What is said of this tier ends when it was last seen. Is it gone?",
-    ),
-    "new": (
-        NEW,
-        None,
-        "new since Thu 05 Nov 00:00 UTC",
-        "new since Thu 05 Nov 00:00 UTC",
-    ),
-    "known before": (
-        NEW,
-        BEFORE,
-        "seen for 96 of 168 hours only",
-        "seen for 96 of 168 hours only",
-    ),
+ODD_WEEKS: dict[str, tuple[list[Window], Window | None]] = {
+    "no data": ([], None),
+    "half": (HALF, BEFORE),
+    "gone before": ([], hour(-5, 10.0)),
+    "gone": (hours(96, **BUSY), BEFORE),
+    "new": (NEW, None),
+    "known before": (NEW, BEFORE),
+    "whole": (hours(), BEFORE),
 }
-"""Hours that were seen, a window before them, and what the verdict and the first lines say."""
+"""Hours that were seen, and a window before them."""
 
 
-@pytest.mark.parametrize("name", ODD_WEEKS)
-def test_odd_weeks_say_why_first(name: str) -> None:
-    several, before, short, sentence = ODD_WEEKS[name]
-    found, _ = reported(PLAN, several, before=before)
-    (tier,) = found.tiers
-    assert tier.verdict.startswith(f"t ({short}" if several else f"t: {short}")
-    assert says(found, tier.verdict)
-    assert says(found, sentence)
-    assert (tier.proposal.kind, tier.proposal.replicas, tier.changes) == ("no_recommendation", None, ())
-    assert found.headline == "No recommendation for t."
-    assert says(found, "What is lacking for t stands with its replicas; then report again.")
-    if not several:
-        assert {question.answer for question in tier.questions} == {"nothing was seen in this time"}
-        assert {row.status for row in tier.monitoring} == {tier.status} == {"unknown"}
-
-
-def test_last_hours_down_are_not_gone() -> None:
-    tier = reported_tier(hours(160, **BUSY))
-    assert tier.verdict.startswith("t (not seen since Sun 08 Nov 16:00 UTC, ")
-    assert tier.proposal.kind == "grow"
-
-
-def changed_plan(versions: tuple[str, ...], hours_since: int) -> Report:
-    """A week with hours under these versions, of which the last ones are under the present plan."""
+def changed_plan(hours_since: int) -> Report:
+    """A week of which so many hours at its end are under the present plan."""
     whole = tier_past(PLAN, hours())
     seen = whole.resize.seen
+    versions = ("old", "new") if hours_since else ("old",)
     since = seen.plan_hours[len(seen.plan_hours) - hours_since :]
     seen = replace(seen, versions=versions, plan_hours=since, bins=seen.bins if since else ())
     changed = TimelineEvent(t=START + 68 * HOUR, kind=TimelineKind.PLAN, tier="t", replica=None, text="another plan")
     return report(past(PLAN, replace(whole, resize=replace(whole.resize, seen=seen), events=(changed,))))[0]
 
 
-def test_changed_plan_says_what_rests_on_which() -> None:
-    found = changed_plan(("old", "new"), 100)
-    assert found.tiers[0].verdict.startswith("t (under another plan until Wed 04 Nov 20:00 UTC): ")
-    sentence = (
-        "The plan changed on Wed 04 Nov 20:00 UTC: the comparison with the benchmark, the curve and fleet utilisation rest on "
-        "the 100 hours since then; traffic, cost and incidents on the whole time."
-    )
-    assert says(found, sentence)
-    newer = "The present plan is newer than every hour seen: nothing was compared with its benchmark yet."
-    assert says(changed_plan(("old",), 0), newer)
+def test_odd_weeks_read_as_the_golden() -> None:
+    """What a reader sees before any number of the tier."""
+    reports = {name: reported(PLAN, windows, before=before)[0] for name, (windows, before) in ODD_WEEKS.items()}
+    reports |= {f"plan of {hours_since} hours": changed_plan(hours_since) for hours_since in (100, 0)}
+    lines = []
+    for name, found in reports.items():
+        (tier,) = found.tiers
+        lines += [f"---- {name}", report_markdown(found).partition("\n### ")[0]]
+        assert all(says(found, sentence) for sentence in (tier.verdict, *tier.quality.remarks))
+        if name in ODD_WEEKS and name != "whole":
+            assert (tier.proposal.kind, tier.proposal.replicas, tier.changes) == ("no_recommendation", None, ())
+        if name in ODD_WEEKS and not ODD_WEEKS[name][0]:
+            assert {question.answer for question in tier.questions} == {"nothing was seen in this time"}
+            assert {row.status for row in tier.monitoring} == {tier.status} == {"unknown"}
+    check_golden(__file__, "odd_weeks.md", "\n".join(lines))
 
 
-def test_whole_week_has_no_remarks() -> None:
-    tier = reported_tier(before=BEFORE)
-    assert tier.verdict.startswith("t: ")
-    assert tier.quality.remarks == ()
+def test_last_hours_down_are_not_gone() -> None:
+    tier = reported_tier(hours(160, **BUSY))
+    assert tier.verdict.startswith("t (not seen since Sun 08 Nov 16:00 UTC, ")
+    assert tier.proposal.kind == "grow"
 
 
 def local_week(zone: str, begin: str, end: str) -> tuple[Report, list[Window], float, float]:
