@@ -129,8 +129,8 @@ def further(daemon: Daemon, cycles: int = 1) -> None:
     assert wait_for(lambda: daemon.counts.cycles >= until), "no cycles"
 
 
-def looks_around(daemon: Daemon, times: int = 3) -> None:
-    """Waits until the daemon has looked at its mounted files and its pods so often, and has done what followed."""
+def looks_around(daemon: Daemon) -> None:
+    """Waits until the daemon has looked at its mounted files and its pods four times, and has done what followed."""
     looks, look = [0], daemon._look_around
 
     def counted() -> None:
@@ -138,7 +138,7 @@ def looks_around(daemon: Daemon, times: int = 3) -> None:
         look()
 
     with mock.patch.object(daemon, "_look_around", counted):
-        assert wait_for(lambda: looks[0] > times), "it does not look around"
+        assert wait_for(lambda: looks[0] > 3), "it does not look around"
 
 
 def ask(daemon_or_url: Daemon | str, page: str = "", token: str | None = None) -> bytes:
@@ -166,11 +166,11 @@ def health(daemon: Daemon) -> dict[str, Any]:
 
 
 @contextmanager
-def process(*words: str, cwd: Path = ROOT) -> Iterator[subprocess.Popen[str]]:
+def process(*words: str) -> Iterator[subprocess.Popen[str]]:
     """`sizewatch WORDS` as a process of its own; whatever is left of it at the end is killed."""
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import agent.__main__", *words]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True) as started:
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as started:
         try:
             yield started
         finally:

@@ -176,12 +176,12 @@ def _report() -> bytes:
     return report_json(found).encode()
 
 
-def written(place: Path, name: str = NAME) -> Path:
+def written(place: Path) -> Path:
     """A report that stands in its place, as if it had been made."""
     root = place / "data" / "reports"
     files = {"report.json": _report(), "report.html": b"<html>report"}
-    storage.publish(root, name, files, keep=26)
-    return root / name
+    storage.publish(root, NAME, files, keep=26)
+    return root / NAME
 
 
 def remembered(place: Path, *waiting: str, **parts: Any) -> None:

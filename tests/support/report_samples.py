@@ -197,7 +197,7 @@ def pool_hours(count: int, rps: Rates = day_and_night) -> dict[str, list[Window]
     return {"prefill": hours(count, rps, replicas=2, outputs=1.0), "decode": hours(count, rps, replicas=4)}
 
 
-def book_pools(store: HistoryStore, one: Plan, count: int, rps: Rates = day_and_night) -> None:
+def book_pools(store: HistoryStore, one: Plan, count: int) -> None:
     """Puts hours of both pools into a history, the last of which has just ended."""
     shift = time.time() // HOUR * HOUR - START - count * HOUR
     store.book(
@@ -207,7 +207,7 @@ def book_pools(store: HistoryStore, one: Plan, count: int, rps: Rates = day_and_
             slice=bin_window(replace(window, start=window.start + shift, end=window.end + shift), None, f"{pool}-0"),
             pool=pool,
         )
-        for pool, several in pool_hours(count, rps).items()
+        for pool, several in pool_hours(count).items()
         for window in several
     )
 
@@ -269,12 +269,12 @@ def row_of(tier: TierReport, key: str) -> Any:
 
 
 def unknown(
-    rule: str, start: float, end: float | None, gap: Gap = Gap.SCRAPE_FAILED, text: str = "", replica: str | None = None
+    rule: str, start: float, end: float | None, gap: Gap = Gap.SCRAPE_FAILED, replica: str | None = None
 ) -> UnknownSpan:
     """A time, hours after START, in which a rule was not judged."""
     began, ended = START + start * HOUR, None if end is None else START + end * HOUR
     subject = Subject(tier="t", replica=replica)
-    return UnknownSpan(rule=rule, subject=subject, reason=gap, text=text, started_at=began, ended_at=ended)
+    return UnknownSpan(rule=rule, subject=subject, reason=gap, text="", started_at=began, ended_at=ended)
 
 
 def foreign_alert(name: str, cause: Finding | None, started_at: float, ended_at: float | None) -> ExternalAlert:

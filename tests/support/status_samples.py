@@ -193,9 +193,9 @@ def hour(shape: Any) -> list[Window]:
     return [window(NOW - 60 * ago, **shape(ago)) for ago in reversed(range(MINUTES))]
 
 
-def wave(ago: float, size: float = 1.0) -> float:
+def wave(ago: float) -> float:
     """A steady load that is not perfectly steady."""
-    return size * (0.12 * math.sin(ago / 7) + 0.05 * math.sin(ago * 2.3))
+    return 0.12 * math.sin(ago / 7) + 0.05 * math.sin(ago * 2.3)
 
 
 @cache

@@ -85,9 +85,9 @@ def trusting(authority: trustme.CA, client: trustme.CA | None = None) -> ssl.SSL
     return context
 
 
-def hash_password(password: str, rounds: int = 4) -> str:
+def hash_password(password: str) -> str:
     """Return the bcrypt hash of a password, as cheap as possible."""
-    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(rounds)).decode()
+    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
 
 
 def basic(name: str, password: str) -> str:

@@ -3,6 +3,9 @@
 import json
 import logging
 import os
+import shutil
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime, time
@@ -10,6 +13,8 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
+from daemon_runs import ask, health, metric, reload_daemon, running
+from paths import ROOT
 from report_runs import (
     CANARY,
     DAY,
@@ -28,7 +33,7 @@ from report_runs import (
     written,
 )
 from report_samples import WEEK
-from waiting import CEILING_SECONDS
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.config.load import load
 from agent.reporting import storage
@@ -36,20 +41,15 @@ from agent.reporting.service import JobRunner, ReportService, weekly_times
 from agent.reporting.storage import STATE_FILE, ReportState
 
 
+def service(place: Path, *runner: JobRunner) -> ReportService:
+    return ReportService(place / "data", place / "data" / "reports", *runner)
+
+
 def looked_after(place: Path, now: float, *, reports: ReportService | None = None) -> ReportService:
     """One look at `now` with the configuration that stands there."""
-    one = reports or ReportService(place / "data", place / "data" / "reports")
-    one.run(load(place / "sizewatch.yaml"), now)
-    return one
-
-
-def service(place: Path, runner: JobRunner) -> ReportService:
-    return ReportService(place / "data", place / "data" / "reports", runner)
-
-
-def making_here(place: Path) -> ReportService:
-    """Reports that are made in this process."""
-    return service(place, InThisProcess())
+    reports = reports or service(place)
+    reports.run(load(place / "sizewatch.yaml"), now)
+    return reports
 
 
 def names(place: Path) -> tuple[str, ...]:
@@ -92,21 +92,21 @@ def test_missed_report_is_made_at_start(tmp_path: Path) -> None:
     assert (names(tmp_path), state_of(tmp_path).begun_at) == ((), DUE + 1)
     begun(tmp_path, DUE - 3 * WEEK, DUE - 2 * WEEK)
     late = DUE + 2 * DAY
-    reports = looked_after(tmp_path, late, reports=making_here(tmp_path))
+    reports = looked_after(tmp_path, late, reports=service(tmp_path, InThisProcess()))
     # Those of two weeks were missed: only the newest is of any use.
     assert names(tmp_path) == (NAME,)
     path = tmp_path / "data" / "reports" / NAME / "report.json"
     assert json.loads(path.read_text())["until"] == DUE
     before = path.stat().st_mtime_ns
-    for service_later in (reports, making_here(tmp_path)):
-        looked_after(tmp_path, late + HOUR, reports=service_later)
+    looked_after(tmp_path, late + HOUR, reports=reports)
+    looked_after(tmp_path, late + HOUR, reports=service(tmp_path, InThisProcess()))
     assert path.stat().st_mtime_ns == before
 
 
 def test_failed_report_is_retried_less_often(tmp_path: Path) -> None:
     loaded = configured(tmp_path)
     begun(tmp_path)
-    reports = looked_after(tmp_path, DUE, reports=making_here(tmp_path))
+    reports = looked_after(tmp_path, DUE, reports=service(tmp_path, InThisProcess()))
     assert "history" in reports.health(loaded, DUE).trouble
     for seconds, failures in ((0, 1), (59, 1), (60, 2), (60 + 119, 2)):
         looked_after(tmp_path, DUE + seconds, reports=reports)
@@ -117,7 +117,15 @@ def test_failed_report_is_retried_less_often(tmp_path: Path) -> None:
     assert (names(tmp_path), state_of(tmp_path).attempts) == ((NAME,), 0)
 
 
-def test_hanging_or_fat_report_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_or_fat_process_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    with webhook() as slow:
+        slow.before = lambda: over.wait() and None
+        loaded = waiting(tmp_path, {"slow": f"json://{slow.place}/?rto=50"})
+        reports = looked_after(tmp_path, DUE, reports=service(tmp_path, JobRunner(1.0)))
+        over.set()
+    assert reports.health(loaded, DUE).deliveries[0].trouble == "its process took longer than 1 s and was ended"
+    shutil.rmtree(tmp_path / "data")
     with_history(tmp_path)
     loaded = configured(tmp_path)
     begun(tmp_path)
@@ -131,15 +139,15 @@ def test_hanging_or_fat_report_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
 def test_clock_jump_repeats_no_report(tmp_path: Path) -> None:
     configured(tmp_path, {"a": "json://127.0.0.1:1/"})
     remembered(tmp_path)
-    looked_after(tmp_path, DUE - DAY, reports=making_here(tmp_path))
+    looked_after(tmp_path, DUE - DAY, reports=service(tmp_path, InThisProcess()))
     assert (names(tmp_path), state_of(tmp_path).made_for) == ((), DUE)
     # The machine's clock stood at 2030 when the report was made.
     remembered(tmp_path, "a", made_for=DUE + 200 * WEEK, tried_at=DUE + 200 * WEEK)
-    looked_after(tmp_path, DUE + HOUR, reports=making_here(tmp_path))
+    looked_after(tmp_path, DUE + HOUR, reports=service(tmp_path, InThisProcess()))
     state = state_of(tmp_path)
     assert (state.made_for, state.begun_at, state.tried_at) == (0.0, DUE + HOUR, 0.0)
     with_history(tmp_path)
-    looked_after(tmp_path, DUE + WEEK, reports=making_here(tmp_path))
+    looked_after(tmp_path, DUE + WEEK, reports=service(tmp_path, InThisProcess()))
     assert names(tmp_path) == ("2026-11-16",)
 
 
@@ -191,16 +199,6 @@ def test_silent_destination_is_given_up(tmp_path: Path) -> None:
     assert looked_after(tmp_path, DUE + HOUR).health(loaded, DUE).deliveries[0].trouble == told.trouble
 
 
-def test_hanging_delivery_is_ended(tmp_path: Path) -> None:
-    over = threading.Event()
-    with webhook() as slow:
-        slow.before = lambda: over.wait() and None
-        loaded = waiting(tmp_path, {"slow": f"json://{slow.place}/?rto=50"})
-        reports = looked_after(tmp_path, DUE, reports=service(tmp_path, JobRunner(1.0)))
-        over.set()
-    assert reports.health(loaded, DUE).deliveries[0].trouble == "its process took longer than 1 s and was ended"
-
-
 def test_variable_address_reaches_its_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with webhook() as hook:
         monkeypatch.setenv("CHAT_URL", f"json://{hook.place}/mine")
@@ -218,7 +216,7 @@ def test_stop_leaves_delivery_for_next_start(tmp_path: Path) -> None:
         asked, over = threading.Event(), threading.Event()
         hook.before = lambda: (asked.set(), over.wait())[0]
         waiting(tmp_path, {"chat": f"json://{hook.place}/"})
-        reports = service(tmp_path, JobRunner())
+        reports = service(tmp_path)
         thread = threading.Thread(target=looked_after, args=(tmp_path, DUE), kwargs={"reports": reports})
         thread.start()
         assert asked.wait(CEILING_SECONDS)
@@ -298,26 +296,21 @@ def test_process_shows_no_secret(tmp_path: Path) -> None:
 
 # ---- when a report is due: over changes of the clock, at the very instant, in every zone ----
 
-BERLIN = ZoneInfo("Europe/Berlin")
 
-
-def at(text: str, zone: str = "UTC", fold: int = 0) -> float:
-    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone), fold=fold).timestamp()
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
 def utc(t: float) -> str:
     return datetime.fromtimestamp(t, UTC).strftime("%m-%d %H:%M")
 
 
-def test_weekly_report_is_due_to_the_second() -> None:
-    due = at("2026-11-23 07:00", "Europe/Berlin")
-    assert weekly_times(0, time(7), BERLIN, due) == (due, due + WEEK)
-    assert weekly_times(0, time(7), BERLIN, due - 1) == (due - WEEK, due)
-
-
 @pytest.mark.parametrize(
     ("weekday", "of_day", "now", "expected"),
     [
+        # To the second: 7:00 in Berlin is 6:00 in winter.
+        (0, time(7), "2026-11-23 06:00:00", ("11-23 06:00", "11-30 06:00")),
+        (0, time(7), "2026-11-23 05:59:59", ("11-16 06:00", "11-23 06:00")),
         # 2026-03-29 and 2026-10-25 are Sundays. The time on the wall stays.
         (0, time(7), "2026-03-29 12:00", ("03-23 06:00", "03-30 05:00")),
         (0, time(7), "2026-10-20 12:00", ("10-19 05:00", "10-26 06:00")),
@@ -333,7 +326,7 @@ def test_weekly_report_is_due_to_the_second() -> None:
     ],
 )
 def test_due_times_over_changes_of_the_clock(weekday: int, of_day: time, now: str, expected: tuple[str, str]) -> None:
-    latest, following = weekly_times(weekday, of_day, BERLIN, at(now))
+    latest, following = weekly_times(weekday, of_day, ZoneInfo("Europe/Berlin"), at(now))
     assert (utc(latest), utc(following)) == expected
 
 
@@ -380,9 +373,8 @@ def test_only_old_own_reports_go(tmp_path: Path) -> None:
     (tmp_path / "2020-01-01").symlink_to(outside)
     for day in range(10, 16):
         storage.publish(tmp_path, f"2026-11-{day}", ONE, keep=2)
-    assert {one.name for one in tmp_path.iterdir()} == {
-        "2026-11-15", "2026-11-14", "notes.txt", "2026-plans", "2020-01-01",
-    }  # fmt: skip
+    kept = {"2026-11-15", "2026-11-14", "notes.txt", "2026-plans", "2020-01-01"}
+    assert {path.name for path in tmp_path.iterdir()} == kept
     assert (outside / "kept").read_text() == "kept"
 
 
@@ -392,15 +384,104 @@ def test_only_files_of_reports_are_read(tmp_path: Path) -> None:
         assert storage.read_report_file(tmp_path, name, "report.html") is None
     for file in ("../secret", "secret"):
         assert storage.read_report_file(tmp_path, "2026-11-23", file) is None
-    (tmp_path / "secret").write_text("secret")
     place = tmp_path / "2026-11-23"
-    (place / "report.html").unlink()
-    (place / "report.html").symlink_to(tmp_path / "secret")
     (place / "report.json").unlink()
     os.mkfifo(place / "report.json")
     (place / "plan.next.yaml").mkdir()
-    (tmp_path / "2026-11-24").symlink_to(place)
-    for file in ("report.html", "report.json", "plan.next.yaml"):
+    for file in ("report.json", "plan.next.yaml"):
         assert storage.read_report_file(tmp_path, "2026-11-23", file) is None
-    assert storage.read_report_file(tmp_path, "2026-11-24", "report.md") is None
     assert storage.read_report_file(tmp_path, "2026-11-23", "report.md") == b"x" * 100
+
+
+# ---- a whole daemon: its report is made, served and told, without a heavy library or a secret in the daemon itself ----
+
+
+HEAVY = {"pandas", "numpy", "scipy", "statsmodels", "apprise"}
+
+DAEMON = """
+import json, pathlib, sys, time, urllib.request, warnings
+# Not by -W: the report's process would have the option too, and its libraries warn.
+warnings.simplefilter("error")
+from agent.config.load import load
+from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.config.web import Web
+
+def page(daemon, path):
+    return urllib.request.urlopen(daemon.web.url + path, timeout=120).read().decode()
+
+def on_cycle(daemon):
+    if daemon.status() is None:
+        return
+    found = json.loads(page(daemon, "api/status"))["agent"]["reporting"]
+    # A try is counted before what came of it is kept; only then is it on every page.
+    if not found["newest"] or any(one["pending"] and not one["trouble"] for one in found["deliveries"]):
+        return
+    told = {path: page(daemon, path) for path in ("", "metrics", "api/status", "reports/", "reports/latest/report.html")}
+    if not pathlib.Path(sys.argv[3]).exists():
+        pathlib.Path(sys.argv[3]).write_text(json.dumps({"pages": told, "modules": sorted(sys.modules)}))
+    daemon.stop()
+
+loaded = load(pathlib.Path(sys.argv[1]))
+start, began = float(sys.argv[2]), time.time()
+surroundings = DaemonOptions(
+    web=lambda _: Web.model_construct(listen="127.0.0.1:0"), on_cycle=on_cycle, speed=10.0,
+    clock=lambda: start + time.time() - began,
+)
+Daemon(loaded, surroundings).run()
+"""
+
+
+def test_daemon_makes_and_sends_missed_report(tmp_path: Path) -> None:
+    with_history(tmp_path)
+    with webhook() as hook:
+        addresses = {"chat": f"json://u:{CANARY}@{hook.place}/", "gone": f"json://u:{CANARY}@127.0.0.1:1/{CANARY}"}
+        configured(tmp_path, addresses, scrape_interval="500ms", logging={"level": "debug"})
+        begun(tmp_path)
+        out = tmp_path / "told.json"
+        words = [sys.executable, "-c", DAEMON, str(tmp_path / "sizewatch.yaml"), str(DUE + 60), str(out)]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False)
+        assert done.returncode == 0, done.stderr
+        assert len(hook.taken) == 1
+    told = json.loads(out.read_text())
+    pages = told["pages"]
+    assert not HEAVY & {name.partition(".")[0] for name in told["modules"]}
+    assert CANARY not in json.dumps(pages) + done.stdout + done.stderr
+    assert "sizewatch_report_up 1.0" in pages["metrics"]
+    assert 'sizewatch_report_deliveries_total{destination="chat",result="sent"} 1.0' in pages["metrics"]
+    assert 'sizewatch_report_delivery_pending{destination="gone"} 1.0' in pages["metrics"]
+    assert 'sizewatch_report_delivery_up{destination="gone"} 0.0' in pages["metrics"]
+    assert "The weekly report does not reach gone: the connection was refused." in pages[""]
+    assert f'href="reports/{NAME}/report.html"' in pages[""]
+    assert NAME in pages["reports/"]
+    assert "<svg" in pages["reports/latest/report.html"]
+
+
+def test_reload_moves_reports_without_losing_one(tmp_path: Path) -> None:
+    with webhook() as hook:
+        waiting(tmp_path, {"chat": "json://127.0.0.1:1/"})
+        now = [DUE + 10]
+        with running(tmp_path / "sizewatch.yaml", cycles=1, clock=lambda: now[0], speed=200.0) as daemon:
+            assert wait_for(lambda: health(daemon)["reporting"]["deliveries"][0]["failed"] == 1)
+            configured(tmp_path, {"chat": f"json://{hook.place}/"}, report={"keep": 3})
+            reload_daemon(daemon)
+            now[0] += 120
+            assert wait_for(lambda: hook.taken)
+            assert wait_for(lambda: health(daemon)["reporting"]["deliveries"][0]["pending"] == 0)
+            configured(tmp_path, report={"enabled": False})
+            reload_daemon(daemon)
+            assert health(daemon)["reporting"] is None
+            with pytest.raises(OSError, match="404"):
+                ask(daemon, "reports/")
+    assert not any(delivery.is_pending for delivery in state_of(tmp_path).deliveries.values())
+
+
+def test_failed_report_is_metric_and_notice(tmp_path: Path) -> None:
+    with_history(tmp_path)
+    configured(tmp_path)
+    (tmp_path / "data" / "reports").write_text("a file in its place")
+    begun(tmp_path)
+    with running(tmp_path / "sizewatch.yaml", cycles=1, clock=lambda: DUE + 10) as daemon:
+        assert wait_for(lambda: health(daemon)["reporting"]["failures"] == 1)
+        assert metric(daemon, "sizewatch_report_up") == 0
+        assert b"The weekly report cannot be written: " in ask(daemon)
+        assert daemon.counts.cycle_errors == 0

@@ -284,30 +284,21 @@ def test_fleet_of_no_tier_says_so() -> None:
     assert found.headline == "No tier is watched: the configuration names none."
 
 
-def message_of(link: str = "", **parts: Any) -> tuple[str, str]:
-    """Subject and body of the message of a week's report with these fields."""
-    return message(json.loads(report_json(replace(WHOLE, **parts))), link)
-
-
-def test_message_has_headline_and_verdicts() -> None:
-    subject, body = message_of("https://w/reports/2026-11-09/report.html")
-    assert subject == "Shrink t: 480 USD a day less."
-    first, last = body.split("\n\n")
-    assert first == reported_tier().verdict
-    assert last == "Mon 02 Nov 00:00 UTC to Mon 09 Nov 00:00 UTC: https://w/reports/2026-11-09/report.html"
-    assert message_of(simulated=True)[1].startswith("Simulated: none of this traffic is real")
-
-
-def test_line_ends_begin_no_header() -> None:
-    hostile = "Grow a\r\nBcc: everybody@example.com\x1b[2J\u2028x"
-    assert message_of(headline=hostile)[0] == "Grow a Bcc: everybody@example.com [2J x"
-    assert len(message_of(headline="x" * 1000)[0]) == 180
-
-
-def test_many_tiers_are_counted() -> None:
-    body = message_of(tiers=(reported_tier(),) * (MOST_TIERS + 3))[1]
-    assert body.count("t: shrink from 10 to 6 replicas") == MOST_TIERS
-    assert "3 more tiers are in the report." in body
+def test_messages_read_as_the_golden() -> None:
+    """No end of a line in a headline begins a header, and a subject is cut."""
+    parts: tuple[dict[str, Any], ...] = (
+        {},
+        {"simulated": True},
+        {"headline": "Grow a\r\nBcc: everybody@example.com\x1b[2J\u2028x"},
+        {"headline": "x" * 1000},
+        {"tiers": WHOLE.tiers * (MOST_TIERS + 3)},
+    )
+    lines = []
+    for changed in parts:
+        subject, body = message(json.loads(report_json(replace(WHOLE, **changed))), "https://w/report.html")
+        assert "\n" not in subject
+        lines += [f"---- {subject}", body]
+    check_golden(__file__, "messages.txt", "\n".join(lines))
 
 
 # ---- numbers that the guide works out (9.1 Step 12, 9.2), and counts of replicas ----
@@ -378,41 +369,22 @@ def test_value_outside_its_target_misses_it(value: float | None, met: bool | Non
     assert TargetRange("as planned").is_met(observed) is None
 
 
-def fleet(**parts: float) -> TierReport:
-    return reported_tier(one=plan(fleet={"instances": 10, **parts}))
-
-
-def why(found: TierReport) -> str:
-    """The line of the replica counts."""
-    text = report_markdown(replace(WHOLE, tiers=(found,)))
-    return text.partition("### Replicas and cost")[2].partition("\n\n|")[0]
-
-
-def test_other_counts_stand_with_their_reason() -> None:
+def test_counts_of_replicas_read_as_the_golden() -> None:
     """Ten are planned for 50 rps; 30 rps at 7.33 a replica need 6 with the margin, 7 with a safety factor of 1.6."""
-    found = fleet(safety_factor=1.6, minimum_warm=2)
-    assert found.count is not None
-    assert (found.count.replicas, found.count.without_safety, found.count.safety_factor) == (7, 6, 1.6)
-    assert re.search(
-        r"- the peak needs 6 replicas \(30 rps at 7.33 rps a replica .*\); with the plan's safety factor 7; "
-        r"7 to \d+ at the bounds of what a replica takes\n",
-        why(found),
-    )
-
-
-def test_same_counts_are_no_others() -> None:
-    found = fleet(instances=6, minimum_warm=2)
-    assert found.count is not None
-    assert found.count.replicas == found.count.without_safety == found.proposal.now == 6
-    assert not re.search("safety factor|proposed", why(found))
-
-
-def test_memory_bound_proposal_stands_beside_count() -> None:
-    found = reported_tier(hours(kv=0.8))
-    assert found.count is not None
-    assert found.count.replicas == 6
-    assert found.proposal.sentence.startswith("Keep 10 replicas: the hourly mean of the KV cache is 80%")
-    assert "\n- proposed: 10\n" in why(found)
+    tiers = {
+        "safety factor": reported_tier(one=plan(fleet={"instances": 10, "safety_factor": 1.6, "minimum_warm": 2})),
+        "as planned": reported_tier(one=plan(fleet={"instances": 6, "minimum_warm": 2})),
+        "memory bound": reported_tier(hours(kv=0.8)),
+    }
+    lines = []
+    for name, tier in tiers.items():
+        assert tier.count is not None
+        counts = (tier.count.replicas, tier.count.without_safety, tier.count.safety_factor)
+        text = (
+            report_markdown(replace(WHOLE, tiers=(tier,))).partition("### Replicas and cost")[2].partition("\n\n|")[0]
+        )
+        lines += [f"---- {name}: {counts}, {tier.proposal.now} now", tier.proposal.sentence, text]
+    check_golden(__file__, "counts.md", "\n".join(lines))
 
 
 def test_load_is_measured_by_present_capacity() -> None:

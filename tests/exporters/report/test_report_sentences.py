@@ -35,7 +35,7 @@ from exporters.report.build import report
 from exporters.report.findings import UnknownPeriod, blind_lines
 from exporters.report.formats import report_html, report_markdown
 from exporters.report.guide_tables import NO_SLO
-from exporters.report.records import Report, TierReport, report_json
+from exporters.report.records import Report, report_json
 from rules.confidence import Certainty
 from rules.evaluator import timeline
 from rules.evaluator.benchmark_check import Step13
@@ -43,7 +43,7 @@ from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry.signals import Missing, Reading
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import Status, Transition
+from rules.verdicts.verdict import Finding, Status, Transition
 
 PLAN = plan()
 REPORT = reported(PLAN, hours())[0]
@@ -134,68 +134,6 @@ def test_unseen_time_is_not_rounded_away(seen: float, hours: float, said: str) -
 
 
 RULE = "KvCacheCascade"
-HAPPENED = "Incidents and restarts"
-
-
-def told(**parts: object) -> tuple[Report, TierReport]:
-    found, _ = reported(PLAN, hours(), **parts)
-    return found, found.tiers[0]
-
-
-def section(found: Report, title: str) -> list[str]:
-    """The lines of a section of the Markdown."""
-    text = report_markdown(found).partition(f"### {title}\n")[2].partition("\n### ")[0]
-    return [line for line in text.splitlines() if line]
-
-
-def test_flapping_rule_is_one_counted_incident() -> None:
-    """It fires for a minute and is ok for one. The last finding lasts."""
-    minutes = []
-    for n in range(5040):
-        status, sentence = (Status.CRITICAL, "it was worst here") if n == 1000 else (Status.WARNING, "")
-        change = Transition(t=START + 120 * n, status=status, stage=None, certainty=Certainty.CERTAIN)
-        parts = {"replica": "r1", "sentence": sentence, "transitions": (change,)}
-        minutes.append(finding(RULE, n / 30, (n + 0.5) / 30, status, **parts))
-    minutes[-1] = replace(minutes[-1], ended_at=None)
-    found, tier = told(findings=tuple(minutes))
-    (row,) = tier.incidents
-    assert (row.times, row.worst.subject.replica, row.replicas) == (5040, "r1", 1)
-    assert (row.worst.worst.status, row.worst.worst.sentence) == (Status.CRITICAL, "it was worst here")
-    assert (row.started_at, row.last_started_at, row.ended_at) == (START, START + 10_078 * 60, None)
-    # A minute each, and the last until the end of the time.
-    assert row.seconds == 5039 * 60 + (7 * DAY - 10_078 * 60)
-    said = "KV cache cascade (5,040 times, 3 d 12 h in all): page, Mon 02 Nov 00:00 UTC, not over: "
-    assert section(found, HAPPENED)[0].startswith(f"- {said}")
-    assert said in report_html(found)
-    assert len(report_json(found)) < 200_000
-    assert tier.verdict.count("KV cache cascade") == 1
-
-
-def test_overlapping_findings_count_once() -> None:
-    several = [finding(RULE, 10, 20 + n, Status.CRITICAL, replica=f"r{n}") for n in range(4)]
-    several += [finding("KvCacheNearCeiling", 5, 15), finding("KvCacheNearCeiling", -50, None)]
-    found, tier = told(findings=tuple(several))
-    (incident,) = (row for row in tier.incidents if row.rule == RULE)
-    assert (incident.times, incident.seconds) == (4, 13 * HOUR)
-    row = row_of(tier, "kv_utilization")
-    assert row.sentence.startswith("fired 6 times, 7 d in all, not over; ")
-    assert row.sentence.partition(", ")[2] in report_markdown(found)
-
-
-def test_earlier_begin_counts_from_the_period() -> None:
-    several = [finding(RULE, -5, 1, replica="r1")]
-    several += [finding(RULE, 10 * n, 10 * n + 1, replica="r1") for n in range(1, 4)]
-    (row,) = told(findings=tuple(several))[1].incidents
-    assert row.seconds == 4 * HOUR
-
-
-def test_flapping_foreign_alerts_are_one_line() -> None:
-    several = tuple(finding(RULE, n, n + 0.5, replica="r1") for n in range(20))
-    alerts = [foreign_alert("Slow", cause, cause.started_at + 60, cause.started_at + 600) for cause in several]
-    found, tier = told(findings=several, foreign=tuple(alerts))
-    ((row,),) = [incident.foreign for incident in tier.incidents]
-    assert (row.name, row.times, row.started_at, row.ended_at) == ("Slow", 20, START + 60, START + 19 * HOUR + 600)
-    assert section(found, HAPPENED)[1] == "  - Mon 02 Nov 00:01 UTC: alert Slow, 20 times: why"
 
 
 def restart(hour: float, replica: str = "r1", unseen: float | None = 90.0) -> tuple[TimelineEvent, ...]:
@@ -204,51 +142,69 @@ def restart(hour: float, replica: str = "r1", unseen: float | None = 90.0) -> tu
     said = TimelineEvent(t=t, kind=TimelineKind.RESTART, tier="t", replica=replica, text="the engine restarted")
     if unseen is None:
         return (said,)
-    start = ReplicaStart(
-        replica=replica, seen_at=t, alive_at=t - unseen, silent_since=t - unseen + 5, started_at=t - 60, ready_at=t - 2
-    )
-    return (said, timeline.start_event("t", start))
+    alive = t - unseen
+    times = {"alive_at": alive, "silent_since": alive + 5, "started_at": t - 60, "ready_at": t - 2}
+    return (said, timeline.start_event("t", ReplicaStart(replica=replica, seen_at=t, **times)))
 
 
-SEVERAL = (*restart(1), *restart(20), *restart(30, unseen=200.0), *restart(40, "r2"))
+def flapping() -> tuple[Finding, ...]:
+    """A rule that fires for a minute and is ok for one, all week. The last finding lasts."""
+    minutes = []
+    for n in range(5040):
+        status, sentence = (Status.CRITICAL, "it was worst here") if n == 1000 else (Status.WARNING, "it fires")
+        change = Transition(t=START + 120 * n, status=status, stage=None, certainty=Certainty.CERTAIN)
+        parts = {"replica": "r1", "sentence": sentence, "transitions": (change,)}
+        minutes.append(finding(RULE, n / 30, (n + 0.5) / 30, status, **parts))
+    return (*minutes[:-1], replace(minutes[-1], ended_at=None))
+
+
+OVERLAPPING = [finding(RULE, 10, 20 + n, Status.CRITICAL, replica=f"r{n}") for n in range(4)]
+NEAR = (finding("KvCacheNearCeiling", 5, 15), finding("KvCacheNearCeiling", -50, None))
+HOURLY = tuple(finding(RULE, n, n + 0.5, replica="r1") for n in range(20))
+SLOW = tuple(foreign_alert("Slow", cause, cause.started_at + 60, cause.started_at + 600) for cause in HOURLY)
 DAILY = tuple(event for day in range(7) for n in range(200) for event in restart(day * 24 + n / 100, f"pod-{n:03}"))
+# A fleet reads restarts from node agents, which count them.
+COUNTED = hours()
+COUNTED[5] = replace(COUNTED[5], counters={**COUNTED[5].counters, "restarts": 2.0})
+HAPPENED: dict[str, dict[str, Any]] = {
+    "rule that flaps all week": {"findings": flapping()},
+    "findings that overlap count once": {"findings": (*OVERLAPPING, *NEAR)},
+    "finding that begins before the time": {"findings": (finding(RULE, -5, 1), finding(RULE, 10, 11))},
+    "alerts of others that flap": {"findings": HOURLY, "foreign": SLOW},
+    "no restart": {},
+    "two replicas": {"events": (*restart(1), *restart(20), *restart(30, unseen=200.0), *restart(40, "r2"))},
+    "one restart of unknown length": {"events": (*restart(1), *restart(2, unseen=None))},
+    "restart of unknown length": {"events": restart(2, unseen=None)},
+    "200 replicas daily": {"events": DAILY},
+    "restarts of sums alone": {"events": restart(5)},
+}
 
 
-@pytest.mark.parametrize(
-    ("events", "rows", "said"),
-    [
-        ((), [], []),
-        (SEVERAL, [("r1", 3, 380.0, 0), ("r2", 1, 90.0, 0)], ["4 times; nothing was seen around that for 7 min."]),
-        (
-            (*restart(1), *restart(2, unseen=None)),
-            [("r1", 2, 90.0, 1)],
-            ["2 times; nothing was seen around that for 1 min at least."],
-        ),
-        (restart(2, unseen=None), [("r1", 1, 0.0, 1)], ["once."]),
-        (DAILY, [("pod-000", 7, 630.0, 0)], ["1,400 times; nothing was seen around that for 1 d 11 h."]),
-    ],
-    ids=["none", "two replicas", "one unknown", "unknown", "200 replicas daily"],
-)
-def test_restarts_are_one_line(
-    events: tuple[TimelineEvent, ...], rows: list[tuple[str, int, float, int]], said: list[str]
-) -> None:
-    found, tier = told(events=events)
-    told_rows = [(row.replica, row.times, row.unseen_seconds, row.untimed) for row in tier.restarts]
-    assert told_rows[: len(rows)] == rows
-    assert len(told_rows) == (200 if events is DAILY else len(rows))
-    lines = [f"Engines restarted {text}" for text in said]
-    assert section(found, HAPPENED) == lines
-    assert all(line in report_html(found) for line in lines)
-    assert ("restarted" in report_html(found)) == bool(said)
-
-
-def test_restarts_of_sums_alone_are_counted() -> None:
-    # A fleet reads them from node agents, which count them.
-    several = hours()
-    several[5] = replace(several[5], counters={**several[5].counters, "restarts": 2.0})
-    found, _ = reported(PLAN, several, events=restart(5))
-    assert [(row.replica, row.times) for row in found.tiers[0].restarts] == [("r1", 1), ("", 1)]
-    assert section(found, HAPPENED)[0].startswith("Engines restarted 2 times; ")
+def test_what_happened_reads_as_the_golden() -> None:
+    """Lines of the section, which the page has too, and the records, with seconds since the begin."""
+    lines = []
+    for name, parts in HAPPENED.items():
+        found, _ = reported(PLAN, COUNTED if "sums" in name else hours(), **parts)
+        (tier,) = found.tiers
+        text, page = texts(found)
+        section = text.partition("### Incidents and restarts\n")[2].partition("\n### ")[0].split("\n")
+        lines += [f"---- {name}", tier.verdict, *filter(None, section), row_of(tier, "kv_utilization").sentence]
+        assert all(line.removeprefix("  ").removeprefix("- ") in page for line in section)
+        assert ("restarted" in page) == bool(tier.restarts)
+        assert len(report_json(found)) < 200_000
+        for incident in tier.incidents:
+            times = [t and t - START for t in (incident.started_at, incident.last_started_at, incident.ended_at)]
+            worst = incident.worst.worst
+            lines.append(f"{incident.rule}: {incident.times} times, {incident.replicas} replicas, {incident.seconds} s")
+            lines.append(f"  {worst.status} on {worst.subject.replica}: {worst.sentence}; begin, last, end: {times}")
+            for alert in incident.foreign:
+                lines.append(
+                    f"  {alert.name}, {alert.times} times: {alert.started_at - START}, {alert.ended_at - START}"
+                )
+        lines.append(f"{len(tier.restarts)} replicas restarted")
+        for row in tier.restarts[:3]:
+            lines.append(f"  {row.replica}: {row.times} times, {row.unseen_seconds} s, {row.untimed} untimed")
+    check_golden(__file__, "happened.txt", "\n".join(lines))
 
 
 # ---- weeks that are none: the report says so first, and recommends nothing from too little ----
