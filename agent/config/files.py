@@ -23,6 +23,9 @@ MAX_BYTES = 1024 * 1024
 MOST_VALUES = 200_000
 """Maximum number of values with aliases written out: a few bytes can say billions."""
 
+TEXT_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
+"""Tags of a key that is text, and of `<<`."""
+
 # Quotes of the file in parser messages. Single characters and parser words ('<stream end>') are shown.
 _QUOTED = re.compile(r"('(?:\\?.|<[a-z ]+>)')|'[^']*'|\"[^\"]{2,}\"")
 
@@ -91,12 +94,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_node(node: yaml.Node | None, path: tuple[str | int, ...], counted: Iterator[int]) -> None:
-    """Raise ValueError for a key that is given twice, and for more than MOST_VALUES."""
+    """Raise ValueError for a key that is no text or given twice, and for more than MOST_VALUES."""
     if next(counted) > MOST_VALUES:
         raise ValueError(f"says more than {MOST_VALUES} values once its aliases (*name) are written out")
     entries: list[tuple[str | int, yaml.Node]] = []
     if isinstance(node, yaml.MappingNode):
         entries = [(str(key.value), value) for key, value in node.value]
+        for key, _ in node.value:
+            if key.tag not in TEXT_TAGS:
+                place = (*path, key.value) if isinstance(key, yaml.ScalarNode) else path
+                raise ValueError(f"{path_text(place)}: a key must be text: put it in quotes")
         for place, _ in repeats(key for key, _ in entries):
             raise ValueError(f"{path_text((*path, entries[place][0]))}: is given twice")
     elif isinstance(node, yaml.SequenceNode):

@@ -79,10 +79,8 @@ def problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
             yield f"{path_text((*path, *place))}: {text}"
         return
     if path[-1:] == ("[key]",):
-        result = "a tier's name is 1 to 63 letters, digits, '.', '_' or '-' and begins with a letter or digit"
-        if kind == "string_type":
-            result = "a name must be text: put it in quotes"
-        yield f"{path_text(path[:-1])}: {result}"
+        where = path_text(path[:-1])
+        yield f"{where}: a tier's name is 1 to 63 letters, digits, '.', '_' or '-' and begins with a letter or digit"
         return
     result = _SAID.get(kind, entry["msg"])
     for long, short in _SHORTER.items():

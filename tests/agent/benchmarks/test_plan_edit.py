@@ -224,6 +224,7 @@ def test_invalid_plan_is_refused_with_its_problems(tmp_path: Path) -> None:
         ("schema: 1\n", "is no plan: it has no tiers"),
         ("tiers: {}\n", "is no plan: it has no tiers"),
         (f"{HEAD}  a:\n    {BODY}    model: n\n", "tiers.a.model: is given twice"),
+        (f"{HEAD}  2026-01-01:\n    {BODY}", "tiers.2026-01-01: a key must be text: put it in quotes"),
     ],
 )
 def test_file_that_is_no_plan_is_named(tmp_path: Path, text: str, said: str) -> None:

@@ -216,6 +216,7 @@ def test_json_is_read_as_well(tmp_path: Path) -> None:
         ("role: !!python/object:os.system x\n", "could not determine a constructor for the tag something (line 1)"),
         ("role: node\nweb: {}\nrole: node\n", ": role: is given twice"),
         ("targets:\n- url: http://a/\n  tier: t\n  tier: u\n", ": targets[0].tier: is given twice"),
+        ("thresholds: {t: {KvEviction: {5: 1}}}", ": thresholds.t.KvEviction.5: a key must be text: put it in quotes"),
         ("a: 2026-13-45\n", ": month must be in 1..12"),
         ("role: \x07\n", ": is not YAML: a character may not stand in a text file"),
         ("[" * 5000 + "]" * 5000, ": is nested too deeply"),

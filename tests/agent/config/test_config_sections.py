@@ -223,7 +223,6 @@ MISTAKES: dict[str, tuple[tuple[dict[str, Any], str], ...]] = {
         ({"KvEviction": {"warning": -1}}, "KvEviction.warning: must be at least 0"),
         ({"KvEviction": {"warning": "5 %"}}, "KvEviction.warning: must be a valid number"),
         ({"KvEviction": {"warning": "1e-3"}}, f"KvEviction.warning: must be a valid number ({QUOTED}"),
-        ({"KvEviction": {5: 0.1}}, "KvEviction[5]: a name must be text: put it in quotes"),
     ),
     "": (
         ({"scrape_interval": "2m"}, "scrape_interval: must be from 500ms to 1m, not 2m"),
