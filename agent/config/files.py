@@ -102,8 +102,8 @@ def _check_node(node: yaml.Node | None, path: tuple[str | int, ...], counted: It
         entries = [(str(key.value), value) for key, value in node.value]
         for key, _ in node.value:
             if key.tag not in TEXT_TAGS:
-                place = (*path, key.value) if isinstance(key, yaml.ScalarNode) else path
-                raise ValueError(f"{path_text(place)}: a key must be text: put it in quotes")
+                where = path_text((*path, key.value) if isinstance(key, yaml.ScalarNode) else path)
+                raise ValueError(f"{where}: a key must be text: put it in quotes")
         for place, _ in repeats(key for key, _ in entries):
             raise ValueError(f"{path_text((*path, entries[place][0]))}: is given twice")
     elif isinstance(node, yaml.SequenceNode):
