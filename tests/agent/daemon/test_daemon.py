@@ -297,8 +297,10 @@ def test_open_finding_ends_in_next_run(tmp_path: Path) -> None:
         clock = StandingClock(1_800_000_000.0)
         with stepping(write(tmp_path, configuration(served)), clock) as stepped:
             served[0].act = answers_500
-            began = stepped.steps_until(lambda: _open(stepped.daemon), 5.0, 40)
-            assert began is not None
+            rules = stepped.daemon.loop.state.rules
+            found = stepped.steps_until(lambda: DOWN in rules and rules[DOWN].finding, 5.0, 40)
+            assert found is not None
+            began = found.started_at
         with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
             assert {(e.started_at, e.ended_at) for e in reader.spans(Finding, 0.0)} == {(began, None)}
         served[0].act = None
@@ -313,11 +315,6 @@ def test_open_finding_ends_in_next_run(tmp_path: Path) -> None:
             ("TierDown", began, False),
         }
         assert changes(reader) == ["start", "stop"] * 2
-
-
-def _open(daemon: Daemon) -> float | None:
-    rule_state = daemon.loop.state.rules.get(DOWN)
-    return rule_state.finding.started_at if rule_state is not None and rule_state.finding is not None else None
 
 
 # ---- forecasts ----
@@ -344,12 +341,6 @@ def forecasting(folder: Path, minutes: int = 600, **keys: Any) -> Iterator[Daemo
         running(write(folder, configuration(served, plan="plan.yaml", **{**ON, **keys}))) as daemon,
     ):
         yield daemon
-
-
-def pid(daemon: Daemon) -> int:
-    forecasts = daemon.assembly.forecasts
-    assert forecasts.pid is not None
-    return forecasts.pid
 
 
 def forecast_of(daemon: Daemon) -> dict[str, Any]:
@@ -386,12 +377,13 @@ def test_a_forecast_is_shown_exported_and_judged(tmp_path: Path) -> None:
 def test_reload_continues_or_ends_forecasting(tmp_path: Path) -> None:
     with forecasting(tmp_path) as daemon:
         daemon.assembly.forecast(time.time())
-        asked = pid(daemon)
+        asked = daemon.assembly.forecasts.pid
+        assert asked is not None
         data = yaml.safe_load((tmp_path / "sizewatch.yaml").read_text())
         reload_daemon(daemon, {**data, "forecast": {"bin": "15m"}})
         assert TIER in daemon.loop.state.projections
         daemon.assembly.forecast(time.time())
-        assert pid(daemon) == asked
+        assert daemon.assembly.forecasts.pid == asked
         assert forecast_of(daemon)["forecast"]["bin_seconds"] == 900.0
         reload_daemon(daemon, {**data, "forecast": {"enabled": False}})
         assert not Path(f"/proc/{asked}").exists()

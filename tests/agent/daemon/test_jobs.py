@@ -253,10 +253,6 @@ def certificate(authority: trustme.CA) -> dict[str, str]:
     return {"cert": chain.decode(), "key": made.private_key_pem.bytes().decode()}
 
 
-def port(daemon: Daemon) -> int:
-    return daemon.web.port
-
-
 def shake_hands(daemon: Daemon, authority: trustme.CA, ours: trustme.LeafCert | None = None) -> ssl.SSLSocket | None:
     """Return a connection, None if its certificate is not the authority's."""
     context = ssl.create_default_context()
@@ -264,7 +260,9 @@ def shake_hands(daemon: Daemon, authority: trustme.CA, ours: trustme.LeafCert | 
     if ours is not None:
         ours.configure_cert(context)
     try:
-        return context.wrap_socket(socket.create_connection(("127.0.0.1", port(daemon))), server_hostname="localhost")
+        return context.wrap_socket(
+            socket.create_connection(("127.0.0.1", daemon.web.port)), server_hostname="localhost"
+        )
     except ssl.SSLCertVerificationError:
         return None
 
@@ -364,7 +362,7 @@ def test_broken_client_ca_keeps_the_previous(tmp_path: Path) -> None:
 
 def post(daemon: Daemon, token: str) -> int:
     """Return what the webhook answers to a body that is none."""
-    with socket.create_connection(("127.0.0.1", port(daemon))) as connection:
+    with socket.create_connection(("127.0.0.1", daemon.web.port)) as connection:
         connection.settimeout(CEILING_SECONDS)
         lines = ("POST /webhook/alertmanager HTTP/1.1", "Host: localhost", f"Authorization: Bearer {token}")
         more = ("Content-Type: application/json", "Content-Length: 2")

@@ -220,6 +220,10 @@ def test_tls_serves_every_page(authority: trustme.CA, tmp_path: Path) -> None:
             ask(server, "/", tls=ssl.create_default_context())
         # No certificate is for a stranger's name.
         assert ask(server, "/", tls=trusting(authority), Host="monitor.example")[0] == 200
+        write_web_file(tmp_path)
+        with pytest.raises(ConfigError, match="TLS begins or ends with a restart"):
+            server.reload()
+        assert ask(server, "/healthz", tls=trusting(authority))[0] == 200
 
 
 def test_oldest_tls_can_be_raised(authority: trustme.CA, tmp_path: Path) -> None:
@@ -237,15 +241,6 @@ def test_oldest_tls_can_be_raised(authority: trustme.CA, tmp_path: Path) -> None
         server.reload()
         with pytest.raises(ssl.SSLError):
             ask(server, "/healthz", tls=client)
-        assert ask(server, "/healthz", tls=trusting(authority))[0] == 200
-
-
-def test_tls_ends_with_a_restart_only(authority: trustme.CA, tmp_path: Path) -> None:
-    issue(authority, tmp_path)
-    with serving(config_file=write_web_file(tmp_path, cert_file="server.pem", key_file="server.key")) as server:
-        write_web_file(tmp_path)
-        with pytest.raises(ConfigError, match="TLS begins or ends with a restart"):
-            server.reload()
         assert ask(server, "/healthz", tls=trusting(authority))[0] == 200
 
 
@@ -339,7 +334,7 @@ def test_report_files_have_type_and_policy(server: WebServer, file: str, kind: s
     assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_list_has_newest_first_without_markup(server: WebServer) -> None:
+def test_list_has_newest_first_without_markup(server: WebServer, place: Path) -> None:
     status, headers, body = ask(server, "/reports/")
     page = body.decode()
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -350,10 +345,6 @@ def test_list_has_newest_first_without_markup(server: WebServer) -> None:
     assert "Grow &lt;script&gt;" in page
     assert "no headline" in page
     assert "Simulated" not in page
-
-
-def test_replaced_report_is_listed_again(server: WebServer, place: Path) -> None:
-    ask(server, "/reports/")
     told = {"headline": "Keep all", "simulated": True}
     storage.publish(place, NAME, {"report.json": json.dumps(told).encode()}, keep=26)
     assert b"<b>Simulated.</b> Keep all" in ask(server, "/reports/")[2]
