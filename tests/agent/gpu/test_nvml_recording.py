@@ -87,7 +87,8 @@ def test_instances_and_refusals_are_recorded(machine, tmp_path):
 
 def measure(*options, **environment):
     command = [sys.executable, str(ROOT / "benchmarks" / "nvml_cycle.py"), *options]
-    environment = {**os.environ, "LD_LIBRARY_PATH": "", **environment}
+    # A worker process of another test sets PYTHONSAFEPATH for its children: a script then finds no module beside it.
+    environment = {**os.environ, "LD_LIBRARY_PATH": "", "PYTHONSAFEPATH": "", **environment}
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
     )
