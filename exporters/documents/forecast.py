@@ -414,7 +414,7 @@ def _schedule_parts(report: Prewarm) -> tuple[RenderableType, ...]:
     for step in report.schedule:
         expected = "-" if step.expected_rps is None else _rps(step.expected_rps)
         rows.append((_clock(step.start, report.zone), str(step.replicas), _rps(step.demand_rps), expected))
-    until = f" until {_clock(report.until, report.zone)}" if report.until is not None else ""
+    until = "" if report.until is None else f" until {format_local(report.until, report.zone, '%a %H:%M')}"
     head = f"Schedule{until} ({report.zone}), enough with {report.schedule_certainty or 0.0:.0%} certainty"
     return head, text_grid(rows, ("warm from", "replicas", "for up to", "expected"), words=1)
 
