@@ -212,11 +212,15 @@ class TierStatus:
 
     @property
     def tone(self) -> Tone:
-        """Return the severity of the worst finding, a note where it is likely, unknown if no rule has a verdict."""
+        """Return the severity of the worst finding, a note where it is likely.
+
+        Unknown if no rule has a verdict, or all of them are of an earlier process: no replica was seen since the start.
+        """
         findings = self.alerting or self.likely
         if findings:
             return findings[0].tone
-        return Status.OK if self.verdicts else Status.UNKNOWN
+        is_unseen = self.replicas and all(replica.last_seen is None for replica in self.replicas)
+        return Status.OK if self.verdicts and not is_unseen else Status.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -290,6 +290,14 @@ def test_value_waits_for_its_slowest_rule() -> None:
         assert held.state[0] is Status.OK, "waiting does not end it"
 
 
+def test_tier_unseen_since_the_start_is_unknown() -> None:
+    changes = {"last_seen": None, "up": False, "misses": 1, "gauges": {}}
+    tier = fine_tier("fine")
+    unseen = replace(tier, replicas=tuple(replace(replica, **changes) for replica in tier.replicas))
+    assert (describe_state(tier).words, describe_state(unseen).words) == ("as planned", "no verdict yet")
+    assert "<td>not exposed" not in shown(unseen)
+
+
 @pytest.mark.parametrize("rule", ["UtilizationTrap", "QueueAlwaysEmpty"])
 def test_certain_trap_is_oversized_without_alarm(rule: str) -> None:
     trap = firing(
