@@ -17,8 +17,8 @@ LIBRARY_LOST = frozenset({1, 9, 12, 18})
 
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, TIMEOUT = 2, 3, 4, 10
 
-VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-"""NVML value type (``NVML_VALUE_TYPE_*``) -> member of the union of samples and field values."""
+VALUE_FORMATS = {0: "d", 1: "I", 2: "L", 3: "Q", 4: "q", 5: "i", 6: "H"}
+"""NVML value type (``NVML_VALUE_TYPE_*``) -> format (of ``struct``) of the value in samples and fields."""
 
 _log = logging.getLogger(__name__)
 
@@ -72,11 +72,11 @@ def give_back(call: str, *arguments: Any) -> None:
         _log.info('failed to free something of NVML error="%s"', error)
 
 
-def value_of(union: Any, value_type: int, call: str) -> Any:
-    """Return the value of a union of samples and field values. Raise NvmlError for an unknown type."""
-    if value_type not in VALUE_MEMBERS:
+def value_format(value_type: int, call: str) -> str:
+    """Return the format of values of a type. Raise NvmlError for an unknown one."""
+    if value_type not in VALUE_FORMATS:
         raise NvmlError(call, None, f"values of the unknown type {value_type}")
-    return getattr(union, VALUE_MEMBERS[value_type])
+    return VALUE_FORMATS[value_type]
 
 
 def address(handle: Any) -> int:

@@ -10,11 +10,12 @@ Memory errors are the aggregate totals, which survive driver reload, reset and r
 """
 
 from collections.abc import Callable, Mapping
+from struct import unpack_from
 from typing import Any
 
 import pynvml
 
-from agent.gpu.nvml_calls import INVALID_ARGUMENT, NOT_SUPPORTED, NvmlError, value_of
+from agent.gpu.nvml_calls import INVALID_ARGUMENT, NOT_SUPPORTED, NvmlError, value_format
 from agent.gpu.nvml_device import NvmlDevice, ReadoutBuilder
 from agent.gpu.nvml_sums import CountSum, ThrottleSum
 
@@ -137,7 +138,8 @@ def _read_fields(gpu: NvmlDevice, wanted: list[int]) -> _Fields:
     fields: dict[int, int | NvmlError] = {}
     for field, row in zip(wanted, rows, strict=True):
         if row.nvmlReturn == pynvml.NVML_SUCCESS:
-            fields[field] = int(value_of(row.value, row.valueType, call))
+            (value,) = unpack_from(value_format(row.valueType, call), row.value)
+            fields[field] = int(value)
         else:
             # A driver answers an unknown field with `invalid argument`.
             code = NOT_SUPPORTED if row.nvmlReturn == INVALID_ARGUMENT else row.nvmlReturn

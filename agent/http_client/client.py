@@ -85,6 +85,12 @@ class _Adapter(HTTPAdapter):
             self._pool.ConnectionCls = partial(connection, self._exchange)
         return self._pool
 
+    def build_response(self, req: Any, resp: Any) -> requests.Response:
+        """Return a response without cookies, and without the guess of an encoding: nobody reads them."""
+        response = requests.Response()
+        response.status_code, response.headers, response.raw = resp.status, resp.headers, resp
+        return response
+
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
         """Leave the connection alone: its TLS context has the certificates. requests would add those of certifi."""
 
@@ -127,8 +133,14 @@ class HttpClient:
             self.close()
             self._adapter = _Adapter(self._exchange, **tls_options(self.peer))
             self._certificates = certificates
-        headers = {name: header_secret(f"header {name}", path) for name, path in self.peer.header_files.items()}
-        return headers | authorization(self.peer)
+        headers = {name: _secret(f"header {name}", path, True) for name, path in self.peer.header_files.items()}
+        if self.peer.bearer_token_file is not None:
+            token = _secret("bearer_token_file", self.peer.bearer_token_file, True)
+            headers["Authorization"] = f"Bearer {token}"
+        elif (basic := self.peer.basic_auth) is not None:
+            pair = f"{basic.username}:{_secret('password_file', basic.password_file)}"
+            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        return headers
 
     @contextmanager
     def exchange(
@@ -234,25 +246,8 @@ def tls_options(peer: Peer) -> dict[str, Any]:
     return {"ssl_context": context, "server_hostname": tls.server_name}
 
 
-def authorization(peer: Peer) -> dict[str, str]:
-    """Return the Authorization header, or an empty dict without credentials. Raise ScrapeError."""
-    if peer.bearer_token_file is not None:
-        return {"Authorization": f"Bearer {header_secret('bearer_token_file', peer.bearer_token_file)}"}
-    if peer.basic_auth is not None:
-        pair = f"{peer.basic_auth.username}:{_secret('password_file', peer.basic_auth.password_file)}"
-        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-    return {}
-
-
-def header_secret(field: str, path: str) -> str:
-    """Read a file with the value of a header. Raise ScrapeError without any part of it."""
-    text = _secret(field, path)
-    if not (text.isascii() and text.isprintable()):
-        raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: holds characters that a header cannot carry")
-    return text
-
-
-def _secret(field: str, path: str) -> str:
+def _secret(field: str, path: str, is_header: bool = False) -> str:
+    """Return the text of a file. Raise ScrapeError without any part of it, also where a header cannot carry it."""
     if os.path.exists(path) and not os.path.isfile(path):
         # Reading a pipe could block without end.
         raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: is no file")
@@ -264,6 +259,8 @@ def _secret(field: str, path: str) -> str:
         raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: {reason}") from None
     if not text:
         raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: is empty")
+    if is_header and not (text.isascii() and text.isprintable()):
+        raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: holds characters that a header cannot carry")
     return text
 
 
