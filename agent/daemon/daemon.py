@@ -6,7 +6,6 @@ configuration, and the secrets of its own pages and webhook. Connections to othe
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import queue
@@ -91,7 +90,7 @@ class Daemon:
         self._ends = ExitStack()
         # The web server keeps the addresses and file names that it was started with.
         self._web_options = loaded.config.web
-        self._digests = digest_files(loaded, self._web_options)
+        self._stamps = stamp_files(loaded, self._web_options)
 
     @property
     def loop(self) -> EvaluationLoop:
@@ -142,8 +141,8 @@ class Daemon:
     def _look_around(self) -> None:
         """Take up changes of the plan, of a mounted configuration, of secrets and of pods."""
         # The paths are those of the last reload.
-        digests = {path: digest_file(path) for path in self._digests}
-        if self.surroundings.reloads and any(self._digests.get(path) != text for path, text in digests.items()):
+        stamps = {path: stamp_file(path) for path in self._stamps}
+        if self.surroundings.reloads and any(self._stamps[path] != stamp for path, stamp in stamps.items()):
             _log.info("plan or secrets changed, reloading")
             self._reloading = True
             return
@@ -223,7 +222,7 @@ class Daemon:
         """
         before = self.loaded
         # Before the files are read: a change from here on is a reload of its own.
-        self._digests = digest_files(before, self._web_options)
+        self._stamps = stamp_files(before, self._web_options)
         try:
             if self.web is not None:
                 self.web.reload()
@@ -237,7 +236,7 @@ class Daemon:
             trouble = self.counts.config_trouble
             _log.error('configuration reload failed, previous stays active error="%s"', trouble, exc_info=is_defect)
             return
-        self._digests = digest_files(fresh, self._web_options) | self._digests
+        self._stamps = stamp_files(fresh, self._web_options) | self._stamps
         self.counts.config_reloads += 1
         self.counts.config_trouble = None
         if fresh.config.cycle_seconds != before.config.cycle_seconds:
@@ -276,8 +275,8 @@ class Daemon:
         return time.monotonic() - self._succeeded_at if self._succeeded_at is not None else None
 
 
-def digest_files(loaded: LoadedConfig, web: Web) -> dict[Path, str]:
-    """Return a digest of the plan, of every file with a secret or a certificate of the pages and of the webhook, and of the
+def stamp_files(loaded: LoadedConfig, web: Web) -> dict[Path, tuple[int, int]]:
+    """Return the stamp of the plan, of every file with a secret or a certificate of the pages and of the webhook, and of the
     configuration if Kubernetes mounts it. Elsewhere a person may be editing it: it waits for SIGHUP, or for the others.
     """
     paths = [loaded.config.plan] if loaded.config.plan else []
@@ -285,12 +284,13 @@ def digest_files(loaded: LoadedConfig, web: Web) -> dict[Path, str]:
         paths.append(str(loaded.path))
     for section in (web, find_web_file(web.config_file), loaded.config.alerting.receiver):
         paths += [path for _, path in named_files(section)]
-    return {Path(path): digest_file(path) for path in paths}
+    return {Path(path): stamp_file(path) for path in paths}
 
 
-def digest_file(path: str | Path) -> str:
-    """Return a digest of a file, "" if it is missing, unreadable or no file: reading a pipe could block without end."""
+def stamp_file(path: str | Path) -> tuple[int, int]:
+    """Return the inode of a file and the time of its last change (nanoseconds), zeros if it is missing or unreadable."""
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if os.path.isfile(path) else ""
+        seen = os.stat(path)
     except OSError:
-        return ""
+        return 0, 0
+    return seen.st_ino, seen.st_ctime_ns
