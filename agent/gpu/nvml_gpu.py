@@ -205,7 +205,7 @@ class NvmlGpu(NvmlDevice):
             if error.code not in NO_DATA:
                 raise
             return []
-        # Not by the binding's attributes: they were a fifth of the CPU of a read.
+        # Not by the binding's attributes: they took a tenth to a fifth of a read's CPU.
         rows = map(Struct(f"Q{value_format(type_, call)}").unpack_from, samples)
         return [(time, value / 100.0) for time, value in rows if time > stamp]
 

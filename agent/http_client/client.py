@@ -75,15 +75,15 @@ class _Adapter(HTTPAdapter):
             pool_options["ssl_context"].sslsocket_class = _TimedTlsSocket
         super().__init__(pool_connections=1, pool_maxsize=1)
         self.poolmanager.connection_pool_kw.update(pool_options)
-        self._pool: Any = None
+        self.pool: Any = None
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
         """Return the open pool of the only host. Looking it up each time is a tenth of an exchange's CPU."""
-        if self._pool is None or self._pool.pool is None:
-            self._pool = super().get_connection_with_tls_context(*args, **options)
-            connection = _TimedTlsConnection if self._pool.scheme == "https" else _TimedConnection
-            self._pool.ConnectionCls = partial(connection, self._exchange)
-        return self._pool
+        if self.pool is None:
+            self.pool = super().get_connection_with_tls_context(*args, **options)
+            connection = _TimedTlsConnection if self.pool.scheme == "https" else _TimedConnection
+            self.pool.ConnectionCls = partial(connection, self._exchange)
+        return self.pool
 
     def build_response(self, req: Any, resp: Any) -> requests.Response:
         """Return a response without cookies, and without the guess of an encoding: nobody reads them."""
@@ -214,6 +214,7 @@ class HttpClient:
     def close(self) -> None:
         """Close the connection. A later request opens a new one."""
         self._adapter.close()
+        self._adapter.pool = None  # The last reference: the pool closes its connections with it.
 
 
 def tls_options(peer: Peer) -> dict[str, Any]:
@@ -266,7 +267,6 @@ def _secret(field: str, path: str, is_header: bool = False) -> str:
 
 METRICS = "text/plain;version=0.0.4"
 """A newer version lets prometheus_client rename `vllm:x` to `vllm_x`."""
-
 JSON = "application/json"
 
 

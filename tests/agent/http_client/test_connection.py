@@ -164,6 +164,15 @@ def test_connection_closed_at_use_is_retried(serve: Serve, authority: trustme.CA
     assert server.connections == 2
 
 
+def test_closed_client_connects_anew(serve: Serve) -> None:
+    server = serve(sends())
+    fetcher = PageFetcher(Peer(**peer_fields(url=server.url)))
+    assert fetcher.fetch() == PAGE
+    fetcher.close()
+    assert fetcher.fetch() == PAGE
+    assert server.connections == 2
+
+
 def test_refused_connection_is_a_failure_to_connect() -> None:
     closed = f"http://127.0.0.1:{free_port()}/metrics"
     error = failure(f"{closed}?token=s3cret")

@@ -290,5 +290,8 @@ def test_readiness_time_needs_an_earlier_sight(kube: Kube, token: Path) -> None:
 def test_standin_pods_fit_kubernetes_schema() -> None:
     validator: Any = pytest.importorskip("kubernetes_validate")
     shut = pod("b", address=None, labels={"x": "y"}, annotations={"z": "z" * 5000}, ready=False, hostNetwork=True)
-    for one in (pod("a"), shut):
-        validator.validate(one, validator.latest_version(), strict=True)
+    release = validator.latest_version()
+    for made in (pod("a"), shut):
+        assert validator.validate(made, release, strict=True)
+    with pytest.raises(validator.ValidationError, match="containers"):
+        validator.validate({**shut, "spec": {"containers": "none"}}, release, strict=True)
