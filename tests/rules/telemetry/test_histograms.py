@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from making import EDGES, cumulative, histogram
 
@@ -84,6 +84,7 @@ def test_on_an_edge_the_share_is_exact(grid: tuple[float, ...], several: list[fl
 
 
 @given(observed, st.randoms(use_true_random=False))
+@example([((0.0, math.inf), []), ((0.0, math.inf), []), ((0.125, math.inf), [])], Random(1))
 def test_addition_knows_neither_order_nor_grouping(
     scene: list[tuple[tuple[float, ...], list[float]]], random: Random
 ) -> None:
