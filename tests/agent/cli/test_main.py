@@ -110,7 +110,10 @@ def test_ten_mistakes_are_ten_lines(words: str, monkeypatch: pytest.MonkeyPatch,
         (f"plan show {PLAN}", 0),
         ("plan schema", 0),
         (f"inspect {PAGE}", 0),
-        (f"replay {recorded.folder('cascade_fast')}", 1),
+        *(
+            (f"replay {recorded.folder(name)} --plan {PLAN}", code)
+            for name, code in (("steady_quiet", 0), ("steady", 1))
+        ),
     ],
 )
 def test_findings_decide_the_exit_code(words: str, code: int, capsys: Captured) -> None:

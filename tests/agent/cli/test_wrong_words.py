@@ -49,6 +49,7 @@ FILES = {
     "time.json": b'{"made_at": 1}',
     "new.json": b'{"schema": "urn:sizewatch:calibration:2"}',
     "bad.csv": b"timestamp,requests\n2026-01-01T00:00:00Z,1\n2026-01-01T00:05:00Z,-3\n",
+    "token": b"glsa_0123456789",
     "two.csv": b"timestamp,requests\n2026-01-01T00:00:00Z,1\n2026-01-01T00:05:00Z,1\n",
 }
 
@@ -191,6 +192,8 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     (f"{PUSH} --token-file /a --username a --password-file b", 2, "basic_auth: is given beside bearer_token"),
     (f"{PUSH} --token-file /a --client-key-file k", 2, "tls.key_file: needs cert_file"),
     (f"{PUSH} --token-file /none", 2, "auth: bearer_token_file /none: No such file or directory"),
+    (f"{PUSH} --token-file two.csv", 2, "auth: bearer_token_file two.csv: "),
+    (f"{PUSH} --token-file token", 2, "connect: https://127.0.0.1:9: connection refused"),
     (f"{PUSH} --token-file /none --url ftp://grafana.example", 2, "url: must be an http:// or https:// address"),
     (f"{PUSH} --token-file /none --url http://a:secret@b", 2, "url: must hold no user or password"),
     # Recordings and stores.

@@ -181,7 +181,7 @@ MISTAKES: dict[str, tuple[tuple[dict[str, Any], str], ...]] = {
         ({"engine": "vlm"}, NO_ENGINE),
         ({"scrape_timeout": "20s"}, "scrape_timeout: must not exceed scrape_interval (15s)"),
         ({"url": "http://x:99999/"}, NO_ADDRESS),
-        ({"url": "http:///metrics"}, NO_ADDRESS),
+        *(({"url": url}, NO_ADDRESS) for url in ("http:///metrics", "http://h:many/", "//h/", "h:8000/metrics")),
         ({"url": "http://x/a b"}, NO_ADDRESS),
         ({"url": "http://h:0/"}, "url: must have a port from 1 to 65535"),
         ({"max_page_bytes": 10}, "max_page_bytes: must be at least 1024"),

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from forecast_samples import keep
 from loops import scrape_loop
 from paths import TESTS
 from status_samples import NOW, cascading_tier
+from test_keeping import locked
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.config.load import LoadedConfig
@@ -176,18 +176,6 @@ def test_history_moves_with_reload(tmp_path: Path) -> None:
         daemon.ask_reload()
         assert "lies in, a file" in wait_for(lambda: daemon.counts.config_trouble)
     assert daemon.counts.cycle_errors == 0
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """The history held by another process, as `sqlite3` left open by somebody does."""
-    other = sqlite3.connect(path, isolation_level=None, timeout=10)
-    other.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        other.execute("ROLLBACK")
-        other.close()
 
 
 def test_unwritable_history_is_booked_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +100,17 @@ def open_secret(folder: Path) -> Iterator[Keys]:
 
 
 @contextmanager
-def several_behind_one_address(_: Path) -> Iterator[Keys]:
-    with taking_turns(PAGE, PAGE.replace(b"process_start_time_seconds 1", b"process_start_time_seconds 0")) as port:
-        yield {"targets": [target(port)]}
+def another_behind_one_address(old: bytes, new: bytes, _: Path) -> Iterator[Keys]:
+    """Another page with each connection, as behind a load balancer."""
+    pages = (PAGE, PAGE.replace(old, new))
 
+    def act(handler: hostile_store.Handler) -> None:
+        handler.close_connection = True
+        hostile_store.give(handler, pages[len(server.asked) % 2], kind="text/plain", Connection="close")
 
-@contextmanager
-def two_models_behind_one_address(_: Path) -> Iterator[Keys]:
-    with taking_turns(PAGE, PAGE.replace(b'model_name="small-llama"', b'model_name="other"')) as port:
-        yield {"targets": [target(port)]}
+    with hostile_store.serving() as server:
+        server.act = act
+        yield {"targets": [target(server.port)]}
 
 
 @contextmanager
@@ -140,33 +143,22 @@ def silent_api(folder: Path) -> Iterator[Keys]:
 
 FAIL, WARN = CheckLevel.FAIL, CheckLevel.WARN
 
+PROCESSES = partial(another_behind_one_address, b"process_start_time_seconds 1", b"process_start_time_seconds 0")
+MODELS = partial(another_behind_one_address, b'model_name="small-llama"', b'model_name="other"')
+
 FAULTS: tuple[tuple[Fault, str, CheckLevel, str, str], ...] = (
     (cut_history, "history", FAIL, "d/history.db: database disk image is malformed", ""),
     (full_disk, "data_dir", FAIL, "d: No space left on device", "free space"),
     (read_only_history, "history", FAIL, "d/history.db: cannot be written by this user", "run as the user that owns it"),
     (read_only_disk, "data_dir", FAIL, "d: Read-only file system", "name another data_dir"),
     (open_secret, "secrets", WARN, "targets[0].bearer_token_file: ", "chmod o-rwx "),
-    (several_behind_one_address, "target cpu-small/r", FAIL, "several engines answer at ", "give each engine's own address"),
-    (two_models_behind_one_address, "target cpu-small/r", FAIL, "its model changes", "give each engine's own address"),
+    (PROCESSES, "target cpu-small/r", FAIL, "several engines answer at ", "give each engine's own address"),
+    (MODELS, "target cpu-small/r", FAIL, "its model changes", "give each engine's own address"),
     (one_engine_twice, "config", FAIL, "targets[1].url: is that of targets[0]", "correct it"),
     (slow_stranger_at_our_port, "web", FAIL, "and no sizewatch answers there", "see who holds it"),
     (alertmanager_that_refuses, "alerting", FAIL, "answered 401", "correct its entry in alerting.alertmanagers"),
     (silent_api, "pods", FAIL, "the API server has not answered yet", "look at the service account"),
 )  # fmt: skip
-
-
-@contextmanager
-def taking_turns(*pages: bytes) -> Iterator[int]:
-    """Another page with each connection, as behind a load balancer."""
-
-    def act(handler: hostile_store.Handler) -> None:
-        handler.close_connection = True
-        page = pages[len(server.asked) % len(pages)]
-        hostile_store.give(handler, page, kind="text/plain", Connection="close")
-
-    with hostile_store.serving() as server:
-        server.act = act
-        yield server.port
 
 
 def content(folder: Path) -> dict[str, tuple[int, bytes]]:

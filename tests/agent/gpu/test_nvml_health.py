@@ -1,9 +1,15 @@
 """Throttling and memory errors through the real binding, against stand-in GPUs."""
 
+import logging
+
 import pytest
 from nvml_fixture import nvml_library, nvml_state, read_machine, read_one_gpu  # noqa: F401 (fixtures)
 
-NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 13, 15
+from agent.gpu.nvml_device import MOST_EVENTS
+from agent.gpu.nvml_sums import BusySum, EnergySum, ThrottleSum
+from rules.telemetry.gpu_limits import Impossible
+
+NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 4, 9, 13, 15
 POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x4, 0x8, 0x20, 0x40, 0x80
 IDLE, APPLICATION_CLOCKS, SYNC_BOOST, DISPLAY = 0x1, 0x2, 0x10, 0x100
 BOARD_LIMIT, RELIABILITY = 0x200, 0x400
@@ -150,3 +156,270 @@ def test_memory_errors_turn_by_turn(machine, gpu, turns, gap):
         assert errors(read[-1]) == counted
     assert read[0].gaps.get("gpu_ecc_uncorrectable_errors", "").startswith(gap)
     assert gap or not [name for name in read[-1].gaps if name.startswith("gpu_ecc")]
+
+
+# ---- activity, by GPM ----
+
+
+NAMES = ("gpu_gr_engine_active", "gpu_sm_active", "tensor_active", "dram_active")
+OF = " NVIDIA H100 80GB HBM3 (driver 580.95.05)"
+
+
+def begins(gpu):
+    """Whether this cycle could be compared with none before it: it asked nothing, so there is nothing to explain."""
+    return not {*NAMES} & {*gpu.gauges, *gpu.gaps}
+
+
+def activity(gpu):
+    return tuple(gpu.gauges.get(name) for name in NAMES)
+
+
+def pass_time(machine, seconds, *percent, **keys):
+    """Let the GPU be so active (engine, multiprocessors, tensor, DRAM) for some seconds, and read it."""
+    state = machine.standin.state_file.read_text(encoding="ascii").splitlines()
+    now = {key: float(value) for key, value in (line.split("=") for line in state) if key.startswith("0.gpm.")}
+    added = {
+        f"0.gpm.{metric}": now[f"0.gpm.{metric}"] + p * seconds
+        for metric, p in zip((1, 2, 5, 10), percent, strict=True)
+        if f"0.gpm.{metric}" in now
+    }
+    machine.standin.set({"0.gpm.clock": now["0.gpm.clock"] + seconds, **added, **keys})
+    return machine.only(seconds)
+
+
+def test_activity_is_the_mean_since_last_turn(machine):
+    machine.standin.add_gpu(gpm=0)
+    machine.only()
+    # A new driver supports it.
+    machine.standin.set({"0.gpm": 1})
+    assert begins(machine.only())
+    assert activity(pass_time(machine, 15.0, 90, 80, 40, 20)) == pytest.approx((0.9, 0.8, 0.4, 0.2))
+    gpu = pass_time(machine, 60.0, 100, 50, 0, 12.5)
+    assert activity(gpu) == pytest.approx((1.0, 0.5, 0.0, 0.125))
+    assert gpu.sampled.isdisjoint(NAMES)
+    machine.standin.calls()
+    assert activity(pass_time(machine, 0.05, 100, 100, 100, 100)) == pytest.approx((1.0, 0.5, 0.0, 0.125))
+    assert "nvmlGpmSampleGet" not in machine.standin.calls(), "too soon: the older sample is kept"
+    # 0.05 s at 100 % and 9.95 s at 0 %
+    assert activity(pass_time(machine, 9.95, 0, 0, 0, 0)) == pytest.approx((0.005,) * 4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"0.gpm": 0}, "GPM (Hopper and newer) not supported by" + OF),
+        ({"error.nvmlGpmQueryDeviceSupport": FUNCTION_NOT_FOUND}, "not supported by" + OF),
+        ({"error.nvmlGpmSampleGet": NO_PERMISSION}, "not permitted by" + OF),
+        ({"error.nvmlGpmMetricsGet": 2}, "Invalid Argument by" + OF),
+    ],
+)
+def test_gpu_without_gpm_has_gaps(machine, keys, reason):
+    machine.standin.add_gpu()
+    machine.standin.set(keys)
+    first, gpu = machine.only(), machine.only()
+    assert begins(first) or first.gaps["dram_active"] == reason
+    assert {name: gpu.gaps[name] for name in NAMES} == dict.fromkeys(NAMES, reason)
+    assert gpu.gauges["gpu_temperature_celsius"] == 61.0
+    # Some drivers refuse an instance's memory for a while after GPM was asked.
+    calls = machine.standin.calls()
+    assert calls.index("nvmlDeviceGetMemoryInfo_v2") < calls.index("nvmlGpmQueryDeviceSupport")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(NOT_SUPPORTED, "not supported"), (2, "Invalid Argument"), (21, "error of the stand-in")]
+)
+def test_missing_metric_leaves_the_others(watched, code, words):
+    gpu = pass_time(watched, 15.0, 90, 80, 40, 20, **{"0.gpm.5.return": code})
+    assert activity(gpu) == pytest.approx((0.9, 0.8, None, 0.2))
+    assert gpu.gaps["tensor_active"] == f"{words} by{OF}"
+
+
+def test_metric_of_lost_gpu_costs_the_turn(machine):
+    machine.standin.add_gpu(**{"gpm.2.return": GPU_IS_LOST})
+    machine.turn()
+    machine.standin.set({"0.gpm.clock": 115})
+    assert machine.turn() == ()
+    assert "GPU is lost" in machine.problems[0]
+
+
+def test_slightly_above_100_percent_is_rounding(watched):
+    # Two samples between which the GPU's own clock stood still divide nothing by nothing.
+    gpu = watched.only()
+    assert activity(gpu) == (None, None, None, None)
+    assert gpu.gaps["dram_active"] in {f"{sign}nan % active was given by{OF}" for sign in ("", "-")}
+    gpu = pass_time(watched, 10.0, 100.5, 102, 40, -1)
+    assert activity(gpu) == pytest.approx((1.0, None, 0.4, None))
+    assert gpu.gaps["gpu_sm_active"] == "102 % active was given by" + OF
+    assert isinstance(gpu.gaps["gpu_sm_active"], Impossible)
+
+
+def test_returned_gpu_starts_its_samples_again(watched):
+    watched.standin.set({"0.gone": 1})
+    assert watched.turn() == ()
+    watched.standin.set({"0.gone": None})
+    assert begins(pass_time(watched, 15.0, 90, 90, 90, 90))
+    assert activity(pass_time(watched, 15.0, 20, 20, 20, 20)) == pytest.approx((0.2,) * 4)
+    assert watched.standin.lent() == 3
+
+
+# ---- sums over time for one GPU, each checked by hand ----
+
+
+SECOND = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("busy", "samples", "at", "expected"),
+    [
+        # 0.2 s x 1.0 + 0.5 s x 0.5 + 1.0 s x 0.0
+        (BusySum(last_sample=SECOND), [(1.2, 1.0), (1.7, 0.5), (2.7, 0.0)], 10.0, (0.45, 1.7)),
+        # 15 s later the buffer begins at 6 s: what happened between 1 s and 6 s is known to nobody.
+        (BusySum(last_sample=SECOND), [(6.0, 1.0), (6.5, 1.0), (7.5, 0.5)], 15.0, (1.0, 1.5)),
+        # A ratio that cannot be covers nothing, and samples may come in any order and twice.
+        (BusySum(last_sample=0), [(1.0, 42_949_672.95), (2.0, 0.5)], 2.0, (0.5, 1.0)),
+        (BusySum(last_sample=0), [(1.0, 0.0), (0.5, 1.0), (1.0, 0.0)], 1.0, (0.5, 1.0)),
+    ],
+)
+def test_sample_stands_for_time_before_it(busy, samples, at, expected):
+    busy.add_samples([(round(seconds * SECOND), ratio) for seconds, ratio in samples], at=at)
+    assert (busy.total, busy.covered_seconds) == pytest.approx(expected)
+
+
+def test_samples_after_a_poll_count_once():
+    busy = BusySum(last_sample=1_000_000, until=100.0)
+    busy.add_poll(0.0, at=115.0)
+    # 4 s later; the newest sample (20.0 s) is now, so the poll reached the driver's 16.0 s.
+    samples = [(stamp, 1.0) for stamp in range(14_000_000, 20_000_001, 1_000_000)]
+    busy.add_samples(samples, at=119.0)
+    assert (busy.total, busy.covered_seconds) == pytest.approx((4.0, 15.0 + 4.0))
+
+
+def test_fallen_energy_total_covers_nothing():
+    energy = EnergySum()
+    energy.add_total(9_000_000, at=0.0)
+    energy.add_total(3_000, at=15.0)
+    assert (energy.total, energy.covered_seconds) == (0.0, 0.0)
+    energy.add_total(1_503_000, at=30.0)
+    assert (energy.total, energy.covered_seconds) == pytest.approx((1_500.0, 15.0))
+
+
+def test_total_after_polls_counts_once():
+    energy = EnergySum()
+    energy.add_total(1_000_000, at=0.0)
+    energy.add_poll(300.0, at=10.0)
+    energy.add_total(7_000_000, at=20.0)
+    assert (energy.total, energy.covered_seconds) == pytest.approx((3_000.0, 10.0))
+
+
+BOTH = {"power": True, "board": True}
+POWER = {"power": True, "board": False}
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "covered"),
+    [
+        # Another means starts again.
+        ([({"power": 10**9}, {"board": True}, 0), ({}, BOTH, 10)], (0.0, 0.0), 0.0),
+        ([({"power": 10**9}, {"board": True}, 0), ({}, BOTH, 10), ({}, POWER, 15)], (5.0, 0.0), 5.0),
+        # An unknown cause stops the cover, and so does an outage.
+        ([({}, BOTH, 0), ({}, BOTH, 10), ({}, {"power": True}, 20), ({}, BOTH, 30)], (10.0, 10.0), 10.0),
+        ([({}, BOTH, 0), ({}, BOTH, 600)], (0.0, 0.0), 0.0),
+    ],
+)
+def test_throttling_is_covered_by_one_means(steps, seconds, covered):
+    held = ThrottleSum()
+    for totals, active, at in steps:
+        held.add(totals, active, at=float(at))
+        assert held.known == {*totals, *active}
+    assert (held.seconds, held.covered_seconds) == (dict(zip(BOTH, seconds, strict=True)), covered)
+
+
+# ---- faults (XID): seen as they happen, each once ----
+
+
+BY_CODE = "gpu_fault_events_by_code"
+
+
+def faults(gpu):
+    """All, and by code."""
+    parts = {name.partition("/")[2]: value for name, value in gpu.counters.items() if name.startswith(BY_CODE)}
+    return gpu.counters.get("gpu_fault_events"), parts
+
+
+def test_each_fault_is_counted_once(watched, caplog):
+    watched.standin.set({"events": "1:0:79:-,2:0:79:-,3:0:31:-"})
+    with caplog.at_level(logging.WARNING):
+        assert faults(watched.only()) == (3, {"xid-31": 1, "xid-79": 2})
+    assert "the driver reported XID 79 (2 x)" in caplog.text
+    assert faults(watched.only()) == (3, {"xid-31": 1, "xid-79": 2})
+    storm = ",".join(f"{number}:0:79:-" for number in range(4, MOST_EVENTS + 54))
+    watched.standin.set({"events": f"1:0:79:-,2:0:79:-,3:0:31:-,{storm}"})
+    assert faults(watched.only())[0] == 3 + MOST_EVENTS
+    assert faults(watched.only()) == (3 + MOST_EVENTS + 50, {"xid-31": 1, "xid-79": 52 + MOST_EVENTS})
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
+@pytest.mark.parametrize("call", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2"])
+def test_hidden_faults_are_a_gap(machine, call, code):
+    machine.standin.add_gpu()
+    machine.standin.set({f"error.{call}": code})
+    machine.turn()
+    gpu = machine.only()
+    words = {NOT_SUPPORTED: "not supported", NO_PERMISSION: "not permitted"}[code]
+    assert faults(gpu) == (None, {})
+    for name in ("gpu_fault_events", BY_CODE):
+        assert gpu.gaps[name] == f"{words} by NVIDIA H100 80GB HBM3 (driver 580.95.05)"
+
+
+def test_silent_gpu_does_not_hide_others(machine):
+    machine.standin.add_gpu()
+    machine.standin.add_gpu()
+    machine.standin.set({"0.error.nvmlDeviceRegisterEvents": NOT_SUPPORTED})
+    machine.turn()
+    machine.standin.set({"events": "1:1:63:-"})
+    first, second = machine.turn()
+    assert (faults(first), faults(second)) == ((None, {}), (1, {"xid-63": 1}))
+    machine.standin.calls()
+    machine.turn()
+    assert "nvmlDeviceRegisterEvents" not in machine.standin.calls()
+
+
+def test_failed_waiting_registers_gpus_again(watched):
+    watched.standin.set({"error.nvmlEventSetWait_v2": GPU_IS_LOST})
+    (gpu,) = watched.turn()
+    assert faults(gpu) == (0, {})
+    assert "GPU is lost" in watched.problems[0]
+    assert "faults are not seen this cycle, registered again" in watched.problems[0]
+    watched.standin.set({"error.nvmlEventSetWait_v2": None, "events": "1:0:79:-"})
+    assert faults(watched.only()) == (1, {"xid-79": 1})
+    assert watched.standin.lent() == 3
+
+
+def test_returned_gpu_reports_once(machine):
+    machine.standin.add_gpu()
+    machine.standin.add_gpu()
+    machine.turn()
+    machine.standin.set({"events": "1:0:79:-", "0.gone": 1})
+    machine.turn()
+    machine.standin.set({"0.gone": None})
+    assert faults(machine.turn()[0]) == (1, {"xid-79": 1}), "the last fault of a lost GPU counts"
+    machine.standin.calls()
+    machine.turn()
+    assert machine.standin.calls().count("nvmlDeviceRegisterEvents") == 2
+    machine.standin.set({"events": "1:0:79:-,2:0:31:-,3:1:31:-"})
+    assert [faults(gpu)[0] for gpu in machine.turn()] == [2, 1]
+    machine.standin.calls()
+    machine.turn()
+    assert "nvmlDeviceRegisterEvents" not in machine.standin.calls()
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetTemperatureV", "nvmlEventSetWait_v2"])
+def test_counts_continue_after_the_driver(watched, call):
+    watched.standin.set({"events": "1:0:31:-"})
+    watched.only()
+    watched.standin.set({f"error.{call}": DRIVER_NOT_LOADED})
+    assert watched.turn() == ()
+    assert (watched.standin.opened(), watched.standin.lent()) == (0, 0)
+    watched.standin.set({f"error.{call}": None, "events": "1:0:31:-,2:0:31:-"})
+    watched.only()
+    assert faults(watched.only()) == (2, {"xid-31": 2})

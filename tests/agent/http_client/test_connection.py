@@ -225,12 +225,7 @@ def test_fetch_after_a_failure_is_whole(serve: Serve) -> None:
 
 
 def test_endless_page_ends_at_the_limit(serve: Serve) -> None:
-    def result(connection: socket.socket) -> None:
-        connection.sendall(HEAD + b"\r\n")
-        while True:
-            connection.sendall(b"x 1\n" * 4096)
-
-    error = failure(serve(result).url, max_bytes=100_000)
+    error = failure(serve(drips(HEAD + b"\r\n", b"x 1\n" * 4096)).url, max_bytes=100_000)
     assert error.kind is ScrapeFailure.TOO_LARGE
     assert "100000 bytes" in error.text
 
@@ -254,10 +249,6 @@ def test_page_cut_off_is_never_whole(serve: Serve, result: Answer) -> None:
     assert caught.value.kind is ScrapeFailure.CUT_OFF
 
 
-def with_status(text: str) -> Answer:
-    return sends(b"", status=text)
-
-
 CONTENT, STATUS, AUTH = ScrapeFailure.CONTENT_TYPE, ScrapeFailure.HTTP_STATUS, ScrapeFailure.AUTH
 DAMAGED = gzip.compress(PAGE)[:8] + b"\xff" * 20
 
@@ -271,12 +262,12 @@ DAMAGED = gzip.compress(PAGE)[:8] + b"\xff" * 20
         (sends(b"<html></html>\n", "Content-Type: text/html; charset=utf-8"), CONTENT, "login"),
         (sends(b"\n<!doctype html>\n", "Content-Type: text/plain"), CONTENT, "login"),
         (sends(PAGE, "Content-Type: application/octet-stream"), CONTENT, "is the path right?"),
-        (with_status("500 Internal Server Error"), STATUS, "answered 500"),
-        (with_status("404 Not Found"), STATUS, "is the path right?"),
-        (with_status("401 Unauthorized"), AUTH, "bearer_token_file"),
-        (with_status("403 Forbidden"), AUTH, "may not read"),
-        (with_status("204 No Content"), STATUS, "answered 204"),
-        (with_status("304 Not Modified"), STATUS, "answered 304"),
+        (sends(b"", status="500 Internal Server Error"), STATUS, "answered 500"),
+        (sends(b"", status="404 Not Found"), STATUS, "is the path right?"),
+        (sends(b"", status="401 Unauthorized"), AUTH, "bearer_token_file"),
+        (sends(b"", status="403 Forbidden"), AUTH, "may not read"),
+        (sends(b"", status="204 No Content"), STATUS, "answered 204"),
+        (sends(b"", status="304 Not Modified"), STATUS, "answered 304"),
         (sends(b"", "Location: /elsewhere", status="301 Moved"), ScrapeFailure.REDIRECT, "not followed"),
         (sends(b"", "Location: http://[::1", status="301 Moved"), ScrapeFailure.REDIRECT, "not followed"),
         (sends(b"", "Location: ", status="301 Moved"), ScrapeFailure.REDIRECT, "not followed"),
@@ -523,9 +514,3 @@ def test_every_mistake_in_an_address_is_reported() -> None:
     fields = [problem.partition(":")[0] for problem in caught.value.problems]
     assert fields == ["url", "basic_auth.password_file", "timeout_seconds", "max_bytes"]
     assert "s3cret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("url", ["http://", "http://host:many/metrics", "//host/metrics", "host:8000/metrics"])
-def test_address_that_is_none_is_a_mistake(url: str) -> None:
-    with pytest.raises(ConfigError, match="url: "):
-        Peer.read({"url": url})

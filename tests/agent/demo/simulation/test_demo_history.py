@@ -7,9 +7,11 @@ import threading
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import making
 import pytest
 from simulation_truth import END, SECONDS, TRUTH, PastFleet
 from waiting import wait_for
@@ -18,7 +20,7 @@ from agent.cli.main import main
 from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.daemon.daemon import Daemon
-from agent.demo.runner import watch
+from agent.demo.runner import DemoConsole, watch
 from agent.demo.simulation.engine import Conditions, SimulatedEngine
 from agent.demo.simulation.scenario import DAY, QUARTER, TierRun, stories
 from agent.demo.simulation.weeks import CONFIG, HISTORY, PLAN, SimulatedHistory, continue_simulation, fill
@@ -28,6 +30,7 @@ from agent.history.service import check_tier
 from agent.history.store import HistoryStore
 from rules.confidence import Certainty
 from rules.evaluator import long_rules
+from rules.evaluator.observation import StepResult
 from rules.evaluator.timeline import TimelineKind, parse_start_event
 from rules.plan import load_bins
 from rules.plan.curve import Curve
@@ -38,7 +41,7 @@ from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Reading
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import FIRING, Finding, Status, Verdict
+from rules.verdicts.verdict import FIRING, Finding, Status, Subject, Transition, Verdict
 
 BEGIN = END - SECONDS
 CHAT, RAG, CODE = "chat-h100", "rag-l40s", "code-h100"
@@ -255,3 +258,36 @@ def _read(signal: str, window: Window, context: load_bins.TierContext) -> Readin
     found = read(BY_NAME[signal], window, context.basis)
     assert isinstance(found, Reading), found
     return found
+
+
+# ---- what the demo prints of findings ----
+
+
+T = 1_800_000_000.0
+SENTENCE = "KV cache 97% full and 5 requests waiting. First suspect: prompts are longer than planned"
+
+
+def finding(rule: str = "KvCacheCascade", stage: int = 1) -> Finding:
+    parts = {"subject": Subject(tier="cascade", replica="cascade-0"), "certainty": Certainty.LIKELY, "stage": stage}
+    actions = ("Shed or reroute load now",)
+    return making.finding(making.verdict(rule, t=T + 45.0, sentence=SENTENCE, actions=actions, **parts))
+
+
+def printed(capsys: pytest.CaptureFixture[str], change: Finding) -> list[str]:
+    DemoConsole(T, lambda: None).accept(StepResult(now=T, tiers={}, changed=(change,)))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_finding_prints_time_sentence_and_action(capsys: pytest.CaptureFixture[str]) -> None:
+    first = finding()
+    assert printed(capsys, first) == [
+        "  0:45  LIKELY KvCacheCascade in cascade/cascade-0, stage 1 (filling)",
+        f"        {SENTENCE}",
+        "        do: Shed or reroute load now",
+    ]
+    worst = replace(first.worst, t=T + 60.0, stage=3, status=Status.CRITICAL, certainty=Certainty.CERTAIN)
+    change = Transition(t=worst.t, status=worst.status, stage=3, certainty=worst.certainty)
+    worse = replace(first, worst=worst, transitions=(*first.transitions, change))
+    head = "  1:00  CRITICAL KvCacheCascade in cascade/cascade-0, stage 3 (queueing), certain"
+    assert printed(capsys, worse)[0] == head
+    assert printed(capsys, finding("UtilizationTrap")) == [], "a rule of reports is not printed"
