@@ -1,7 +1,6 @@
 """`sizewatch report` on histories: what it writes, its exit codes, and what it says of odd weeks."""
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from test_history_commands import recent
 
 from agent.cli import main
 from agent.cli.report import describe_span
-from agent.config.load import LoadedConfig, find, load, parse_config
+from agent.config.load import LoadedConfig, load, parse_config
 from agent.files import EVERYBODY_READS, write_files
 from agent.history.store import HistoryStore
 from agent.reporting.generate import make_files, query_report_inputs
@@ -185,7 +184,7 @@ def test_uneven_time_is_told_with_its_hours(since: str, why: str, tmp_path: Path
 def test_first_hour_is_reported_as_seen(tmp_path: Path) -> None:
     (whole,) = hours(1)
     config = configured(tmp_path, [replace(whole, end=whole.start + 20 * 60)])
-    _, made = make_files(load(find(str(config))), WEEK, START + 20 * 60 + 7)
+    _, made = make_files(load(config), WEEK, START + 20 * 60 + 7)
     assert (made.since, made.until) == (START, START + 20 * 60)
     found = made.tiers[0]
     assert found.quality.hours_seen == pytest.approx(1 / 3)
@@ -193,15 +192,14 @@ def test_first_hour_is_reported_as_seen(tmp_path: Path) -> None:
     assert describe_span(1200.0, HOUR) == ("20m (not 1h: a report is of full hours of the history, at most 13 weeks)")
 
 
-def test_full_hour_ends_the_report(tmp_path: Path) -> None:
-    config = configured(tmp_path, hours(2))
-    _, made = make_files(load(find(str(config))), HOUR, START + HOUR + 20 * 60)
-    assert (made.since, made.until) == (START, START + HOUR)
-
-
-def test_at_most_thirteen_weeks_are_reported(tmp_path: Path) -> None:
-    _, found = make_files(load(find(str(configured(tmp_path, recent(24))))), 1e13, time.time())
-    assert found.until - found.since == 13 * WEEK
+@pytest.mark.parametrize(
+    ("since", "until", "reported"),
+    [(HOUR, START + HOUR + 20 * 60, HOUR), (1e13, START + HOUR, 13 * WEEK)],
+    ids=["a full hour ends it", "at most 13 weeks"],
+)
+def test_time_of_a_report_is_bounded(since: float, until: float, reported: float, tmp_path: Path) -> None:
+    _, made = make_files(load(configured(tmp_path, hours(2))), since, until)
+    assert (made.since, made.until) == (START + HOUR - reported, START + HOUR)
 
 
 @pytest.mark.parametrize(("below", "error"), [("", "File exists"), ("/out", "Not a directory")])

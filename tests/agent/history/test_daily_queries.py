@@ -1,32 +1,45 @@
 """Simulated weeks in a real history, judged by the daemon's upkeep: what rules over days find there, and what stays of it."""
 
+import io
 import json
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import report_samples
+import yaml
 from daemon_runs import PLAN, ask, configuration, further, running, write
 from days_samples import USABLE_RPS, hour
 from engine_server import engines
+from judging_samples import gauge
+from report_samples import DAY, HOUR, START, TIER, USABLE, book, hours, plan, tier_view
 from waiting import wait_for
 
+from agent.cli.main import main
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, load
 from agent.daemon.assembly import Assembly
 from agent.daemon.daemon import Daemon
 from agent.daemon.factory import assemble
+from agent.history import daily_queries
+from agent.history.daily_queries import measured_views, read_capacity, read_daily_capacities
+from agent.history.reader import Reader
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator import long_rules
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
+from rules.plan.load_bins import bin_window
 from rules.plan.schema import plan_version
 from rules.telemetry.signals import Gap
+from rules.telemetry.work import Capacity
 from rules.verdicts.verdict import Finding, RuleResult, Status, Subject, Unknown
 
 WEEK = 168
@@ -184,3 +197,151 @@ def test_node_without_a_history_says_so(tmp_path: Path) -> None:
         rule_state = parts.loop.state.rules[TRAP]
         assert (rule_state.result.reason, rule_state.result.text) == (Gap.NOT_EXPOSED, "this agent keeps no history")
         parts.close(NOW)
+
+
+# ---- capacity while a replica is overloaded, and after it ----
+
+
+PLANNED_TIER = tier_view()
+BEGIN = START + 10 * HOUR
+"""When the overload begins: ten in the morning."""
+
+VERSIONS = {"t": "v1"}
+
+
+def minutes(rps: float, count: int, begin: float, queue: float = 0.0, replica: str = "r0") -> Iterator[ClosedMinute]:
+    """So many minutes of a replica that finishes `rps`, of which so many requests wait."""
+    for place in range(count):
+        whole = report_samples.hour(0, rps, 1, ttft={9.0: 1.0} if queue else None)
+        window = replace(
+            whole,
+            start=begin + 60 * place,
+            end=begin + 60 * place + 60,
+            expected_seconds=60.0,
+            covered_seconds=60.0,
+            counters={name: value / 60 for name, value in whole.counters.items()},
+            gauges={
+                **whole.gauges,
+                "requests_running": gauge(9.0 if queue else 2.0, seconds=60.0),
+                "requests_waiting": gauge(queue, seconds=60.0),
+            },
+        )
+        placed = bin_window(window, PLANNED_TIER.curve, replica)
+        placed = replace(placed, bin=None, beyond="its queue grew") if queue else placed
+        yield ClosedMinute(tier="t", plan_version="v1", slice=placed)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[HistoryStore]:
+    """Half an hour at 3 rps as planned, then ten minutes in which 3.67 rps finish and 50 requests wait."""
+    with HistoryStore(tmp_path / "history.db") as opened:
+        opened.book(minutes(3.0, 30, BEGIN - 1800))
+        opened.book(minutes(USABLE / 2, 10, BEGIN, queue=50.0))
+        yield opened
+
+
+def capacity(store: HistoryStore, now: float, version: str = "v1") -> Capacity:
+    context = measured_views(store, {"t": PLANNED_TIER}, {"t": version}, now)["t"]
+    assert context.capacity is not None
+    return context.capacity
+
+
+def test_overload_bounds_the_capacity_within_minutes(tmp_path: Path) -> None:
+    with HistoryStore(tmp_path / "history.db") as store:
+        store.book(minutes(3.0, 30, BEGIN - 1800))
+        store.book(minutes(USABLE / 2, 2, BEGIN, queue=50.0))
+        assert capacity(store, BEGIN + 150).rps == pytest.approx(USABLE)
+        store.book(minutes(USABLE / 2, 2, BEGIN + 120, queue=50.0))
+        bounded = capacity(store, BEGIN + 270)
+    assert bounded.rps == pytest.approx(USABLE / 2, rel=0.01)
+    assert bounded.low <= bounded.rps <= (bounded.high or 0.0)
+
+
+def test_bound_lasts_for_days_and_plans(store: HistoryStore) -> None:
+    for later in (2 * HOUR, DAY, 4 * DAY):
+        assert capacity(store, BEGIN + later, "v2").rps == pytest.approx(USABLE / 2, rel=0.01)
+    assert capacity(store, BEGIN + 6 * DAY, "v2").rps == pytest.approx(USABLE)
+
+
+def test_later_load_lifts_the_bound(store: HistoryStore) -> None:
+    store.book(minutes(1.0, 2, BEGIN + 2 * HOUR, queue=9.0))
+    assert capacity(store, BEGIN + 3 * HOUR).rps == pytest.approx(USABLE / 2, rel=0.01)
+    store.book(minutes(6.0, 30, BEGIN + 4 * HOUR))
+    assert capacity(store, BEGIN + 5 * HOUR).rps == pytest.approx(6.0, rel=0.01)
+
+
+def test_replicas_that_carry_more_count(store: HistoryStore) -> None:
+    store.book(minutes(5.0, 10, BEGIN, replica="r1"))
+    store.book(minutes(0.2, 10, BEGIN, replica="new"))
+    assert capacity(store, BEGIN + 660).rps == pytest.approx(USABLE * 0.75, rel=0.01)
+
+
+def test_earlier_days_are_read_once(store: HistoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tier whose days tell nothing is read no oftener than others."""
+    days: list[float] = []
+    read = daily_queries.read_capacity_days
+    monkeypatch.setattr(daily_queries, "read_capacity_days", lambda *words: days.append(words[3]) or read(*words))
+    bare = tier_view(curve=None)
+    known = read_daily_capacities(store, {"t": bare}, VERSIONS, BEGIN)
+    assert known == {"t": None}
+    measured_views(store, {"t": bare}, VERSIONS, BEGIN + 60, known)
+    assert read_capacity(store, bare, BEGIN + 60, None) is None
+    assert len(days) == 1
+
+
+# ---- nothing reads further back than is kept ----
+
+
+WEEKS = 13
+AFTER_WEEKS = START + WEEKS * 7 * DAY + 60.0
+MOST_DAYS = {"minutes": 2, "replica_bins": 8}
+"""Days back by method of `Reader`. Sums by hour are read as long as they are kept."""
+
+
+@pytest.fixture
+def reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str, float]]:
+    """A configuration with thirteen weeks of history, and the longest way back in seconds of each method so far."""
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER}}))
+    target = {"url": "http://127.0.0.1:9/metrics", "tier": "t", "replica": "r0"}
+    config = tmp_path / "sizewatch.yaml"
+    config.write_text(yaml.safe_dump({"plan": "plan.yaml", "targets": [target], "gpus": {"source": "none"}}))
+    file = tmp_path / "sizewatch-data" / "history.db"
+    file.parent.mkdir(mode=0o700)
+    with HistoryStore(file) as store:
+        book(store, plan(), hours(WEEKS * 7 * 24)[::12])
+    longest: dict[str, float] = defaultdict(float)
+    for name in (*MOST_DAYS, "bins"):
+        read = getattr(Reader, name)
+
+        def watched(reader, tier, since, *rest, read=read, name=name):  # type: ignore[no-untyped-def]
+            longest[name] = max(longest[name], AFTER_WEEKS - since)
+            return read(reader, tier, since, *rest)
+
+        monkeypatch.setattr(Reader, name, watched)
+    monkeypatch.setattr("time.time", lambda: AFTER_WEEKS)
+    return str(config), longest
+
+
+def test_nothing_reads_further_than_is_kept(reach: tuple[str, dict[str, float]]) -> None:
+    config, longest = reach
+    every = ("-c", config)
+    with redirect_stdout(io.StringIO()):
+        for words in (
+            ("check", *every, "--since", "13w"),
+            ("check", *every, "--since", "30m"),
+            ("whatif", *every, "--instances", "8", "--since", "13w"),
+            ("prewarm", *every),
+            ("timeline", *every, "--since", "13w"),
+            ("report", *every, "--since", "4w", "--out", str(Path(config).parent / "report")),
+        ):
+            assert main(list(words)) in (0, 1, 3), words
+    daemon = assemble(load(Path(config)), clock=lambda: AFTER_WEEKS)
+    try:
+        daemon.upkeep(AFTER_WEEKS)
+        daemon.forecast(AFTER_WEEKS)
+    finally:
+        daemon.close(AFTER_WEEKS)
+    assert longest["bins"] > 12 * 7 * DAY, "the sums by hour are read as far as they are kept"
+    assert longest["minutes"] > 0
+    for name, days in MOST_DAYS.items():
+        assert longest[name] <= days * DAY + HOUR, name

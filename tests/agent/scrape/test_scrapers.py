@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -52,13 +52,16 @@ def targets(served: Sequence[Engine], hanging: Collection[int] = ()) -> list[Tar
     ]
 
 
-@pytest.fixture(name="three")
-def three_engines() -> Iterator[tuple[list[Engine], Scrapers]]:
-    """Three engines and what scrapes them."""
-    with engines(3) as served:
-        scrapers = Scrapers(targets(served))
-        yield served, scrapers
-        scrapers.close()
+@pytest.fixture
+def served() -> Iterator[list[Engine]]:
+    with engines(3) as three:
+        yield three
+
+
+@pytest.fixture
+def scrapers(served: list[Engine]) -> Iterator[Scrapers]:
+    with closing(Scrapers(targets(served))) as made:
+        yield made
 
 
 def run_cycle(scrapers: Scrapers) -> Mapping[tuple[str, str], ScrapeResult]:
@@ -73,8 +76,7 @@ def kinds(cycle: Any) -> list[str]:
     ]
 
 
-def test_every_target_gives_a_timed_page(three: tuple[list[Engine], Scrapers]) -> None:
-    served, scrapers = three
+def test_every_target_gives_a_timed_page(served: list[Engine], scrapers: Scrapers) -> None:
     before = time.time()
     cycle = run_cycle(scrapers)
     after = time.time()
@@ -85,8 +87,7 @@ def test_every_target_gives_a_timed_page(three: tuple[list[Engine], Scrapers]) -
         assert 0 < outcome.seconds <= after - before
 
 
-def test_hanging_targets_are_awaited_together(three: tuple[list[Engine], Scrapers]) -> None:
-    served, scrapers = three
+def test_hanging_targets_are_awaited_together(served: list[Engine], scrapers: Scrapers) -> None:
     together = threading.Barrier(len(served))
 
     def waits(handler: Handler) -> None:
@@ -113,8 +114,9 @@ def test_hanging_targets_are_awaited_together(three: tuple[list[Engine], Scraper
         (is_html, ScrapeFailure.CONTENT_TYPE),
     ],
 )
-def test_failing_target_is_named_by_kind(three: tuple[list[Engine], Scrapers], act: Act, kind: ScrapeFailure) -> None:
-    served, scrapers = three
+def test_failing_target_is_named_by_kind(
+    served: list[Engine], scrapers: Scrapers, act: Act, kind: ScrapeFailure
+) -> None:
     served[0].act = act
     assert kinds(run_cycle(scrapers)) == [str(kind), "page", "page"]
 
@@ -134,8 +136,7 @@ def test_page_without_samples_is_no_engine(page: str, engine: str | None) -> Non
         PageReader(engine).read(page.encode(), 0.0)
 
 
-def test_target_down_is_left_alone_and_returns(three: tuple[list[Engine], Scrapers]) -> None:
-    served, scrapers = three
+def test_target_down_is_left_alone_and_returns(served: list[Engine], scrapers: Scrapers) -> None:
     served[0].act = answers_500
     seen = [kinds(run_cycle(scrapers))[0] for _ in range(14)]
     # After the first two failures no cycle is left out, then always one.

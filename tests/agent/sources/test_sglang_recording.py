@@ -6,28 +6,20 @@ tokens of a length.
 """
 
 import functools
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
 import recorded
+from test_recordings import FEWEST, at_edge, bounds, inside, nearest_rank, shown
 
-from agent.replay.replay import replay
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.telemetry.readings import read_all
-from rules.telemetry.signals import SignalValue
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window, diff_snapshots
 
 NAME = "sglang"
-STEP_SECONDS = 15.0
-FEWEST = 20
-
-# What starts or ends this close to a window's edge may be in the one or the other: the page is a little older than the
-# time that the recorder notes.
-EDGE_SECONDS = 0.05
 
 # HTTP and the client itself, before the first token and for each token after it.
 TTFT_OVERHEAD_SECONDS = 0.02
@@ -74,30 +66,8 @@ def pages() -> tuple[Snapshot, ...]:
     return tuple(found)
 
 
-@functools.cache
-def shown() -> tuple[Window, ...]:
-    """Windows of the 15 s grid, from the replay that the command uses."""
-    recording, _ = load(recorded.folder(NAME))
-    found = replay(recording, None, STEP_SECONDS)
-    assert found.problems == []
-    return tuple(one.window for one in found.windows if one.replica is not None and one.window.coverage == 1)
-
-
-def inside(window: Window, t: float) -> bool:
-    return window.start < t <= window.end
-
-
-def at_edge(window: Window, t: float) -> bool:
-    return min(abs(t - window.start), abs(t - window.end)) <= EDGE_SECONDS
-
-
-def nearest_rank(values: list[float], q: float) -> float:
-    return sorted(values)[max(1, math.ceil(round(q * len(values), 6))) - 1]
-
-
-def bounds(reading: SignalValue) -> tuple[float, float]:
-    assert reading.low is not None
-    return reading.low, math.inf if reading.high is None else reading.high
+def whole_windows() -> list[Window]:
+    return [window for _, window in shown(NAME) if window.coverage == 1]
 
 
 # --- counts
@@ -130,7 +100,7 @@ def test_first_tokens_count_from_first_histogram() -> None:
 
 def test_windows_match_clients_within_edges() -> None:
     compared = building = 0
-    for window in shown():
+    for window in whole_windows():
         compared += sum(inside(window, request.ended_at) for request in clients())
         building += window.counters["requests_arrived"] > window.counters["requests_finished"]
         for family, moment, amount in (
@@ -158,7 +128,7 @@ def test_windows_match_clients_within_edges() -> None:
 )
 def test_latencies_are_within_bounds(family: str, moment: str, below: float, above: float) -> None:
     compared = 0
-    for window in shown():
+    for window in whole_windows():
         measured = [getattr(r, family) for r in clients() if inside(window, getattr(r, moment))]
         if len(measured) < FEWEST:
             continue
@@ -171,7 +141,7 @@ def test_latencies_are_within_bounds(family: str, moment: str, below: float, abo
 
 def test_below_100_ms_is_only_a_bound() -> None:
     """The clients measured 15 ms; SGLang's first edge says no more than that it was below 100."""
-    light = [w for w in shown() if max((r.ttft for r in clients() if inside(w, r.first_at)), default=1.0) < 0.1]
+    light = [w for w in whole_windows() if max((r.ttft for r in clients() if inside(w, r.first_at)), default=1.0) < 0.1]
     assert len(light) >= 4
     for window in light:
         assert bounds(read_all(window)["ttft_p50_seconds"]) == (0.0, 0.1)
@@ -182,7 +152,7 @@ def test_below_100_ms_is_only_a_bound() -> None:
 
 def test_queue_and_cache_fill() -> None:
     """Limits of the recording: 8 running requests, 3072 tokens; 12 clients."""
-    full = [window for window in shown() if window.gauges["requests_waiting"].minimum >= 3]
+    full = [window for window in whole_windows() if window.gauges["requests_waiting"].minimum >= 3]
     assert len(full) >= 2
     for window in full:
         readings = read_all(window)
