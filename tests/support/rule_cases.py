@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 
+from golden_text import check_golden
 from judging_samples import answered, minutes
 from outcomes import Wanted
 
@@ -78,13 +80,12 @@ def rule_faults(rule: Rule) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Case:
-    """Minutes of a tier, and what a rule says of them: `text` is a part of its words."""
+    """Minutes of a tier, and what a rule says of them."""
 
     name: str
     tier: TierContext
     replicas: Mapping[str, Iterable[Window]] | list[Window]
     wanted: Wanted
-    text: str = ""
     starts: tuple[ReplicaStart, ...] = ()
 
     def __str__(self) -> str:
@@ -120,7 +121,18 @@ def check_result(result: RuleResult, wanted: Wanted, text: str = "") -> None:
 
 
 def check_case(rule: str, case: Case) -> None:
-    check_result(judge(rule, case), case.wanted, case.text)
+    check_result(judge(rule, case), case.wanted)
+
+
+def check_words(test: str, results: Iterable[tuple[object, RuleResult]]) -> None:
+    """Compare the words of results, each under the name of its case, with the golden file of a test's file."""
+    name = f"{Path(test).stem.removeprefix('test_')}.txt"
+    check_golden(test, name, "\n".join(f"{case}: {words(result)}" for case, result in results))
+
+
+def judge_cases(cases: Iterable[tuple[str, Case]]) -> Iterator[tuple[str, RuleResult]]:
+    """Yield what each rule says of its case, under the name of both."""
+    return ((f"{rule}, {case}", judge(rule, case)) for rule, case in cases)
 
 
 def list_cases(tables: Mapping[str, Iterable[Case]]) -> list[tuple[str, Case]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from judging_samples import answered, context, each, gauge, minute, seen, verdict
 from outcomes import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED
-from rule_cases import Case, check_case, explain, judge, outcome, words
+from rule_cases import Case, check_case, check_words, explain, judge, judge_cases, list_cases, outcome, words
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty
@@ -77,7 +77,7 @@ def rows() -> Iterator[tuple[str, Case]]:
         extreme = 0.9999 if BY_NAME[name].unit != "seconds" else bad * 40
         if "below" in BY_NAME[name].thresholds:
             extreme = bad / 50
-        yield name, Case("outside", WITH_HITS, levels(name, *[bad] * 5), WARNED, " is healthy")
+        yield name, Case("outside", WITH_HITS, levels(name, *[bad] * 5), WARNED)
         yield name, Case("just within", WITH_HITS, levels(name, *[good] * 5), FINE)
         yield name, Case("too early", WITH_HITS, levels(name, bad, bad), EARLY)
         yield name, Case("over", WITH_HITS, levels(name, *[bad] * 6, good, good), FINE)
@@ -91,8 +91,6 @@ POLLS = each(5, lambda n: minute(n, gauges={"gpu_utilization_sampled": gauge(0.3
 FEW_LOOKUPS = each(5, lambda n: minute(n, counters={"prefix_queried_tokens": 100.0, "prefix_hit_tokens": 0.0}))
 # Between 5 and 10 s, and prefixes come back after 8 s: shorter by the best estimate only.
 WITHIN_REUSE = each(5, lambda n: minute(n, histograms={"kv_residency_seconds": seen({6.0: 15, 0.7: 5}, EDGES)}))
-BACK = "KV cache use is 94.2%; up to 90.0% is healthy; back within that at the end of the time"
-ONE_MINUTE = "KV cache use is 91.2%; up to 90.0% is healthy; outside in at most one of its minutes"
 
 ROWS = [
     *rows(),
@@ -100,21 +98,19 @@ ROWS = [
     *((name, Case("not measured", WITH_HITS, each(5, minute), gap)) for name, gap in UNMEASURED.items()),
     (
         HITS,
-        Case("no plan", context(), levels(HITS, *[0.1] * 5), UNPLANNED, "the plan has no workload.prefix_hit_ratio"),
+        Case("no plan", context(), levels(HITS, *[0.1] * 5), UNPLANNED),
     ),
-    (HITS, Case("few lookups", WITH_HITS, FEW_LOOKUPS, EARLY, " tokens, 10000 are needed")),
-    (HITS, Case("the band is said", WITH_HITS, levels(HITS, *[0.1] * 5), WARNED, "rate is 10.0%; 30.0% or more is")),
+    (HITS, Case("few lookups", WITH_HITS, FEW_LOOKUPS, EARLY)),
     (DRAFTS, Case("below a half", context(), levels(DRAFTS, *[0.49] * 5), (Status.CRITICAL, Certainty.CERTAIN))),
     (DRAFTS, Case("above a half", context(), levels(DRAFTS, *[0.51] * 5), WARNED)),
     (KV, Case("one minute", context(), levels(KV, *[0.89] * 4, 0.99), FINE)),
     (KV, Case("two minutes", context(), levels(KV, *[0.89] * 3, 0.99, 0.99), GUESSED)),
     (KV, Case("three minutes", context(), levels(KV, 0.89, 0.89, *[0.99] * 3), WARNED)),
-    (KV, Case("back within", context(), levels(KV, *[0.99] * 6, 0.8, 0.8), FINE, BACK)),
-    (KV, Case("a full minute", context(), levels(KV, *[0.89] * 4, 1.0), FINE, ONE_MINUTE)),
-    (KV, Case("the level is said", context(), levels(KV, *[0.93] * 5), WARNED, "use is 93.0%; up to 90.0% is healthy")),
+    (KV, Case("back within", context(), levels(KV, *[0.99] * 6, 0.8, 0.8), FINE)),
+    (KV, Case("a full minute", context(), levels(KV, *[0.89] * 4, 1.0), FINE)),
     (KV, Case("another limit", context(limits={KV: {"above": 0.5}}), levels(KV, *[0.6] * 5), WARNED)),
     # What a reading is called in a sentence ("Half of the KV blocks are evicted within") makes none of its own.
-    (RESIDENCY, Case("unread", WITH_HITS, each(5, minute), HIDDEN, "kv_residency_by_reuse is not known")),
+    (RESIDENCY, Case("unread", WITH_HITS, each(5, minute), HIDDEN)),
     (RESIDENCY, Case("no reuse planned", context(), each(5, minute), UNPLANNED)),
     (RESIDENCY, Case("within the bucket", WITH_HITS, WITHIN_REUSE, GUESSED)),
     # A P99 in the bucket from 0.25 to 0.5 s lies above 0.4 s by the best estimate only.
@@ -134,7 +130,6 @@ def test_level_against_its_band(rule: str, case: Case) -> None:
         assert (result.status, result.actions) == (Status.OK, ())
     else:
         assert outcome(result) == case.wanted, result
-    assert case.text in words(result)
 
 
 def faults(number: int, count: float, family: str = "gpu_fault_events", **more: float) -> Window:
@@ -179,19 +174,14 @@ AVERAGES = {
 }
 # 0.8 a token over 5 drafts at a tenth of a step: 3.69 tokens for 1.5 steps (Leviathan et al. 2023).
 PUBLISHED = context(speculation={"draft_tokens": 5, "draft_step_seconds": 0.001, "verify_step_seconds": 0.01})
-LOSING = (
-    "Speculative acceptance is 51.3%; 60.0% or more is healthy; "
-    "speculation runs at 0.99x plain decoding; it pays from an acceptance of 51.9% on"
-)
-NEVER = "runs at 0.80x plain decoding; it cannot pay at any acceptance: a draft takes as long as a step"
 
 ROUND_CASES = [
-    Case("losing", planned(), rounds(0.98), WARNED, LOSING),
-    Case("drafts as slow as steps", planned(draft=0.012), rounds(3.0), FINE, NEVER),
-    Case("published", PUBLISHED, rounds(sum(0.8**i for i in range(1, 6)), 5.0), FINE, "2.46x plain decoding"),
+    Case("losing", planned(), rounds(0.98), WARNED),
+    Case("drafts as slow as steps", planned(draft=0.012), rounds(3.0), FINE),
+    Case("published", PUBLISHED, rounds(sum(0.8**i for i in range(1, 6)), 5.0), FINE),
     # Of n-gram drafts there are often fewer: two drafts cost half as much.
-    Case("two drafts", planned(), rounds(0.6, 2.0), (Status.CRITICAL, Certainty.CERTAIN), f"{1.6 / 1.5:.2f}x plain"),
-    Case("averages", planned(), each(15, lambda n: minute(n, gauges=AVERAGES)), WARNED, "runs at 1.05x plain decoding"),
+    Case("two drafts", planned(), rounds(0.6, 2.0), (Status.CRITICAL, Certainty.CERTAIN)),
+    Case("averages", planned(), each(15, lambda n: minute(n, gauges=AVERAGES)), WARNED),
     Case("not measured", planned(), each(5, minute), HIDDEN),
 ]
 
@@ -199,6 +189,10 @@ ROUND_CASES = [
 @pytest.mark.parametrize("case", ROUND_CASES, ids=str)
 def test_rounds_against_plain_steps(case: Case) -> None:
     check_case(RULE, case)
+
+
+def test_words_read_as_the_golden() -> None:
+    check_words(__file__, judge_cases([*ROWS, *list_cases({RULE: ROUND_CASES})]))
 
 
 @pytest.mark.parametrize("tier", [context(), planned(draft=None), planned(verify=None)])
