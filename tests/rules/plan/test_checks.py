@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from golden_text import check_golden
 from making import plan_document
 from paths import TESTS
 
@@ -41,9 +42,6 @@ MEASURED = {
 }
 
 
-FEW, FLEET = ("curve.points", "warning"), ("fleet.instances", "warning")
-
-
 def plan_of(name: str) -> Plan:
     return parse_plan(yaml.safe_load((PLANS / f"{name}.yaml").read_text(encoding="utf-8")))
 
@@ -72,69 +70,36 @@ FAR_APART = [point(2, 1, concurrency=10), point(4, 4, concurrency=20)]
 LONGER = [point(2, 1, output_tokens_per_second=800), point(4, 4, output_tokens_per_second=1600)]
 BY_LOAD = [point(2, 1, concurrency=4), point(4, 4, concurrency=8)]
 CACHED = [point(2, 1, prefix_hit_ratio=0.8), point(4, 4, prefix_hit_ratio=0.7)]
-NO_CURVE = "rules that compare production with it will say not_in_plan"
-NO_MEAN = "is given neither here nor by the curve; fleet utilisation counts requests, or has bounds by quantiles"
-HIT = "the benchmark found 75% of its prompt tokens in the prefix cache, the workload has 40%: its TTFT may be"
 
 
-@pytest.mark.parametrize(
-    ("case", "path", "severity", "words"),
-    [
-        (
-            {"operating_point": {"usable_rps": 5}},
-            "operating_point.usable_rps",
-            "warning",
-            "5 is given, curve and SLO give 3",
-        ),
-        (
-            {"points": BY_LOAD, "operating_point": {"usable_rps": 3, "c_max": 8}},
-            *("operating_point.c_max", "warning", "8 is given, curve and SLO give 6 (limited by ttft_p99_seconds)"),
-        ),
-        ({"points": [point(2, 1), point(4, 4, requests=299)]}, *FEW, "1 of 2 points had fewer than 300 requests (299)"),
-        ({"points": [point(2, 1, requests=None)]}, *FEW, "1 of 1 point had fewer than 300 requests (not given)"),
-        ({"workload": PROMPTS_P50}, "workload.prompt_tokens.mean", "info", NO_MEAN),
-        ({"workload": NO_OUTPUTS}, "workload.generation_tokens.mean", "info", NO_MEAN),
-        ({"points": LONGER}, "workload.generation_tokens.mean", "warning", "is 230, the benchmark had 400 a request"),
-        ({"kind": None}, "curve.gpu_utilization_kind", "warning", "GpuUtilizationShortfall will say not_in_plan"),
-        (
-            {"fleet": {"instances": 1}},
-            *FLEET,
-            "1 at 3 usable rps each carry 3 rps, 0.75 times the peak of 4; Step 11 asks for 2",
-        ),
-        (
-            {"fleet": {"instances": 2, "safety_factor": 1.6}},
-            *(
-                "fleet.instances",
-                "info",
-                "2 at 3 usable rps each carry 6 rps, 1.5 times the peak of 4; Step 11 asks for 3",
-            ),
-        ),
-        (
-            {"fleet": {"instances": 40}},
-            *FLEET,
-            "30 times the peak of 4; Step 11 asks for 2: make sure that instances are",
-        ),
-        ({"points": FAR_APART}, "curve", "info", "C_max / SLO, 15 / 2 s = 7.5 rps, is 2.5 times the usable 3 rps"),
-        ({"points": [point(2, 1, censored=True)]}, *FEW, f"all points are censored; {NO_CURVE}"),
-        (
-            {"points": [point(2, 1, ttft_p99_seconds=None), point(4, 4)]},
-            *FEW,
-            "the lowest load lacks a metric of the SLO",
-        ),
-        ({"curve": None}, "curve", "info", f"is not in the plan; {NO_CURVE}"),
-        ({"cost": None}, "cost", "info", "is not in the plan; prices are left out"),
-        (
-            {"fleet": {"instances": 3}, "workload": {"requests_per_second": {"peak": 30}}},
-            *("fleet.safety_factor", "info", "is not in the plan and counts as 1; the guide's are 1.2"),
-        ),
-        ({"slo": E2E}, "slo.e2e_p99_seconds", "warning", "no point of the curve gives e2e_p99_seconds"),
-        ({"points": CACHED}, "curve.points", "warning", HIT),
-        ({"points": CACHED, "workload": {"archetype": "chat"}}, "curve.points", "warning", "the workload has 0%"),
-    ],
-)
-def test_a_weakness_is_found_and_told(case: dict[str, Any], path: str, severity: str, words: str) -> None:
-    told = [(one.severity, one.text) for one in found(**case) if one.path == f"tiers.t.{path}"]
-    assert [one for one in told if one[0] == severity and words in one[1]], told
+WEAKNESSES: list[dict[str, Any]] = [
+    {"operating_point": {"usable_rps": 5}},
+    {"points": BY_LOAD, "operating_point": {"usable_rps": 3, "c_max": 8}},
+    {"points": [point(2, 1), point(4, 4, requests=299)]},
+    {"points": [point(2, 1, requests=None)]},
+    {"workload": PROMPTS_P50},
+    {"workload": NO_OUTPUTS},
+    {"points": LONGER},
+    {"kind": None},
+    {"fleet": {"instances": 1}},
+    {"fleet": {"instances": 2, "safety_factor": 1.6}},
+    {"fleet": {"instances": 40}},
+    {"points": FAR_APART},
+    {"points": [point(2, 1, censored=True)]},
+    {"points": [point(2, 1, ttft_p99_seconds=None), point(4, 4)]},
+    {"curve": None},
+    {"cost": None},
+    {"fleet": {"instances": 3}, "workload": {"requests_per_second": {"peak": 30}}},
+    {"slo": E2E},
+    {"points": CACHED},
+    {"points": CACHED, "workload": {"archetype": "chat"}},
+]
+
+
+def test_weaknesses_read_as_the_golden() -> None:
+    texts = ["\n".join(f"{one.severity}: {one.path}: {one.text}" for one in found(**case)) for case in WEAKNESSES]
+    assert all(texts)
+    check_golden(__file__, "checks.txt", "\n\n".join(texts))
 
 
 BOTH = [point(2, 1, e2e_p99_seconds=4), point(4, 1.5, e2e_p99_seconds=16)]
@@ -268,55 +233,41 @@ def mistakes(*edits: Edit) -> list[tuple[str, str]]:
     return told
 
 
-TTFT, POINTS, FIRST, LITTLE = (
-    "slo.ttft_p99_seconds",
-    "curve.points",
-    "curve.points[0]",
-    "times the concurrency (Little's law)",
-)
 OVERRUN = ("workload.requests_per_second", {"average": 3900, "peak": 7200})
 
 
-@pytest.mark.parametrize(
-    ("edit", "path", "words"),
-    [
-        (put("slo.ttft_p99_seconds", 2000), "slo.ttft_p99_seconds", "if it is milliseconds, write 2"),
-        (put("slo.ttft_p99_seconds", 61.0), "slo.ttft_p99_seconds", "61 s is above 60"),
-        (put("slo.ttft_p99_seconds", 0.002), "slo.ttft_p99_seconds", "0.002 s is below 0.005"),
-        (put("slo.tpot_p99_seconds", 50), "slo.tpot_p99_seconds", "if it is milliseconds, write 0.05"),
-        (put("slo.itl_p99_seconds", 30), "slo.itl_p99_seconds", "if it is milliseconds, write 0.03"),
-        (put("cost.gpu_hour_price", 1825), "cost.gpu_hour_price", "1825 is above 25"),
-        (put("cost.gpu_hour_price", 250), "cost.gpu_hour_price", "250 is above 25"),
-        (put("cost.gpu_hour_price", 0.0007), "cost.gpu_hour_price", "0.0007 is below 0.01"),
-        (put("cold_start_seconds", 2), "cold_start_seconds", "2 s is below 5"),
-        (put("cold_start_seconds", 120_000), "cold_start_seconds", "if it is milliseconds, write 120"),
-        (put("workload.prompt_tokens.p50", 0.9), "workload.prompt_tokens.p50", "0.9 is below 1"),
-        (put("speculation.verify_step_seconds", 24), "speculation.verify_step_seconds", "milliseconds, write 0.024"),
-        (times(1000, "ttft_p99_seconds", lowest=True), "slo.ttft_p99_seconds", "220 s at its lowest load"),
-        (times(100, "eviction_rate"), "curve.points[6].eviction_rate", "19 is above 2"),
-        (put("engine", "vLLM"), "engine", "did you mean vllm?"),
-        (
-            put("slo.ttft_p99_seconds", 0.05),
-            TTFT,
-            "0.05 s is below all that the curve measured: 0.22 s at its lowest load",
-        ),
-        (times(13, "completed_rps", "requested_rps", "output_tokens_per_second"), POINTS, LITTLE),
-        (times(0.001, "ttft_p50_seconds", "tpot_p50_seconds"), POINTS, f"x time in system is 0.00114 {LITTLE}"),
-        (also("e2e_p99_seconds", 0.1), FIRST, "TTFT P99 0.22 s is above E2E P99 0.1 s, which cannot be"),
-        (also("e2e_p99_seconds", 1.0), FIRST, "TTFT P50 + TPOT P50 x tokens is "),
-        (not_streamed, FIRST, "TTFT P99 0.22 s is E2E P99 0.22 s for 230 tokens: answers were not streamed"),
-        (put(*OVERRUN), "fleet.instances", "carry 156 rps, 0.0217 times the peak of 7200; Step 11 asks for 780"),
-        (put("guardrails.max_prompt_tokens", 512), "guardrails.max_prompt_tokens", "below the planned P95 of 3,800"),
-        (
-            requests(*[16] * 7),
-            POINTS,
-            "the true P99 is above it with a probability of 85%",
-        ),
-    ],
-)
-def test_grave_mistake_comes_first_with_path(edit: Edit, path: str, words: str) -> None:
-    found = mistakes(edit)
-    assert [text for place, text in found if place == path and words in text], found
+MISTAKES: list[Edit] = [
+    put("slo.ttft_p99_seconds", 2000),
+    put("slo.ttft_p99_seconds", 61.0),
+    put("slo.ttft_p99_seconds", 0.002),
+    put("slo.tpot_p99_seconds", 50),
+    put("slo.itl_p99_seconds", 30),
+    put("cost.gpu_hour_price", 1825),
+    put("cost.gpu_hour_price", 250),
+    put("cost.gpu_hour_price", 0.0007),
+    put("cold_start_seconds", 2),
+    put("cold_start_seconds", 120_000),
+    put("workload.prompt_tokens.p50", 0.9),
+    put("speculation.verify_step_seconds", 24),
+    times(1000, "ttft_p99_seconds", lowest=True),
+    times(100, "eviction_rate"),
+    put("engine", "vLLM"),
+    put("slo.ttft_p99_seconds", 0.05),
+    times(13, "completed_rps", "requested_rps", "output_tokens_per_second"),
+    times(0.001, "ttft_p50_seconds", "tpot_p50_seconds"),
+    also("e2e_p99_seconds", 0.1),
+    also("e2e_p99_seconds", 1.0),
+    not_streamed,
+    put(*OVERRUN),
+    put("guardrails.max_prompt_tokens", 512),
+    requests(*[16] * 7),
+]
+
+
+def test_grave_mistakes_come_first() -> None:
+    texts = ["\n".join(f"{path}: {text}" for path, text in mistakes(edit)) for edit in MISTAKES]
+    assert all(texts)
+    check_golden(__file__, "mistakes.txt", "\n\n".join(texts))
 
 
 @pytest.mark.parametrize(
