@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
 
-from agent.benchmarks.run_model import BenchmarkRun, Count, Measured, file_places
+from agent.benchmarks.run_model import BenchmarkRun, Count, Measured, file_places, to_whole
 from agent.errors import BenchmarkError, ConfigError, NotAResultError
 
 COLUMNS = frozenset({"isl", "osl", "ttft", "tpot", "concurrency", "tokens/s/gpu"})
@@ -28,9 +28,8 @@ NO_CURVE = {
 }
 """Results that are no load of whole requests on one replica, by a key that only they have."""
 
-DEGREES = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "dp": "data_parallel"}
-FORMATS = ("gemm", "kvcache", "fmha", "moe", "comm")
 LENGTHS = ("isl", "osl", "prefix")
+DEGREES = ("tp", "pp", "dp")
 NUMBERS = ("seq_per_s", "concurrency", "ttft", "tpot", "request_latency", "num_total_gpus", *LENGTHS, *DEGREES)
 
 MEANS = "predicted means of TTFT and TPOT stand as their P50; no P99 is predicted, so give operating_point by hand"
@@ -43,16 +42,13 @@ class PredictedRun(BenchmarkRun):
     """One row. Its `requests` are 0: nothing was measured."""
 
     model_config = file_places(
+        *("latency", "ttft", "tpot", "prompt_tokens", "generation_tokens", "prefix", "model", "setup", "configuration"),
         completed_rps="seq_per_s",
         clients="concurrency",
-        prefix="prefix",
         gpus="num_total_gpus",
         engine="backend",
         gpu="system",
-        **{name: name for name in ("latency", "ttft", "tpot", "prompt_tokens", "generation_tokens")},
-        **{name: name for name in ("model", "setup", "configuration")},
     )
-    tool: ClassVar[str] = "aiconfigurator"
     origin: ClassVar[str] = "predicted"
     milliseconds: ClassVar[tuple[str, ...]] = ("latency", "ttft", "tpot")
 
@@ -68,14 +64,12 @@ class PredictedRun(BenchmarkRun):
                 raise ValueError(f"is of {what}; a curve is of whole requests on one replica (agg): not imported")
         row = {str(column).replace("/", "_per_"): value for column, value in data.items()}
         row |= {column: _number(row.get(column)) for column in NUMBERS}
-        degrees = {name: row[column] for column, name in DEGREES.items()}
         version = row.get("version") or ""
-        parts = (
-            f"{row.get('backend')} {version}",
-            row.get("system"),
-            row.get("parallel"),
-            *(f"{column} {row.get(column)}" for column in (*FORMATS, *LENGTHS)),
-        )
+        parts = [f"{row.get('backend')} {version}", row.get("system"), row.get("parallel")]
+        for column in ("gemm", "kvcache", "fmha", "moe", "comm", *LENGTHS):
+            parts.append(f"{column} {row.get(column)}")
+        setup = {"engine_version": version or None, "tensor_parallel": row["tp"]}
+        setup |= {"pipeline_parallel": row["pp"], "data_parallel": row["dp"]}
         return {
             **row,
             "latency": {"mean": row["request_latency"]},
@@ -83,7 +77,7 @@ class PredictedRun(BenchmarkRun):
             "tpot": {"mean": row["tpot"], "p50": row["tpot"]},
             "prompt_tokens": {"mean": row["isl"]},
             "generation_tokens": {"mean": row["osl"]},
-            "setup": {**degrees, "engine_version": version or None},
+            "setup": setup,
             "configuration": ", ".join(map(str, parts)),
         }
 
@@ -108,33 +102,23 @@ class PredictedRun(BenchmarkRun):
         self.remarks += [f"predicted for {self.configuration}", MEANS]
         return self
 
-    @classmethod
-    def recognises(cls, data: Mapping[str, Any]) -> bool:
-        """Return whether the columns are AIConfigurator's, or the keys those of Dynamo's profiler."""
-        return data.keys() >= COLUMNS or not data.keys().isdisjoint(("prefill_isl", "z_itl"))
-
 
 def _number(value: Any) -> Any:
     """Return the number of a cell: whole ones as int, None for an empty cell. Other text stays, to be refused."""
     try:
-        number = float(value) if value else None
+        return to_whole(float(value)) if value else None
     except (TypeError, ValueError, OverflowError):
         return value
-    return int(number) if number is not None and number.is_integer() else number
 
 
-def is_table(text: str) -> bool:
-    """Return whether the first line has AIConfigurator's columns, or most of them."""
-    return len(COLUMNS - _first_row(text)) < len(COLUMNS) / 2
+def decode_table(path: Any, text: str) -> list[tuple[str, Mapping[str, Any]]] | None:
+    """Return the rows of a table with their locations, None where its first line lacks most columns.
 
-
-def _first_row(text: str) -> set[str]:
-    return set(text.partition("\n")[0].strip().split(","))
-
-
-def decode_table(path: Any, text: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the rows of a table with their locations. Raise BenchmarkError where it is no whole table."""
-    missing = COLUMNS - _first_row(text)
+    Raise BenchmarkError where it is no whole table.
+    """
+    missing = COLUMNS.difference(text.partition("\n")[0].strip().split(","))
+    if len(missing) >= len(COLUMNS) / 2:
+        return None
     if missing:
         raise NotAResultError(path, f"lacks columns of AIConfigurator's tables: {', '.join(sorted(missing))}")
     # On demand: the other formats need no table.

@@ -6,17 +6,21 @@ what only the importer knows; `rules.plan.checks` covers every plan.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
+from statistics import fmean
 from typing import Any, NamedTuple
 
-from agent.benchmarks.run_model import BenchmarkRun
+from pydantic import ValidationError
+
+from agent.benchmarks.run_model import CONTRADICTION, BenchmarkRun
 from agent.errors import BenchmarkError
 from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
-from rules.plan.schema import LITTLES_LAW, BenchmarkCurve, Point, Provenance, TierPlan, same_model
+from rules.plan.schema import LITTLES_LAW, BenchmarkCurve, Point, Provenance, TierPlan, TokenQuantiles, same_model
+from rules.plan.validation import problems_of
 from rules.telemetry.windows import group_by
 
 SIGNIFICANT = 4
@@ -43,20 +47,12 @@ class ImportRemark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredLoad:
-    """Load of the curve: its point, its measurements and its remarks."""
-
-    point: Point
-    runs: tuple[BenchmarkRun, ...]
-    notes: tuple[ImportRemark, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedCurve:
-    """Imported curve. `loads` are its points in order."""
+    """Imported curve, its runs in the order of the points, and the remarks on each point and on the whole."""
 
     curve: BenchmarkCurve
-    loads: tuple[MeasuredLoad, ...]
+    runs: tuple[BenchmarkRun, ...]
+    notes: tuple[list[ImportRemark], ...]
     remarks: tuple[ImportRemark, ...]
 
 
@@ -79,21 +75,25 @@ def curve_of(measured: Sequence[BenchmarkRun], *, gpu_utilization_kind: str | No
         name = next(name for name in (*controls, "completed_rps") if getattr(run.point, name) is not None)
         return name, round_significant(getattr(run.point, name))
 
-    loads = [_pool(tuple(runs)) for runs in group_by(kept, controlled).values()]
-    by = next((n for n in controls if all(getattr(load.point, n) is not None for load in loads)), "completed_rps")
-    loads.sort(key=lambda load: (getattr(load.point, by), load.point.completed_rps))
+    loads = []
+    for runs in group_by(kept, controlled).values():
+        loads.append((_round_point(pool_points([run.point for run in runs])), runs))
+    by = next((n for n in controls if all(getattr(point, n) is not None for point, _ in loads)), "completed_rps")
+    loads.sort(key=lambda load: (getattr(load[0], by), load[0].completed_rps))
+    ordered = tuple(chain.from_iterable(runs for _, runs in loads))
     provenance, conflicts = _provenance(kept)
-    has_gpus = any(load.point.gpu_utilization is not None for load in loads)
+    has_gpus = any(point.gpu_utilization is not None for point, _ in loads)
     keys = {
         "origin": origin if origin == "predicted" else None,
         "loop": loop,
         "gpu_utilization_kind": gpu_utilization_kind if has_gpus else None,
-        "source": list(dict.fromkeys(run.source for load in loads for run in load.runs)),
+        "source": list(dict.fromkeys(run.source for run in ordered)),
         "measured": provenance,
-        "points": [load.point for load in loads],
+        "points": [point for point, _ in loads],
     }
     curve = BenchmarkCurve.model_validate(keys)
-    return ImportedCurve(curve=curve, loads=tuple(loads), remarks=(*remarks, *conflicts))
+    notes = tuple(_notes_of(runs) for _, runs in loads)
+    return ImportedCurve(curve=curve, runs=ordered, notes=notes, remarks=(*remarks, *conflicts))
 
 
 def _select(measured: Sequence[BenchmarkRun]) -> tuple[list[BenchmarkRun], list[ImportRemark]]:
@@ -138,11 +138,22 @@ def _provenance(measured: Sequence[BenchmarkRun]) -> tuple[Provenance | None, li
             text = f"{name} differs between the runs ({listed}): a curve is of one configuration; left out of measured"
             conflicts.append(ImportRemark("", text))
     for kind in ("prompt_tokens", "generation_tokens"):
-        for name in ("mean", "p50", "p95", "p99"):
-            lengths = [(getattr(getattr(run, kind), name), float(run.point.requests or 1)) for run in measured]
-            if known_lengths := [(length, weight) for length, weight in lengths if length is not None]:
-                mean = math.fsum(v * w for v, w in known_lengths) / math.fsum(w for _, w in known_lengths)
-                known.setdefault(kind, {})[name] = round_significant(mean)
+        lengths = {}
+        for name in TokenQuantiles.model_fields:
+            values, weights = [], []
+            for run in measured:
+                length = getattr(getattr(run, kind), name)
+                if length is not None:
+                    values.append(length)
+                    weights.append(float(run.point.requests or 1))
+            if values:
+                lengths[name] = round_significant(fmean(values, weights))
+        try:
+            if lengths:
+                known[kind] = TokenQuantiles.model_validate(lengths)
+        except ValidationError as error:
+            text = f"{kind}: {problems_of(error, TokenQuantiles)[0]}, {CONTRADICTION}; left out of measured"
+            conflicts.append(ImportRemark("", text))
     if any(run.loop != "closed" and run.point.concurrency is not None for run in measured):
         known["concurrency"] = LITTLES_LAW
     if ended := [run.ended_at for run in measured if run.ended_at is not None]:
@@ -150,19 +161,23 @@ def _provenance(measured: Sequence[BenchmarkRun]) -> tuple[Provenance | None, li
     return Provenance.model_validate(known) if known else None, conflicts
 
 
-def _pool(runs: tuple[BenchmarkRun, ...]) -> MeasuredLoad:
+def _notes_of(runs: Sequence[BenchmarkRun]) -> list[ImportRemark]:
+    """Return the remarks on the runs of a load."""
     notes = [ImportRemark(run.location, text) for run in runs for text in run.remarks]
     if len(runs) > 1:
         rest = ", ".join(run.location for run in runs[1:])
         text = f"has the same load as {rest}: one point, requests added up, of the P99s the largest"
         notes.append(ImportRemark(runs[0].location, text))
-    point = pool_points([run.point for run in runs])
+    return notes
+
+
+def _round_point(point: Point) -> Point:
     few = point.requests is not None and point.requests < FEW_FOR_A_P99
     rounded = {}
     for name, value in point.model_dump().items():
         if isinstance(value, float):
             rounded[name] = round_significant(value, DIGITS_OF_FEW.get(name, SIGNIFICANT) if few else SIGNIFICANT)
-    return MeasuredLoad(point=point.model_copy(update=rounded), runs=runs, notes=tuple(notes))
+    return point.model_copy(update=rounded)
 
 
 def pool_points(points: Sequence[Point]) -> Point:
@@ -184,8 +199,10 @@ def pool_points(points: Sequence[Point]) -> Point:
         if name in ("requests", "censored") or any(value is None for value in values):
             continue
         by = seconds if name in ("completed_rps", "output_tokens_per_second") else weights
-        mean = math.fsum(v * w for v, w in zip(values, by, strict=True)) / math.fsum(by)
-        merged[name] = max(values) if name in LIMITED else min(max(mean, min(values)), max(values))
+        merged[name] = max(values)
+        if name not in LIMITED:
+            # Rounding may leave the range by a digit.
+            merged[name] = min(max(fmean(values, by), min(values)), max(values))
     return Point.model_validate({**merged, "censored": all(point.censored for point in sure)})
 
 
@@ -198,7 +215,7 @@ def remarks_of(imported: ImportedCurve, tier: TierPlan | None = None, *, observe
 
     `observed`: telemetry was read, so fields that are still missing were not in it.
     """
-    remarks = [*(note for load in imported.loads for note in load.notes), *imported.remarks]
+    remarks = [*chain.from_iterable(imported.notes), *imported.remarks]
     points, measured = imported.curve.points, imported.curve.measured
     if len(points) == 1:
         text = "one load is no curve: nothing is known between loads"
@@ -225,7 +242,7 @@ def differences(imported: ImportedCurve, tier: TierPlan) -> list[tuple[str, str,
     """
     gpu, places = tier.gpu, dict[tuple[str, str], str]()
     key = "tensor_parallel" if gpu.tensor_parallel else "per_replica"
-    for run in (run for load in imported.loads for run in load.runs):
+    for run in imported.runs:
         degree = run.setup.tensor_parallel
         is_of_product = run.gpu.partition("_")[0] in gpu.product.casefold()
         degree_text = f"gpu.{key} is {getattr(gpu, key)}"

@@ -1,6 +1,6 @@
 """Formats of benchmark result files, detected by content: a JSON object, a list of them, one a line, or a table.
 
-A new tool is a module with a model of its run, which recognises its files, and a row of FORMATS.
+A new tool is a model of its run and a row of FORMATS.
 """
 
 from __future__ import annotations
@@ -11,18 +11,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.benchmarks.aiconfigurator import PredictedRun, decode_table, is_table
-from agent.benchmarks.aiperf import ProfileRun
-from agent.benchmarks.guidellm import EntryRun
-from agent.benchmarks.inference_perf import StageRun
-from agent.benchmarks.run_model import CONTRADICTION, BenchmarkRun, set_point
-from agent.benchmarks.vllm_bench import SglangRun, VllmRun
+from agent.benchmarks.aiconfigurator import PredictedRun, decode_table
+from agent.benchmarks.load_generators import EntryRun, ProfileRun, SglangRun, StageRun, VllmRun
+from agent.benchmarks.run_model import CONTRADICTION, BenchmarkRun, look_up, set_point
 from agent.errors import BenchmarkError, NotAResultError
 from rules.problems import cap_problems
 
-FORMATS: tuple[type[BenchmarkRun], ...] = (VllmRun, SglangRun, StageRun, EntryRun, ProfileRun, PredictedRun)
+FORMATS: tuple[tuple[str, type[BenchmarkRun], str], ...] = (
+    ("vllm-bench", VllmRun, "request_throughput completed model_id backend"),
+    ("vllm-bench", VllmRun, "request_throughput completed model_id endpoint_type"),
+    ("sglang-bench", SglangRun, "request_throughput completed mean_e2e_latency_ms"),
+    ("inference-perf", StageRun, "load_summary successes"),
+    ("guidellm", EntryRun, "metadata/guidellm_version benchmarks"),
+    ("guidellm", EntryRun, "benchmarks/0/metrics/requests_per_second"),
+    ("aiperf", ProfileRun, "request_throughput/unit"),
+    ("aiperf", ProfileRun, "request_latency/unit"),
+    ("aiconfigurator", PredictedRun, "isl osl ttft tpot concurrency"),
+    ("aiconfigurator", PredictedRun, "prefill_isl"),
+    ("aiconfigurator", PredictedRun, "z_itl"),
+)
+"""Places that only the files of a tool have, all of a row. The first row that fits counts."""
 
-NAMES = tuple(model.tool for model in FORMATS)
+NAMES = tuple(dict.fromkeys(name for name, _, _ in FORMATS))
 
 
 def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[NotAResultError]]:
@@ -37,10 +47,7 @@ def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[No
     for path in paths:
         try:
             for location, data in decode_file(path):
-                model = next((model for model in FORMATS if model.recognises(data)), None)
-                if model is None:
-                    raise NotAResultError(location, f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
-                for run in model.read_all(location, data, errors):
+                for run in _find_model(location, data).read_all(location, data, errors):
                     run.source = str(path)
                     try:
                         set_point(run)
@@ -60,6 +67,14 @@ def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[No
     return runs, errors
 
 
+def _find_model(location: str, data: Mapping[str, Any]) -> type[BenchmarkRun]:
+    """Return the model of the tool that wrote a document. Raise NotAResultError where it is no tool's."""
+    for _, model, places in FORMATS:
+        if all(look_up(data, place, ...) is not ... for place in places.split()):
+            return model
+    raise NotAResultError(location, f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
+
+
 def _join(errors: Sequence[BenchmarkError]) -> BenchmarkError:
     """Return one error, of the class of the first, that names all places."""
     first, *more = errors
@@ -75,13 +90,17 @@ def decode_file(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     if os.path.isdir(path):
         raise NotAResultError(path, "is a folder")
     try:
-        text = path.read_text("utf-8-sig", errors="replace")
+        # A pipe that nobody writes to is empty, in place of a wait without end.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8-sig", errors="replace") as file:
+            os.set_blocking(file.fileno(), True)
+            text = file.read()
     except OSError as error:
         raise BenchmarkError(path, f"cannot be read: {error.strerror}") from None
     if not text.strip():
         raise BenchmarkError(path, "is empty")
-    if is_table(text):
-        return decode_table(path, text)
+    table = decode_table(path, text)
+    if table is not None:
+        return table
     if text.startswith("PK"):
         raise NotAResultError(path, "is an archive, such as raw_data.npz of Dynamo's profiler: not imported")
     if not text.lstrip().startswith(("{", "[")):

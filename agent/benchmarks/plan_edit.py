@@ -23,6 +23,9 @@ from agent.errors import ConfigError
 from exporters.documents.plan_files import curve_lines
 from rules.plan.schema import BenchmarkCurve, InvalidPlanError, Plan, parse_plan
 
+Comments = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""Comments above a curve, and above each of its points."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
@@ -53,24 +56,16 @@ def chosen_tier(plan: PlanFile, name: str | None) -> str:
     return str(tier)
 
 
-def replace_curve(
-    plan: PlanFile,
-    tier: str,
-    curve: BenchmarkCurve,
-    *,
-    head: Sequence[str] = (),
-    notes: Sequence[Sequence[str]] = (),
-) -> tuple[str, Plan]:
+def replace_curve(plan: PlanFile, tier: str, curve: BenchmarkCurve, comments: Comments = ((), ())) -> tuple[str, Plan]:
     """Return the text of the file with this curve in that tier, and the plan in it, without writing it.
 
-    `head` and `notes` are comments above the curve and above its points. Raise ConfigError if the text cannot be edited
-    safely or the result is not a valid plan.
+    Raise ConfigError if the text cannot be edited safely or the result is not a valid plan.
     """
     wanted = _unshared(plan.data)
     wanted["tiers"][tier]["curve"] = curve.model_dump(mode="json", exclude_defaults=True)
     text, edited = "", None
     with suppress(yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
-        text = _with_lines(plan.text, tier, curve, head, notes)
+        text = _with_lines(plan.text, tier, curve, comments)
         edited = _unshared(yaml.safe_load(text))
     if edited != wanted:
         why = f"tiers.{tier} is in braces, or shares parts with other places of the file, so it cannot be edited safely"
@@ -88,9 +83,7 @@ def _unshared(data: Any) -> Any:
     return json.loads(json.dumps(data, default=str))
 
 
-def _with_lines(
-    text: str, tier: str, curve: BenchmarkCurve, head: Sequence[str], notes: Sequence[Sequence[str]]
-) -> str:
+def _with_lines(text: str, tier: str, curve: BenchmarkCurve, comments: Comments) -> str:
     """Return the text with the lines of this curve. Raise LookupError or AttributeError for other forms of a tier."""
     name, mapping = _entry(_entry(yaml.compose(text, yaml.SafeLoader), "tiers")[1], tier)
     keys = [key for key, _ in mapping.value]
@@ -110,7 +103,7 @@ def _with_lines(
         if placeholders:
             first, following = placeholders[0], placeholders[0] + 1
     inner = margin + max(margin - name.start_mark.column, 1)
-    top, *block = curve_lines(curve, inner, head=head, notes=notes)
+    top, *block = curve_lines(curve, inner, head=comments[0], notes=comments[1])
     return "\n".join([*lines[:first], " " * margin + top, *block, *lines[following:]])
 
 

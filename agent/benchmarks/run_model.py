@@ -6,7 +6,6 @@ all tools: Little's law for open loops, generator limits, start bursts, too few 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -22,6 +21,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import PydanticUndefined
 
 from agent.errors import NotAResultError
 from exporters.render.text import copy_fields
@@ -50,7 +50,8 @@ TRACE = "arrivals were {kind}, not a steady rate"
 Loop = Literal["open", "closed"]
 
 
-def _whole(value: Any) -> Any:
+def to_whole(value: Any) -> Any:
+    """Return a whole number as int, anything else as it is."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -67,7 +68,7 @@ Number = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Measured = Annotated[Number | None, BeforeValidator(lambda v: None if v == 0 and v is not False else v)]
 Moment = Annotated[Annotated[Number, Field(le=253_402_300_799)] | None, BeforeValidator(_unix_seconds)]
 """Unix seconds up to the year 9999: a time in milliseconds is later."""
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**53)]
+Count = Annotated[int, BeforeValidator(to_whole), Field(ge=0, le=2**53)]
 """Above 2^53 a float does not hold every whole number."""
 Tally = Annotated[Count, BeforeValidator(lambda v: v or 0)]
 Text = Annotated[str, BeforeValidator(lambda v: v or "")]
@@ -92,17 +93,30 @@ NOTHING = Statistics()
 UNKNOWN = Provenance()
 
 
-def file_places(**places: str | tuple[str, ...]) -> ConfigDict:
+def _path_of(place: str) -> AliasPath:
+    """Return the path of a place such as `benchmarks/0/metrics`."""
+    first, *rest = place.split("/")
+    return AliasPath(first, *(int(key) if key.isdigit() else key for key in rest))
+
+
+def look_up(data: Mapping[str, Any], place: str, default: Any = None) -> Any:
+    """Return the value at a place of a file."""
+    value = _path_of(place).search_dict_for_path(dict(data))
+    return default if value is PydanticUndefined else value
+
+
+def file_places(*same: str, **places: str) -> ConfigDict:
     """Return the configuration of a model whose fields have these places in a file, such as `successes/count`.
 
-    Of several places the first that exists counts. A field without a place is never read.
+    Those of `same` have their own name there. Of several places, with spaces between them, the first that exists counts.
+    A field without a place is never read.
     """
+    places |= dict(zip(same, same, strict=True))
 
     def alias(name: str) -> AliasChoices:
-        choices = places.get(name, f"={name}")  # No key of a file is called so.
-        if isinstance(choices, str):
-            choices = (choices,)
-        return AliasChoices(*(AliasPath(*choice.split("/")) for choice in choices))
+        # No key of a file is called so.
+        choices = places.get(name, f"={name}")
+        return AliasChoices(*map(_path_of, choices.split()))
 
     return ConfigDict(strict=True, alias_generator=AliasGenerator(validation_alias=alias))
 
@@ -118,8 +132,6 @@ class BenchmarkRun(BaseModel):
     `set_point` works out the `point`. `remarks` are for readers of the curve.
     """
 
-    tool: ClassVar[str]
-    """Name of the tool."""
     origin: ClassVar[str] = "measured"
     """How the numbers came about: measured on an engine, or predicted by a planner."""
     local_times: ClassVar[bool] = False
@@ -144,7 +156,6 @@ class BenchmarkRun(BaseModel):
     itl: Distribution = NOTHING
     output_tokens_per_second: Measured = None
     prefix_hit_ratio: float | None = None
-    speculative_acceptance: float | None = None
     started_at: Moment = None
     ended_at: Moment = None
     model: Text = ""
@@ -171,11 +182,6 @@ class BenchmarkRun(BaseModel):
     def sent(self) -> int:
         """Return the number of requests sent."""
         return self.requests + self.failed + self.cut_off
-
-    @classmethod
-    @abstractmethod
-    def recognises(cls, data: Mapping[str, Any]) -> bool:
-        """Return whether a document is this tool's."""
 
     @classmethod
     def read_all(cls, location: str, data: Mapping[str, Any], errors: list[NotAResultError]) -> list[Self]:
@@ -240,7 +246,7 @@ def set_point(run: BenchmarkRun) -> None:
             censored=slow and not run.burst,
             prompt_tokens_mean=run.prompt_tokens.mean,
             **latencies,
-            **copy_fields(run, "output_tokens_per_second", "prefix_hit_ratio", "speculative_acceptance"),
+            **copy_fields(run, "output_tokens_per_second", "prefix_hit_ratio"),
         )
     except ValidationError as error:
         problem = problems_of(error, Point)[0]

@@ -304,8 +304,7 @@ def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCur
 
 def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name: str) -> int:
     """Write the curve into the plan's tier. Raise ConfigError where another model or machine was measured."""
-    head, notes = _comments(imported)
-    text, edited = replace_curve(plan, name, imported.curve, head=head, notes=notes)
+    text, edited = replace_curve(plan, name, imported.curve, _comments(imported))
     tier = edited.tiers[name]
     kind = imported.curve.origin or "measured"
     refused = tuple(
@@ -339,10 +338,10 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name
 
 def _comments(imported: ImportedCurve) -> tuple[list[str], list[list[str]]]:
     """Return the comments on the curve and on each point. Remarks on every load appear once."""
-    texts = [list(dict.fromkeys(note.text for note in load.notes)) for load in imported.loads]
+    texts = [list(dict.fromkeys(note.text for note in notes)) for notes in imported.notes]
     common = [text for text in texts[0] if len(texts) > 1 and all(text in rows for rows in texts[1:])]
-    notes = [_about_point(load.notes, common) for load in imported.loads]
-    return [WRITTEN, *(f"Every point: {text}." for text in common)], notes
+    about_points = [_about_point(notes, common) for notes in imported.notes]
+    return [WRITTEN, *(f"Every point: {text}." for text in common)], about_points
 
 
 def _about_point(notes: Sequence[ImportRemark], common: Sequence[str]) -> list[str]:

@@ -175,7 +175,7 @@ def plan_edit(bench: Bench, data: bytes) -> None:
     path = plan_file(bench, data)
     first = open_plan(path)
     tier = chosen_tier(first, None)
-    text, _ = replace_curve(first, tier, CURVE, head=("head",), notes=((), ("note",)))
+    text, _ = replace_curve(first, tier, CURVE, (("head",), ((), ("note",))))
     path.write_text(text, encoding="utf-8", newline="")
     before, after = copy.deepcopy(first.data), copy.deepcopy(open_plan(path).data)
     assert BenchmarkCurve.model_validate(after["tiers"][tier].pop("curve")) == CURVE

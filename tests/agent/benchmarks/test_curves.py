@@ -11,8 +11,8 @@ from paths import TESTS
 from result_files import read_results
 
 from agent.benchmarks.curves import ImportedCurve, curve_of, pool_points, remarks_of, round_significant
+from agent.benchmarks.load_generators import VllmRun
 from agent.benchmarks.run_model import BenchmarkRun, Statistics
-from agent.benchmarks.vllm_bench import VllmRun
 from agent.errors import BenchmarkError
 from exporters.documents.plan_files import curve_lines, scalar
 from exporters.render.text import dump_object
@@ -259,3 +259,9 @@ def test_provenance_is_what_runs_agree_on() -> None:
     assert "engine_version (give it with --measured engine_version=RELEASE" in texts(imported)
     told = curve_of([with_setup("a", 2.0, engine_version="0.32.0")])
     assert "release" not in texts(told)
+    falling = load("a").model_copy(update={"prompt_tokens": Statistics(mean=9, p95=40, p99=20)})
+    imported = curve_of([falling])
+    assert (imported.curve.measured.prompt_tokens, imported.curve.measured.generation_tokens.mean) == (None, 50)
+    assert "prompt_tokens: p99: must be at least p95 (40), but is 20, which cannot be; left out of measured" in texts(
+        imported
+    )

@@ -65,7 +65,7 @@ def plan_in(folder: Path, text: str = PLAN) -> Path:
 
 def edited(path: Path, tier: str) -> tuple[str, Plan]:
     """The text and the plan with the new curve."""
-    return replace_curve(open_plan(path), tier, CURVE, head=(WRITTEN,))
+    return replace_curve(open_plan(path), tier, CURVE, ((WRITTEN,), ()))
 
 
 def refused(path: Path, tier: str = "a") -> str:

@@ -333,7 +333,7 @@ def refusal(path: Path) -> str:
 
 def test_row_is_a_load_of_one_replica(tmp_path: Path) -> None:
     (run,) = read_results(write_table(tmp_path, [predicted_row(16, prefix=250)]))
-    assert (run.tool, run.origin, run.loop, run.model) == ("aiconfigurator", "predicted", "closed", "org/m-70b")
+    assert (run.origin, run.loop, run.model) == ("predicted", "closed", "org/m-70b")
     assert run.configuration == f"{NAME}, isl 1000, osl 101, prefix 250"
     # 16 requests of 0.18 s + 100 x 0.0216 s are 6.838 rps; means are never a P99.
     assert run.point.model_dump(exclude_none=True) == {
