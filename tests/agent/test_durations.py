@@ -18,7 +18,7 @@ from agent.durations import UNITS_SECONDS, Backoff, duration_text, parse_duratio
         ("0s", 0.0),
     ],
 )
-def test_a_number_with_its_unit_is_a_duration(text: str, seconds: float) -> None:
+def test_number_with_unit_is_a_duration(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
@@ -31,7 +31,7 @@ def test_anything_else_is_refused_in_words(text: str) -> None:
 
 
 @given(number=st.integers(0, 999_999), unit=st.sampled_from(sorted(UNITS_SECONDS)))
-def test_what_is_written_reads_as_the_same_duration(number: int, unit: str) -> None:
+def test_written_duration_reads_the_same(number: int, unit: str) -> None:
     seconds = parse_duration(f"{number}{unit}")
     assert parse_duration(duration_text(seconds)) == pytest.approx(seconds, abs=1e-6)
 
@@ -39,7 +39,7 @@ def test_what_is_written_reads_as_the_same_duration(number: int, unit: str) -> N
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.5, "500ms"), (15, "15s"), (90, "90s"), (300, "5m"), (86400 * 7, "7d"), (0, "0ms")]
 )
-def test_the_largest_unit_without_a_fraction_is_written(seconds: float, text: str) -> None:
+def test_largest_unit_without_fraction_is_written(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
 
 
@@ -51,7 +51,7 @@ def test_a_delay_doubles_up_to_its_limit() -> None:
     assert retry_delay(1000, 0.8, 30.0) == 30.0
 
 
-def test_a_dead_target_is_asked_more_rarely_but_at_least_every_second_cycle() -> None:
+def test_dead_target_is_asked_every_second_cycle() -> None:
     backoff = Backoff()
     asked = []
     for cycle in range(20):
@@ -63,7 +63,7 @@ def test_a_dead_target_is_asked_more_rarely_but_at_least_every_second_cycle() ->
     assert backoff.record_success() == Backoff()
 
 
-def test_a_cycle_that_starts_a_little_early_is_not_skipped() -> None:
+def test_early_cycle_is_not_skipped() -> None:
     assert Backoff().record_failure(0.2).record_failure(1.05).is_due(2.0)
 
 

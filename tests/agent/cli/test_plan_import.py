@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from golden_text import check_golden
 from paths import ROOT, SHARED, TESTS
 from report_samples import HOUR, START, TIER, book, hour
 from result_files import predicted_row, write_table
@@ -105,24 +106,13 @@ def test_curve_without_a_plan_is_printed(tmp_path: Path, capsys: Captured) -> No
     assert load_plan(tmp_path / "pasted.yaml").tiers["t"].curve == printed
 
 
-def test_remarks_of_points_are_comments(capsys: Captured) -> None:
-    run(*CLOSED)
-    out, err = capsys.readouterr()
-    assert "gpu_utilization" not in out
-    assert "null" not in out
-    assert "gpu_utilization, kv_utilization, prefix_hit_ratio, eviction_rate (a client cannot see them" in err
-    assert "-c FILE" in err
-    comments = " ".join(out.replace("    # ", "").split())
-    for name, requests in (("bench_c01", 16), ("bench_c32", 192)):
-        assert f"{name}.json: P99 of {requests} requests rests on the slowest few: the true P99 is above" in comments
-    assert "probability of 85%\n    - {completed_rps: " in out
-    assert "bench_c02.json: closed loop: TTFT P99 is that of the start burst, 2 of 24 requests" in err
-    # What is so at every load is said once.
-    run(*OPEN)
-    out, err = capsys.readouterr()
-    assert out.count("P99 of 300 requests rests on the slowest few") == 1
-    assert err.count("P99 of 300 requests rests on the slowest few") == 1
-    assert err.count("5 more remarks of this kind") >= 1
+@pytest.mark.parametrize("files", [CLOSED, OPEN], ids=["closed", "open"])
+def test_remarks_read_as_the_golden(files: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """Remarks of a point are comments, and what is so at every load is said once."""
+    monkeypatch.chdir(ROOT)
+    assert run(*files) == 0
+    text = "".join(capsys.readouterr()).replace(f"{files[0].parent}/", "")
+    check_golden(__file__, f"import_{files[0].parent.name}.txt", text)
 
 
 def test_telemetry_finds_prefix_cache_hits(tmp_path: Path) -> None:

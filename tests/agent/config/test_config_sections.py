@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from daemon_runs import configuration, write
+from golden_text import check_golden, print_fields
 from paths import ROOT
 
 from agent.config.config import Config
-from agent.config.forecast import ForecastConfig
 from agent.config.load import parse_config, weaknesses
-from agent.config.peer import BasicAuth, TlsConfig
-from agent.config.store import StoreConfig
 from agent.errors import ConfigError
 from agent.forecasting.responses import sundays
 from forecast.series.binned import Series
@@ -259,40 +257,54 @@ def test_mistake_has_place_and_no_secret(section: str, keys: dict[str, Any], exp
     assert CANARY not in "".join(problems)
 
 
-def test_sections_have_defaults() -> None:
-    plain = parse_config({"data_dir": "/var/lib/x"}, environment={})
-    assert plain.forecast == ForecastConfig(
-        enabled=True, zone="UTC", country=None, events=(), quantile=None, late_request_cost={}
-    )
-    assert (plain.forecast.bin_seconds, plain.forecast.scale_down_hold_seconds) == (300.0, None)
-    alerting = plain.alerting
-    assert (alerting.path, alerting.alertmanagers, alerting.receiver) == ("rules", (), None)
-    assert alerting.resend_seconds == 60
-    report = plain.report
-    assert (report.weekday, report.at, report.zone, report.since_seconds) == ("monday", "07:00", None, 604_800.0)
-    assert (plain.report_folder, report.keep, report.deliver) == (Path("/var/lib/x/reports"), 26, ())
-    assert config("store").store == StoreConfig(url=URL)
+EVERY_KEY: dict[str, dict[str, Any]] = {
+    "forecast": {
+        "enabled": False,
+        "zone": "Europe/Berlin",
+        "country": "DE-BY",
+        "events": [SALE, {**SALE, "name": "invoices", "recurrence": "rrule:freq=monthly;bymonthday=1"}],
+        "bin": "15m",
+        "quantile": 0.95,
+        "late_request_cost": {"cpu-small": 0.02},
+        "scale_down_hold": "0s",
+    },
+    "alerting": {
+        "path": "posts",
+        "resend": "30s",
+        "external_labels": {"cluster": "eu-1"},
+        "external_url": "https://sizewatch.example/",
+        "runbook_url": "https://wiki.example/runbooks",
+        "alertmanagers": [
+            {"url": "https://am.example/prefix/", "timeout": "5s", "tls": {"ca_file": "ca.pem"}},
+            {**MANAGER, "bearer_token_file": "token"},
+        ],
+    },
+    "store": {
+        "url": "https://mimir.example/prometheus",
+        "timeout": "5s",
+        "most_samples": 5000,
+        "max_answer_bytes": 100_000,
+        "partial_answers": "take",
+        "basic_auth": {"username": "me", "password_file": "password"},
+        "tls": {"ca_file": "ca.pem", "cert_file": "c.pem", "key_file": "k.pem", "server_name": "mimir.example"},
+        "org_id": "a|b",
+        "header_files": {"X-Api-Key": "key"},
+    },
+}
 
 
-def test_every_forecast_key_is_taken() -> None:
-    found = config(
-        "forecast",
-        enabled=False,
-        zone="Europe/Berlin",
-        country="DE-BY",
-        events=[SALE, {**SALE, "name": "invoices", "recurrence": "rrule:freq=monthly;bymonthday=1"}],
-        bin="15m",
-        quantile=0.95,
-        late_request_cost={"cpu-small": 0.02},
-        scale_down_hold="0s",
-    ).forecast
-    assert (found.enabled, found.zone, found.country) == (False, "Europe/Berlin", "DE-BY")
-    assert (found.bin_seconds, found.quantile, found.scale_down_hold_seconds) == (900.0, 0.95, 0.0)
-    assert found.late_request_cost == {"cpu-small": 0.02}
-    once, monthly = found.events
-    start = datetime(2026, 11, 27)
-    assert (once.start, once.duration_seconds, once.factor, once.recurrence) == (start, 86_400.0, 3.0, None)
+def test_every_key_reads_as_the_golden() -> None:
+    """Every key of a section as it is taken, and what a configuration without keys is."""
+    plain = config("store").model_dump(mode="json")
+    given = {name: config(name, **keys).model_dump(mode="json")[name] for name, keys in EVERY_KEY.items()}
+    texts = [f"{name}, every key\n{print_fields(fields)}" for name, fields in given.items()]
+    check_golden(__file__, "sections.txt", "\n\n".join([f"defaults\n{print_fields(plain)}", *texts]))
+    assert config("store", bearer_token_file="token").store.bearer_token_file == "/etc/token"
+    (_, monthly) = config("forecast", **EVERY_KEY["forecast"]).forecast.events
     assert recurrence(monthly).between(datetime(2027, 1, 2), datetime(2027, 2, 2)) == [datetime(2027, 2, 1)]
+    settings = config("alerting", **EVERY_KEY["alerting"]).alerting.settings()
+    assert (settings.resend_seconds, settings.external_labels) == (30, {"cluster": "eu-1"})
+    assert (settings.external_url, settings.runbooks) == ("https://sizewatch.example/", "https://wiki.example/runbooks")
 
 
 @pytest.mark.parametrize(
@@ -335,28 +347,6 @@ def test_holidays_follow_zone_and_country() -> None:
         sundays("DE-XX", hours, 1)
 
 
-def test_every_alertmanager_key_is_taken() -> None:
-    alerting = config(
-        "alerting",
-        path="posts",
-        resend="30s",
-        external_labels={"cluster": "eu-1"},
-        external_url="https://sizewatch.example/",
-        runbook_url="https://wiki.example/runbooks",
-        alertmanagers=[
-            {"url": "https://am.example/prefix/", "timeout": "5s", "tls": {"ca_file": "ca.pem"}},
-            {**MANAGER, "bearer_token_file": "token"},
-        ],
-    ).alerting
-    first, second = alerting.alertmanagers
-    assert (first.url, first.timeout_seconds) == ("https://am.example/prefix/", 5)
-    assert first.tls == TlsConfig(ca_file="/etc/ca.pem")
-    assert (second.bearer_token_file, second.timeout_seconds) == ("/etc/token", 10)
-    settings = alerting.settings()
-    assert (settings.resend_seconds, settings.external_labels) == (30, {"cluster": "eu-1"})
-    assert (settings.external_url, settings.runbooks) == ("https://sizewatch.example/", "https://wiki.example/runbooks")
-
-
 def test_alerting_is_loaded_on_demand(tmp_path: Path) -> None:
     path = write(tmp_path, configuration([], role="node"))
     script = (
@@ -367,34 +357,6 @@ def test_alerting_is_loaded_on_demand(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_every_store_key_is_taken() -> None:
-    store = {
-        "url": "https://mimir.example/prometheus",
-        "timeout": "5s",
-        "most_samples": 5000,
-        "max_answer_bytes": 100_000,
-        "partial_answers": "take",
-        "basic_auth": {"username": "me", "password_file": "password"},
-        "tls": {"ca_file": "ca.pem", "cert_file": "c.pem", "key_file": "k.pem", "server_name": "mimir.example"},
-        "org_id": "a|b",
-        "header_files": {"X-Api-Key": "key"},
-    }
-    assert config("store", **store).store == StoreConfig(
-        url="https://mimir.example/prometheus",
-        timeout_seconds=5.0,
-        max_bytes=100_000,
-        most_samples=5000,
-        basic_auth=BasicAuth(username="me", password_file="/etc/password"),
-        tls=TlsConfig(
-            ca_file="/etc/ca.pem", cert_file="/etc/c.pem", key_file="/etc/k.pem", server_name="mimir.example"
-        ),
-        org_id="a|b",
-        header_files={"X-Api-Key": "/etc/key"},
-        partial_answers="take",
-    )
-    assert config("store", bearer_token_file="token").store.bearer_token_file == "/etc/token"
 
 
 @pytest.mark.parametrize(
@@ -422,6 +384,7 @@ def test_pods_in_two_namespaces_are_warned_of(matchers: str, count: int) -> None
 
 
 def test_report_can_be_off_or_elsewhere() -> None:
+    assert config("report").report_folder == Path("/etc/sizewatch-data/reports")
     assert config("report", enabled=False).report_folder is None
     assert config("report", directory="there").report_folder == Path("/etc/there")
     assert config("", role="node", data_dir="/d").report_folder is None

@@ -243,11 +243,3 @@ def test_doctor_page_has_a_row_a_check() -> None:
     page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)`", page.partition("## Grave mistakes")[0], re.MULTILINE)
     assert sorted(rows) == sorted({check.line for check in CHECKS})
-
-
-def test_results_begin_with_their_check(tmp_path: Path) -> None:
-    history(tmp_path)
-    with serving() as port:
-        results = findings(tmp_path, {"data_dir": "d", "targets": [target(port)]})
-    lines = {one.check.partition(" ")[0] for one in results}
-    assert lines <= {check.line for check in CHECKS}

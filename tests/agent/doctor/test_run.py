@@ -159,29 +159,6 @@ def test_target_without_a_page_fails(tmp_path: Path, result: dict[str, Any], tex
     assert about(found, "engine cpu-small/r") == []
 
 
-def test_closed_port_is_no_unknown_host(tmp_path: Path) -> None:
-    port = free_port()
-    elsewhere = {"url": "http://nowhere.invalid/metrics", "tier": "cpu-small", "replica": "gone"}
-    found = run_checks(loaded(tmp_path, target(port), elsewhere))
-    closed, unknown = only(found, "target cpu-small/r"), only(found, "target cpu-small/gone")
-    assert closed.text == f"connect: http://127.0.0.1:{port}/metrics: connection refused; is it up?"
-    assert unknown.text.startswith("connect: http://nowhere.invalid/metrics: ")
-    assert "refused" not in unknown.text
-
-
-def test_self_signed_certificate_needs_its_ca(tmp_path: Path) -> None:
-    ca = trustme.CA()
-    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    with serving(certificate=ca.issue_cert("127.0.0.1")) as port:
-        refused = run_checks(loaded(tmp_path, target(port, "https")))
-        trusted = run_checks(loaded(tmp_path, target(port, "https", tls={"ca_file": "ca.pem"})))
-    assert_line(
-        refused, "target cpu-small/r", CheckLevel.FAIL, f"tls: https://127.0.0.1:{port}/metrics: its certificate "
-    )
-    assert only(trusted, "target cpu-small/r").level is CheckLevel.OK
-    assert only(trusted, "clock cpu-small/r").text == "agrees to within a few seconds"
-
-
 def test_page_near_its_limit_is_a_warning(tmp_path: Path) -> None:
     with serving() as port:
         found = run_checks(loaded(tmp_path, target(port, max_page_bytes=60_000)))

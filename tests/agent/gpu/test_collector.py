@@ -49,20 +49,6 @@ def proc(folder: Path, parents: Mapping[int, int]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("named", "owned"),
-    [
-        (("GPU-b",), ("GPU-b",)),
-        (("1",), ("GPU-b",)),
-        (("1", "0"), ("GPU-b", "GPU-a")),
-        (("1", "GPU-b"), ("GPU-b",)),
-        ((), ()),
-    ],
-)
-def test_gpus_are_owned_by_uuid_or_index(named: tuple[str, ...], owned: tuple[str, ...]) -> None:
-    assert owners([target("r", *named)], TWO) == {("t", "r"): owned}
-
-
 HALVES = by_uuid(readout("MIG-1c1e9a04", None, pids=(os.getpid(),)), readout("MIG-2c1e9a04", None, pids=()))
 UNREAD = "is configured for it and has never been read here"
 
@@ -70,11 +56,16 @@ UNREAD = "is configured for it and has never been read here"
 @pytest.mark.parametrize(
     ("named", "readouts", "gpus", "missing"),
     [
+        (("GPU-b",), TWO, ("GPU-b",), ""),
+        (("1",), TWO, ("GPU-b",), ""),
+        (("1", "0"), TWO, ("GPU-b", "GPU-a"), ""),
+        (("1", "GPU-b"), TWO, ("GPU-b",), ""),
+        ((), TWO, (), ""),
         (("0", "7", "GPU-x"), TWO, ("GPU-a",), f"GPU 7, GPU-x {UNREAD}"),
         (("0",), HALVES, (), f"GPU 0 {UNREAD} (where MIG is on, name its instances by UUID: `nvidia-smi -L`)"),
     ],
 )
-def test_gpu_never_read_is_named(
+def test_gpus_are_owned_by_uuid_or_index(
     named: tuple[str, ...], readouts: Mapping[str, GpuReadout], gpus: tuple[str, ...], missing: str
 ) -> None:
     (found,) = assign_gpus([target("r", *named)], readouts).values()

@@ -294,21 +294,24 @@ def test_samples_after_a_poll_count_once():
     assert (busy.total, busy.covered_seconds) == pytest.approx((4.0, 15.0 + 4.0))
 
 
-def test_fallen_energy_total_covers_nothing():
+@pytest.mark.parametrize(
+    ("totals", "polled", "expected"),
+    [
+        # A total that fell covers nothing, and counts from there.
+        ({0: 9_000_000, 15: 3_000}, {}, (0.0, 0.0)),
+        ({0: 9_000_000, 15: 3_000, 30: 1_503_000}, {}, (1_500.0, 15.0)),
+        # A total after a poll counts the time since once.
+        ({0: 1_000_000, 20: 7_000_000}, {10: 300.0}, (3_000.0, 10.0)),
+    ],
+)
+def test_energy_is_counted_once(totals, polled, expected):
     energy = EnergySum()
-    energy.add_total(9_000_000, at=0.0)
-    energy.add_total(3_000, at=15.0)
-    assert (energy.total, energy.covered_seconds) == (0.0, 0.0)
-    energy.add_total(1_503_000, at=30.0)
-    assert (energy.total, energy.covered_seconds) == pytest.approx((1_500.0, 15.0))
-
-
-def test_total_after_polls_counts_once():
-    energy = EnergySum()
-    energy.add_total(1_000_000, at=0.0)
-    energy.add_poll(300.0, at=10.0)
-    energy.add_total(7_000_000, at=20.0)
-    assert (energy.total, energy.covered_seconds) == pytest.approx((3_000.0, 10.0))
+    for at in sorted({*totals, *polled}):
+        if at in polled:
+            energy.add_poll(polled[at], at=float(at))
+        else:
+            energy.add_total(totals[at], at=float(at))
+    assert (energy.total, energy.covered_seconds) == pytest.approx(expected)
 
 
 BOTH = {"power": True, "board": True}

@@ -1,6 +1,7 @@
 """NVML through the real binding, against stand-in GPUs: what a GPU says, and what it does not support."""
 
 import pytest
+from golden_text import check_golden, print_fields
 from nvml_fixture import H100, nvml_library, nvml_state, read_machine, read_one_gpu  # noqa: F401 (fixtures)
 
 from agent.gpu.nvml_gpm import GPM_BYTES, GPM_METRICS
@@ -29,34 +30,7 @@ def test_full_gpu_gives_every_value(machine):
     gpu = second_turn(machine)
     assert (gpu.gpu, gpu.index, gpu.product) == (uuid, 0, "NVIDIA H100 80GB HBM3")
     assert gpu.t == 1_700_000_030.0
-    assert gpu.gauges == {
-        "gpu_memory_used_bytes": 80_000_000_000.0,
-        "gpu_memory_total_bytes": 85_520_809_984.0,
-        "gpu_memory_reserved_bytes": 502_000_000.0,
-        "gpu_temperature_celsius": 61.0,
-        "gpu_power_limit_watts": 700.0,
-        "gpu_gr_engine_active": pytest.approx(0.9),
-        "gpu_sm_active": pytest.approx(0.6),
-        "tensor_active": pytest.approx(0.4),
-        "dram_active": pytest.approx(0.2),
-        "gpu_pcie_tx_bytes_per_second": 100 * 2**20,
-        "gpu_pcie_rx_bytes_per_second": 200 * 2**20,
-        "gpu_nvlink_rx_bytes_per_second": 2000 * 2**20,
-        "gpu_nvlink_tx_bytes_per_second": 1000 * 2**20,
-    }
-    assert dict(gpu.counters) == {
-        "gpu_busy_seconds": pytest.approx(0.5),
-        "gpu_busy_covered_seconds": pytest.approx(1.0),
-        "gpu_energy_joules": pytest.approx(6_000.0),
-        "gpu_energy_covered_seconds": pytest.approx(15.0),
-        "gpu_throttled_power_seconds": 0.0,
-        "gpu_throttled_thermal_seconds": 0.0,
-        "gpu_throttled_hardware_seconds": 0.0,
-        "gpu_throttled_covered_seconds": pytest.approx(15.0),
-        "gpu_ecc_correctable_errors": 0,
-        "gpu_ecc_uncorrectable_errors": 0,
-        "gpu_fault_events": 0,
-    }
+    check_golden(__file__, "full_gpu.txt", print_fields(dict(sorted({**gpu.gauges, **gpu.counters}.items()))))
     assert (gpu.gaps, gpu.sampled, gpu.pids) == ({}, POLLED, (4242, 4300))
     assert {*gpu.counters, *gpu.gauges} <= set(GPU_NAMES)
 
