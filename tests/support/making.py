@@ -11,7 +11,7 @@ from agent.scrape.scrapers import PageReader
 from rules.confidence import Certainty
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Cumulative, Histogram
-from rules.telemetry.signals import Gap, Missing
+from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
 from rules.verdicts.verdict import Finding, Status, Subject, Transition, Verdict
@@ -87,6 +87,11 @@ def gauge(value: float, seconds: float = 60.0, low: float | None = None, high: f
         maximum=value if high is None else high,
         samples=4,
     )
+
+
+def reading(value: float | None, low: float | None = None, high: float | None = None, n: float = 1.0) -> Reading:
+    """A reading; without bounds none is known."""
+    return Reading(value=value, low=low, high=high, n=n)
 
 
 def window(start: float = START, seconds: float = 60.0, **overrides: Any) -> Window:

@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import making
 from judging_samples import TOKEN_EDGES, gauge, seen
 
 from agent.history.store import HistoryStore
 from exporters.report.build import report
 from exporters.report.findings import ReportInputs, TierPast
 from exporters.report.records import Report, TierReport
-from rules.confidence import Certainty
 from rules.evaluator import long_rules
 from rules.evaluator.benchmark_check import check_benchmark
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
@@ -31,9 +31,9 @@ from rules.resize.production_summary import ProductionSummary
 from rules.resize.proposal import propose_size
 from rules.telemetry import arrivals
 from rules.telemetry.arrivals import MinuteDemand
-from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import Finding, Status, Subject, UnknownSpan, Verdict
+from rules.verdicts.verdict import Finding, Status, Subject, UnknownSpan
 
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 7 * 86_400.0
 START = 1_793_577_600.0
@@ -290,25 +290,9 @@ def foreign_alert(name: str, cause: Finding | None, started_at: float, ended_at:
 
 def finding(rule: str, start: float, end: float | None, status: Status = Status.WARNING, **parts: Any) -> Finding:
     """An episode of the tier, hours after START."""
-    seen = Reading(value=1.0, low=1.0, high=1.0, n=1.0)
-    subject = Subject(tier="t", replica=parts.pop("replica", None))
-    began = START + start * HOUR
-    worst = Verdict(
-        t=began,
-        rule=rule,
-        subject=subject,
-        status=status,
-        certainty=Certainty.CERTAIN,
-        observed=seen,
-        expected=seen,
-        unit="",
-        sentence=parts.pop("sentence", f"{rule} fired"),
-    )
-    return Finding(
-        rule=rule,
-        subject=subject,
-        started_at=began,
-        ended_at=None if end is None else START + end * HOUR,
-        worst=worst,
-        transitions=parts.pop("transitions", ()),
-    )
+    seen = making.reading(1.0, 1.0, 1.0)
+    texts = {"unit": "", "sentence": parts.pop("sentence", f"{rule} fired")}
+    replica, began = parts.pop("replica", None), START + start * HOUR
+    worst = making.verdict(rule, replica, began, status=status, observed=seen, expected=seen, **texts)
+    ended = None if end is None else START + end * HOUR
+    return making.finding(worst, ended_at=ended, **{"transitions": (), **parts})

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 import pytest
+from making import reading
 
 from exporters.render.safe_text import one_line, quote_external_text, replace_undecodable, strip_control_characters
 from exporters.render.text import describe_gap, format_reading, table, tier_anchor
-from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.telemetry.signals import Gap, Missing, SignalValue
 
 
 @pytest.mark.parametrize(
@@ -36,10 +37,6 @@ def test_gap_has_its_words(gap: Gap, words: tuple[str, ...], written: str) -> No
 )
 def test_text_of_others_stays_in_its_place(write: Callable[[str], str], text: str, written: str) -> None:
     assert write(text) == written
-
-
-def reading(value: float | None, low: float | None, high: float | None) -> Reading:
-    return Reading(value=value, low=low, high=high, n=1.0)
 
 
 @pytest.mark.parametrize(

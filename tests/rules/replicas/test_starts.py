@@ -15,7 +15,7 @@ from evaluation_steps import EvaluationSteps
 from hypothesis import given
 from hypothesis import strategies as st
 from judging_samples import add_minute
-from making import START, bare_page, snapshot
+from making import START, bare_page, reading, snapshot
 from waiting import wait_for
 
 from agent.errors import ScrapeError
@@ -91,27 +91,23 @@ def only_started(seconds: float, started: float) -> Snapshot:
     return replace(told(seconds, started, started + 1), ready_at=None)
 
 
-def between(value: float | None, low: float, high: float | None) -> Reading:
-    return Reading(value=value, low=low, high=high, n=1.0)
-
-
 @pytest.mark.parametrize(
     ("outcomes", "seconds", "text"),
     [
-        (RESTARTED, between(131.0, 131.0, 145.0), "process start to ready 131 s"),
+        (RESTARTED, reading(131.0, 131.0, 145.0), "process start to ready 131 s"),
         # A long silence times the process alone; a takeover was never gone; an awaited replica is bounded.
         ((OLD, 15.0, 7200.0, told(7215, 7080, 7211)), ..., "process start to ready 131 s"),
-        ((OLD, told(15, 2, 9)), between(7.0, 7.0, 13.0), "process start to ready 7 s"),
-        ((0.0, 15.0, told(45, 12, 40)), between(28.0, 28.0, 33.0), ...),
+        ((OLD, told(15, 2, 9)), reading(7.0, 7.0, 13.0), "process start to ready 7 s"),
+        ((0.0, 15.0, told(45, 12, 40)), reading(28.0, 28.0, 33.0), ...),
         # A process that is met, or whose address is shared, has no bound.
-        ((told(0, -1000, -900),), between(100.0, 100.0, None), ...),
-        ((0.0, 15.0, told(30, -1000, -900)), between(100.0, 100.0, None), ...),
-        ((OLD, told(15, -800, -750)), between(50.0, 50.0, None), ...),
+        ((told(0, -1000, -900),), reading(100.0, 100.0, None), ...),
+        ((0.0, 15.0, told(30, -1000, -900)), reading(100.0, 100.0, None), ...),
+        ((OLD, told(15, -800, -750)), reading(50.0, 50.0, None), ...),
         # Silence or a start time bounds what tells no readiness; metrics that are ready at once tell neither.
         ((silent(0, 50), 15.0, 30.0, silent(95, 0)), None, "back at most 95 s after it was gone"),
         (
             (only_started(0, -1000), 15.0, 30.0, only_started(95, 5)),
-            *(between(None, 10.0, 90.0), "at most 90 s after its process started"),
+            *(reading(None, 10.0, 90.0), "at most 90 s after its process started"),
         ),
         ((OLD, 15.0, 30.0, told(95, 90, 90)), None, "back at most 95 s after it was gone"),
     ],

@@ -1,4 +1,5 @@
 import pytest
+from making import reading
 
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.wording import number, quantity
@@ -26,10 +27,6 @@ from rules.telemetry.wording import number, quantity
 )
 def test_number_has_three_digits_and_unit(value: float, unit: str, text: str) -> None:
     assert number(value, unit) == text
-
-
-def reading(value: float | None, low: float | None, high: float | None) -> Reading:
-    return Reading(value=value, low=low, high=high, n=1)
 
 
 @pytest.mark.parametrize(
