@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
 from loopback import LoopbackServer, Quiet, give, served
 
 Object = dict[str, Any]
@@ -267,3 +268,11 @@ def serving(kube: Kube, port: int = 0, tls: ssl.SSLContext | None = None) -> Ite
             with kube.lock:
                 kube.ended = True
                 kube.lock.notify_all()
+
+
+@pytest.fixture(name="kube")
+def kube_of_node() -> Iterator[Kube]:
+    """The API of a cluster whose node is gpu-1."""
+    with serving(Kube()) as served:
+        served.node("gpu-1")
+        yield served

@@ -117,21 +117,15 @@ def test_dashboards_are_saved_into_a_new_folder(tmp_path: Path, capsys: Captured
         assert lines[0] == f"sizewatch: Fleet: {server.url}/d/sizewatch-fleet/sizewatch:-fleet"
 
 
-def test_second_push_replaces_the_first(tmp_path: Path) -> None:
-    with grafana() as server:
+def test_second_push_replaces_the_first(tmp_path: Path, capsys: Captured) -> None:
+    with grafana("/under/a/path") as server:
         server.folders["abc"] = "LLM serving"
         for _ in range(2):
-            assert push(tmp_path, server.url, "--folder", "LLM serving") == 0
+            assert push(tmp_path, f"{server.url}/", "--folder", "LLM serving") == 0
+            assert f"{server.url}/d/sizewatch-tier/" in capsys.readouterr().out
         assert server.folders == {"abc": "LLM serving"}
         assert {one["version"] for one in server.saved.values()} == {2}
         assert {one["folderUid"] for one in server.saved.values()} == {"abc"}
-
-
-def test_grafana_under_a_path_is_found(tmp_path: Path, capsys: Captured) -> None:
-    with grafana("/grafana") as server:
-        assert push(tmp_path, f"{server.url}/") == 0
-        assert len(server.saved) == len(DASHBOARDS)
-        assert f"{server.url}/d/sizewatch-tier/" in capsys.readouterr().out
 
 
 FOLDERS, BOARDS = "/api/folders", "/api/dashboards/db"

@@ -4,7 +4,6 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from daemon_runs import PLAN, ask, further, health, looks_around, made, metric, reload_daemon, running, write
 from engine_server import Engine, answers_500, born, engines
 from gpu_pages import readout
-from kube_standin import Kube, Object, pod, serving
+from kube_standin import Kube, Object, kube_of_node, pod  # noqa: F401 (fixture)
 from kubelet_server import ANSWER, kubelet
 from waiting import CEILING_SECONDS, wait_for
 
@@ -35,13 +34,6 @@ LWS = "leaderworkerset.sigs.k8s.io/"
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon_module, "CLOCK_SECONDS", 0.05)
     monkeypatch.setattr(node_pods, "LIST_SECONDS", CEILING_SECONDS)
-
-
-@pytest.fixture
-def kube() -> Iterator[Kube]:
-    with serving(Kube()) as served:
-        served.node("gpu-1")
-        yield served
 
 
 def cluster(tmp_path: Path, kube: Kube, **more: Any) -> dict[str, Any]:

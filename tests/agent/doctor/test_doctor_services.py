@@ -3,11 +3,10 @@
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import kube_standin
 import pytest
 import trustme
 import yaml
@@ -15,7 +14,7 @@ from alert_path_servers import hooked_alertmanager
 from daemon_runs import PLAN, configuration, running, write
 from engine_server import engines
 from hostile_store import Handler, give, serving, vector
-from kube_standin import Kube, pod
+from kube_standin import Kube, kube_of_node, pod  # noqa: F401 (fixture)
 from prometheus_server import victoria_metrics
 from report_runs import CANARY
 from report_runs import configured as report_configuration
@@ -159,13 +158,6 @@ ON = {"sizewatch.io/scrape": "true", "sizewatch.io/tier": "cpu-small"}
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_pods, "LIST_SECONDS", CEILING_SECONDS)
-
-
-@pytest.fixture
-def kube() -> Iterator[Kube]:
-    with kube_standin.serving(Kube()) as served:
-        served.node("gpu-1")
-        yield served
 
 
 def pod_lines(tmp_path: Path, kube: Kube, **more: Any) -> list[CheckResult]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import certifi
 import pytest
 import trustme
-from loopback import served
+from loopback import answering, served
 from peers import peer_fields
 from waiting import CEILING_SECONDS, free_port, wait_for
 
@@ -137,21 +137,17 @@ def failure(url: str, timeout_seconds: float = CEILING_SECONDS, **options: objec
 Serve = Callable[..., Server]
 
 
-def test_plain_text_is_asked_for(serve: Serve) -> None:
-    server = serve(sends())
-    PageFetcher(Peer(url=server.url + "?part=1")).fetch()
-    lines = server.requests[0].split("\r\n")
-    assert lines[0] == "GET /metrics?part=1 HTTP/1.1"
-    assert {"Accept: text/plain;version=0.0.4", "Accept-Encoding: gzip"} <= set(lines)
-    assert not any(line.startswith("Authorization") for line in lines)
-
-
-def test_nothing_of_the_environment_is_used(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_takes_nothing_of_the_environment(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password s3cret\n")
     for name, text in {"NETRC": str(tmp_path / "netrc"), "http_proxy": PROXY, "all_proxy": PROXY}.items():
         monkeypatch.setenv(name, text)
     server = serve(sends())
-    assert PageFetcher(Peer(url=server.url)).fetch() == PAGE
+    assert PageFetcher(Peer(url=server.url + "?part=1")).fetch() == PAGE
+    lines = server.requests[0].split("\r\n")
+    assert lines[0] == "GET /metrics?part=1 HTTP/1.1"
+    assert {"Accept: text/plain;version=0.0.4", "Accept-Encoding: gzip"} <= set(lines)
     assert "Authorization" not in server.requests[0]
 
 
@@ -161,15 +157,6 @@ def test_connection_closed_at_use_is_retried(serve: Serve, authority: trustme.CA
     server = serve(lambda connection: next(results)(connection), server_side(authority) if over_tls else None)
     fetcher = PageFetcher(Peer(**peer_fields(url=server.url, insecure_skip_verify=over_tls or None)))
     assert [fetcher.fetch() for _ in range(2)] == [PAGE] * 2
-    assert server.connections == 2
-
-
-def test_closed_client_connects_anew(serve: Serve) -> None:
-    server = serve(sends())
-    fetcher = PageFetcher(Peer(**peer_fields(url=server.url)))
-    assert fetcher.fetch() == PAGE
-    fetcher.close()
-    assert fetcher.fetch() == PAGE
     assert server.connections == 2
 
 
@@ -336,6 +323,8 @@ def test_page_in_parts_is_whole(serve: Serve, part_bytes: int, form: str, monkey
     fetcher = PageFetcher(Peer(url=server.url))
     assert [fetcher.fetch() for _ in range(2)] == [body] * 2
     assert server.connections == 1
+    fetcher.close()
+    assert (fetcher.fetch(), server.connections) == (body, 2), "a closed client connects anew"
 
 
 def test_bearer_token_is_read_again(serve: Serve, tmp_path: Path) -> None:
@@ -425,18 +414,8 @@ def test_certificate_of_another_is_refused(
 
 
 def test_https_to_plain_http_says_so() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def refuse() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-
-        server = threading.Thread(target=refuse)
-        server.start()
-        error = failure(f"https://127.0.0.1:{listener.getsockname()[1]}/metrics")
-        server.join()
+    with answering([b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"]) as url:
+        error = failure(f"{url.replace('http', 'https')}/metrics")
     assert error.kind is ScrapeFailure.TLS
     assert "does it want http://" in error.text
 

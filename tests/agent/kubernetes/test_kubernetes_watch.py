@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trustme
-from kube_standin import Kube, pod, serving
+from kube_standin import Kube, kube_of_node, pod, serving  # noqa: F401 (fixture)
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.config.load import parse_config
@@ -23,12 +23,6 @@ from agent.kubernetes.pod_watch import PodWatch, PodWatchState
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_watch, "LONGEST_RETRY_SECONDS", 0.05)
-
-
-@pytest.fixture
-def kube() -> Iterator[Kube]:
-    with serving(Kube()) as served:
-        yield served
 
 
 @pytest.fixture
