@@ -149,6 +149,9 @@ def test_request_takes_nothing_of_the_environment(
     assert lines[0] == "GET /metrics?part=1 HTTP/1.1"
     assert {"Accept: text/plain;version=0.0.4", "Accept-Encoding: gzip"} <= set(lines)
     assert "Authorization" not in server.requests[0]
+    (tmp_path / "token").write_text("ours")
+    PageFetcher(Peer(url=server.url, bearer_token_file=str(tmp_path / "token"))).fetch()
+    assert "Authorization: Bearer ours" in server.requests[1].split("\r\n")
 
 
 @pytest.mark.parametrize("over_tls", [False, True])
