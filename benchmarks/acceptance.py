@@ -7,6 +7,7 @@ Alertmanager the sample routes. A stand-in for KEDA reads `sizewatch_recommended
 recorded engines with their recorded cold start. The daemon's clock takes steps of 15 s as fast as the machine allows; times of
 rules and routes are divided by 60. SIMULATED: the demand of tier chat, now and in the weeks before. Its recorded engines are
 played at the pace of their share of it. `--short` has less of the morning, and neither the page's end nor the weekly report.
+Files are kept in `--out`, by default a new folder.
 """
 
 from __future__ import annotations
@@ -367,10 +368,7 @@ class Acceptance:
 
 
 def main() -> int:
-    parser = common.build_parser(__doc__)
-    parser.add_argument("--short", action="store_true", help="a quarter of an hour of the morning")
-    parser.add_argument("--out", type=Path, help="where files are kept; default: a new folder")
-    options = parser.parse_args()
+    options = common.build_parser(__doc__, short=False, out=Path).parse_args()
     folder = (options.out or Path(tempfile.mkdtemp(prefix="sizewatch-acceptance-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     gpus = StandIn(folder, ctypes.CDLL(str(compile_standin(folder))))

@@ -1,6 +1,6 @@
 """Faults on purpose, against real daemons; what must hold is checked after each.
 
-    python benchmarks/chaos.py [--seconds 120] [--seed N] [--kills 200] [--only FAULT] [--folder DIR]
+    python benchmarks/chaos.py [--seconds 120] [--seed N] [--kills 200] [--only FAULT,FAULT] [--folder DIR]
 
 Three daemons (standalone, node and fleet, as processes, fifty times as fast as life) watch engines that play a recording,
 Alertmanagers and a real VictoriaMetrics. Each row of FAULTS is done to them, in an order that the seed decides, all of
@@ -10,7 +10,6 @@ where something did not hold. Without VictoriaMetrics there is no role fleet, an
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import resource
@@ -258,12 +257,6 @@ NORMAL = (
 """Metric, its sum while all is normal, and the roles that have it."""
 
 
-def find_abnormal(daemon: DaemonProcess, metrics: Metrics) -> str:
-    """Return the metrics that are not as they should be; empty where all are."""
-    names = [name for name, value, roles in NORMAL if daemon.role in roles and total(metrics, name) != value]
-    return ", ".join(names)
-
-
 class Run:
     """Faults one after the other on daemons that go on living, and what must hold after each."""
 
@@ -339,7 +332,8 @@ class Run:
             abnormal, last, until = "no page", 0.0, time.monotonic() + NORMAL_SECONDS
             while abnormal and daemon.is_alive and time.monotonic() < until:
                 metrics = daemon.metrics()
-                abnormal = find_abnormal(daemon, metrics) if metrics else "no page"
+                names = [n for n, value, roles in NORMAL if daemon.role in roles and total(metrics, n) != value]
+                abnormal = ", ".join(names)
                 if metrics and abnormal:
                     last = total(metrics, CYCLES) - ends[daemon.role]
                 time.sleep(0.02)
@@ -407,7 +401,11 @@ class Run:
 
 
 def main() -> int:
-    options = _options()
+    parser = common.build_parser(__doc__, seconds=120.0, seed=int, kills=200, only="", folder=Path)
+    options = parser.parse_args()
+    only, names = tuple(filter(None, options.only.split(","))), tuple(fault.name for fault in FAULTS)
+    if not set(only) <= set(names):
+        parser.error(f"--only: no such fault; there are {', '.join(names)}")
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     print(f"seed {seed}: again with --seed {seed}", flush=True)
     folder = options.folder or Path(tempfile.mkdtemp(prefix="sizewatch-chaos-"))
@@ -415,10 +413,10 @@ def main() -> int:
     print(f"logs and histories: {folder}", flush=True)
     failures: list[str] = []
     began = time.monotonic()
-    if options.kills and not options.only:
+    if options.kills and not only:
         failures += kill_lives(folder / "kills", options.seconds / 2, options.kills, random.Random(seed))
     left = options.seconds - (time.monotonic() - began)
-    failures += _inject(folder, left, options.only, random.Random(seed))
+    failures += _inject(folder, left, only, random.Random(seed))
     for text in failures:
         print(f"FAILED: {text}")
     print(f"{len(failures)} failures; seed {seed}; {(time.monotonic() - began) / 60:.1f} minutes")
@@ -445,21 +443,6 @@ def _inject(folder: Path, seconds: float, only: tuple[str, ...], chance: random.
         rows.append((name, fault.metric, verdict, str(run.tries[name]), str(run.cycles[name])))
     common.print_table(("fault", "shows in", "", "tried", "cycles"), rows, 3)
     return [f"{name}: {text}" for name, text in run.failures]
-
-
-def _options() -> argparse.Namespace:
-    parser = common.build_parser(__doc__)
-    parser.add_argument("--seconds", type=float, default=120.0, help="at least; every fault comes at least once")
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--kills", type=int, default=200, help="kills at most")
-    parser.add_argument("--only", default="", help="these faults of the table (A,B) again and again")
-    parser.add_argument("--folder", type=Path, help="where logs and histories are kept")
-    options = parser.parse_args()
-    options.only = tuple(filter(None, options.only.split(",")))
-    names = tuple(fault.name for fault in FAULTS)
-    if not set(options.only) <= set(names):
-        parser.error(f"--only: no such fault; there are {', '.join(names)}")
-    return options
 
 
 if __name__ == "__main__":

@@ -115,14 +115,23 @@ def kill_lives(folder: Path, seconds: float, most: int, chance: random.Random) -
 
 
 def _kill_lives(config: Path, seconds: float, most: int, chance: random.Random) -> list[str]:
-    folder, failed = config.parent, list[str]()
+    folder, failed, context = config.parent, list[str](), multiprocessing.get_context("forkserver")
     history, log = folder / "data" / "history.db", folder / "log"
     began, now = time.monotonic(), time.time()
     before = sum_history(history)
     count = bookings = within_booking = 0
     while count < most and time.monotonic() - began < seconds:
-        acknowledged, in_progress, lasted = kill_one_life(config, now, log, chance)
-        now += lasted * SPEED + chance.uniform(0.0, BETWEEN_LIVES_SECONDS)
+        reader, writer = context.Pipe(duplex=False)
+        process = context.Process(target=live, args=(config, now, writer, log))
+        process.start()
+        writer.close()
+        started = time.monotonic()
+        time.sleep(chance.uniform(SHORTEST_LIFE_SECONDS, LONGEST_LIFE_SECONDS))
+        process.kill()
+        process.join()
+        with reader:
+            acknowledged, in_progress = read_bookings(reader)
+        now += (time.monotonic() - started) * SPEED + chance.uniform(0.0, BETWEEN_LIVES_SECONDS)
         after = sum_history(history)
         for name, value in after.items():
             field = "demand" if name == "demand" else "requests"
@@ -142,21 +151,6 @@ def _kill_lives(config: Path, seconds: float, most: int, chance: random.Random) 
         failed.append("no life booked anything")
     print(f"{count} kills, {within_booking} within a booking; {bookings} bookings, {before['hours']:.0f} requests")
     return failed
-
-
-def kill_one_life(config: Path, now: float, log: Path, chance: random.Random) -> tuple[list[Booking], Booking, float]:
-    """Return the acknowledged bookings, that in progress, and how long the life lasted in seconds."""
-    context = multiprocessing.get_context("forkserver")
-    reader, writer = context.Pipe(duplex=False)
-    process = context.Process(target=live, args=(config, now, writer, log))
-    process.start()
-    writer.close()
-    started = time.monotonic()
-    time.sleep(chance.uniform(SHORTEST_LIFE_SECONDS, LONGEST_LIFE_SECONDS))
-    process.kill()
-    process.join()
-    with reader:
-        return *read_bookings(reader), time.monotonic() - started
 
 
 def check_file(history: Path, check: str) -> list[str]:

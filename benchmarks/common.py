@@ -36,9 +36,21 @@ Respond = Callable[[str, bytes], tuple[int, bytes] | None]
 """Path and body of a request -> status and body of the response. None closes the connection without a word."""
 
 
-def build_parser(text: str | None) -> argparse.ArgumentParser:
-    """Return a parser that shows the text of a script as it stands."""
-    return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+def build_parser(text: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """Return a parser that shows the text of a script as it stands, with an option for each default.
+
+    A type is of an option without a default, False of a switch.
+    """
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        option = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(option, action="store_true")
+        elif isinstance(default, type):
+            parser.add_argument(option, type=default)
+        else:
+            parser.add_argument(option, type=type(default), default=default)
+    return parser
 
 
 def add_traces(parser: argparse.ArgumentParser, nargs: str) -> None:

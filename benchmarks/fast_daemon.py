@@ -49,10 +49,18 @@ LOOK_CYCLES = 60
 
 def build_daemon(path: Path, clock: Clock) -> Daemon:
     """Return the daemon of a configuration on this clock."""
-    daemon_module.CLOCK_SECONDS = max(SHORTEST_LOOK_SECONDS, 5.0 / clock.speed)
-    delivery.FIRST_RETRY_SECONDS = 1.0 / clock.speed
-    _speed_up(clock.speed)
-    return _assemble(path, clock, clock.speed, lambda _: None)
+    speed, real = clock.speed, delivery.AlertDelivery
+    daemon_module.CLOCK_SECONDS = max(SHORTEST_LOOK_SECONDS, 5.0 / speed)
+    delivery.FIRST_RETRY_SECONDS = 1.0 / speed
+
+    class FastStoreApi(StoreApi):
+        def __init__(self, config: StoreConfig, *, cycle_seconds: float) -> None:
+            super().__init__(config, lambda: time.monotonic() * speed, cycle_seconds=cycle_seconds)
+
+    # The daemon makes its objects by these names from now on.
+    vars(service)["AlertDelivery"] = lambda client, seconds, clock: real(client, seconds / speed, clock)
+    vars(store)["StoreApi"] = FastStoreApi
+    return _assemble(path, clock, speed, lambda _: None)
 
 
 def _assemble(path: Path, clock: Callable[[], float], speed: float, on_cycle: Callable[[Daemon], None]) -> Daemon:
@@ -60,17 +68,6 @@ def _assemble(path: Path, clock: Callable[[], float], speed: float, on_cycle: Ca
     set_up(loaded.config.logging)
     parts = partial(assemble, clock=clock)
     return Daemon(loaded, DaemonOptions(assemble=parts, clock=clock, speed=speed, on_cycle=on_cycle))
-
-
-def _speed_up(speed: float) -> None:
-    class FastStoreApi(StoreApi):
-        def __init__(self, config: StoreConfig, *, cycle_seconds: float) -> None:
-            super().__init__(config, lambda: time.monotonic() * speed, cycle_seconds=cycle_seconds)
-
-    # The daemon makes its objects by these names from now on.
-    real = delivery.AlertDelivery
-    vars(service)["AlertDelivery"] = lambda client, seconds, clock: real(client, seconds / speed, clock)
-    vars(store)["StoreApi"] = FastStoreApi
 
 
 class CycleClock(StandingClock):

@@ -5,16 +5,15 @@
 Writes what so many node agents would export, a virtual minute at a time, into a store that it starts, and lets the real
 cycles of role fleet, with their history, run over it on a clock of its own. An hour fills the memory. What is printed is of
 the cycles after it, and growth of the last hour of three. Exit 1 where a goal is not met. `--interval 15` writes four
-samples a minute, as agents that are scraped every 15 s do. With --profile the last cycle is shown by function.
+samples a minute, as agents that are scraped every 15 s do. `--each-up-to` is fleet.each_up_to of the configuration, replicas
+are of all tiers together, GPUs of each replica. The store's files are in `--folder` while it runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import cProfile
 import logging
 import math
-import pstats
 import statistics
 import sys
 import tempfile
@@ -163,7 +162,12 @@ class Writer:
         body = bytearray()
         for tier, replicas in enumerate(self._tiers):
             for place, name in enumerate(replicas):
-                body += _own_names(texts[place % BEHAVIOURS].replace(b"@TIER@", b"tier-%d" % tier), name)
+                card = md5(name.encode(), usedforsecurity=False).hexdigest()[: len(CARD)]
+                own = {"@TIER@": f"tier-{tier}", REPLICA: name, NODE: card[:5], CARD: card}
+                text = texts[place % BEHAVIOURS]
+                for placeholder, value in own.items():
+                    text = text.replace(placeholder.encode(), value.encode())
+                body += text
                 if len(body) > POST_BYTES:
                     self._post(bytes(body))
                     body.clear()
@@ -201,12 +205,6 @@ class Writer:
                 pass
 
 
-def _own_names(text: bytes, name: str) -> bytes:
-    card = md5(name.encode(), usedforsecurity=False).hexdigest()[: len(CARD)]
-    named = text.replace(REPLICA.encode(), name.encode())
-    return named.replace(NODE.encode(), card[:5].encode()).replace(CARD.encode(), card.encode())
-
-
 # ---- the cycles ----
 
 
@@ -222,7 +220,10 @@ class CycleCost:
 
 
 def main() -> int:
-    options = _options()
+    defaults = {"each_up_to": 32, "cycles": 180, "interval": 60.0, "folder": Path}
+    parser = common.build_parser(__doc__, replicas=2000, tiers=8, gpus=4, **defaults)
+    parser.add_argument("--source", choices=("agents", "engines"), default="agents", help="as tiers.*.from")
+    options = parser.parse_args()
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="sizewatch-fleet-", dir=options.folder) as name:
         folder = Path(name)
@@ -233,20 +234,6 @@ def main() -> int:
             is_met = _report(_run(options, store, loop, source, clock))
             loop.stop()
     return int(not is_met)
-
-
-def _options() -> argparse.Namespace:
-    parser = common.build_parser(__doc__)
-    parser.add_argument("--replicas", type=int, default=2000, help="of all tiers together")
-    parser.add_argument("--tiers", type=int, default=8)
-    parser.add_argument("--gpus", type=int, default=4, help="of each replica")
-    parser.add_argument("--each-up-to", type=int, default=32, help="as fleet.each_up_to in the configuration")
-    parser.add_argument("--source", choices=("agents", "engines"), default="agents", help="as tiers.*.from")
-    parser.add_argument("--cycles", type=int, default=180, help="of a minute each")
-    parser.add_argument("--interval", type=float, default=60.0, help="seconds between two samples: 15, 30 or 60")
-    parser.add_argument("--folder", type=Path, help="where the store's files go while it runs")
-    parser.add_argument("--profile", action="store_true", help="show the last cycle by function")
-    return parser.parse_args()
 
 
 def build_loop(
@@ -275,36 +262,26 @@ def build_loop(
     return EvaluationLoop(source=store, tiers=contexts, sinks=sinks, clock=clock), store
 
 
-def build_writer(url: str, options: argparse.Namespace) -> Writer:
-    """Return the writer of so many replicas, spread over tiers."""
+def _run(
+    options: argparse.Namespace, store: Victoria, loop: EvaluationLoop, source: StoreSource, clock: StandingClock
+) -> list[CycleCost]:
     # A recorded vLLM's own page, with `up`.
     series = _series(engine_samples("steady"))
     if options.source == "agents":
         series = series_of_an_agent(load_plan(PLAN), options.gpus)
-    counts = [options.replicas // options.tiers] * options.tiers
-    counts[0] += options.replicas - sum(counts)
+    sizes = [options.replicas // options.tiers] * options.tiers
+    sizes[0] += options.replicas - sum(sizes)
     print(f"{options.replicas} replicas in {options.tiers} tiers, {len(series)} series each", flush=True)
-    pods = [[pod_name(tier, number) for number in range(count)] for tier, count in enumerate(counts)]
-    return Writer(url, pods, series, options.interval)
-
-
-def _run(
-    options: argparse.Namespace, store: Victoria, loop: EvaluationLoop, source: StoreSource, clock: StandingClock
-) -> list[CycleCost]:
-    writer = build_writer(store.url, options)
+    pods = [[pod_name(tier, number) for number in range(size)] for tier, size in enumerate(sizes)]
+    writer = Writer(store.url, pods, series, options.interval)
     counts, pid = source.api.counts, store.pid
     costs: list[CycleCost] = []
     for number in range(options.cycles):
         clock.now = BEGIN + 60.0 * (number + 1)
         writer.write_minute(number, clock.now)
         queries, received, store_cpu = counts.queries, counts.bytes, common.cpu_seconds(pid)
-        profile = cProfile.Profile()
-        is_profiled = options.profile and number == options.cycles - 1
         cpu = time.process_time()
-        if is_profiled:
-            profile.runcall(loop.run_cycle)
-        else:
-            loop.run_cycle()
+        loop.run_cycle()
         cost = CycleCost(
             cpu=time.process_time() - cpu,
             queries=counts.queries - queries,
@@ -317,8 +294,6 @@ def _run(
             print(f"cycle {number}: {tier} cannot be read: {text}", flush=True)
         if number % 10 == 9:
             print(f"  cycle {number + 1}: {cost}", flush=True)
-        if is_profiled:
-            pstats.Stats(profile).sort_stats("cumtime").print_stats(60)
     print(f"{writer.samples / 1e6:.1f} million samples written")
     return costs
 

@@ -16,7 +16,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,12 +98,9 @@ GOALS: tuple[Goal, ...] = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables. Return 2 where no trace could be tested, 1 where `--cost` misses a goal."""
-    parser = common.build_parser(__doc__)
+    parser = common.build_parser(__doc__, cost=False, methods=",".join(NAMES), test_days=int)
     common.add_traces(parser, "*")
-    parser.add_argument("--cost", action="store_true", help="time the forecaster in place of scoring it")
-    parser.add_argument("--methods", default=",".join(NAMES), metavar="A,B", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--horizons", type=durations, default=(NEXT, DAY), metavar="15m,24h")
-    parser.add_argument("--test-days", type=int, metavar="N")
     options = parser.parse_args(arguments)
     if options.cost:
         return measure_cost(options.files[0] if options.files else None)
@@ -143,21 +140,17 @@ HEAD = (
 
 
 def _print_traces(horizon: float, tested: Sequence[TestedTrace]) -> None:
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for trace in tested:
-        rows += _trace_rows(trace, horizon)
+        for row in trace.scores:
+            if row.horizon_seconds == horizon:
+                cells = [trace.name, row.method, _number(row.values["wape"]), _number(row.values["pinball"])]
+                for name in (*COLUMNS, "coverage"):
+                    cells += [_number(row.values[name]), _between(row.interval(name))]
+                rows.append((*cells, str(row.targets)))
     text = f"{format_duration(horizon)} ahead; pinball loss of the 95 % quantile in % of the mean; intervals: block bootstrap"
     print(f"\n{text}")
     common.print_table(HEAD, rows, 2)
-
-
-def _trace_rows(trace: TestedTrace, horizon: float) -> Iterable[tuple[str, ...]]:
-    for row in trace.scores:
-        if row.horizon_seconds == horizon:
-            cells = [trace.name, row.method, _number(row.values["wape"]), _number(row.values["pinball"])]
-            for name in (*COLUMNS, "coverage"):
-                cells += [_number(row.values[name]), _between(row.interval(name))]
-            yield (*cells, str(row.targets))
 
 
 def _number(value: float | None) -> str:

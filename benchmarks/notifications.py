@@ -224,11 +224,9 @@ def describe(server: SceneServer, scenes: Mapping[str, Scene]) -> bool:
 
 def main() -> int:
     """Play the scenes, then print what people were sent. Return 1 where the counts differ from the expected ones."""
-    parser = common.build_parser(__doc__)
+    parser = common.build_parser(__doc__, minutes=34.0, out=ROOT / "build" / "notifications")
     parser.add_argument("scenes", nargs="*", choices=[*SCENES, []], default=[])
     parser.add_argument("--path", choices=["rules", "posts"], default="rules")
-    parser.add_argument("--minutes", type=float, default=34.0)
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "notifications")
     options = parser.parse_args()
     folder, scenes = options.out.absolute(), {name: SCENES[name] for name in options.scenes or SCENES}
     folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,6 @@ usage: python benchmarks/nvml_cycle.py [--cycles 60] [--interval 1] [--record FI
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import statistics
@@ -27,6 +26,7 @@ from typing import Any, TextIO
 
 import common
 import pynvml
+from pydantic_core import to_jsonable_python
 
 from agent.gpu.nvml_reader import NvmlReader
 
@@ -136,7 +136,13 @@ class Recorder:
     def _whole(self, number: int, handle: Any) -> None:
         prefix = f"{number}"
         self._part(prefix, handle)
-        self._busy(prefix, handle)
+        rates = self._ask(prefix, "nvmlDeviceGetUtilizationRates", handle)
+        self._keep(f"{prefix}.util", None if rates is None else rates.gpu)
+        result = self._ask(prefix, "nvmlDeviceGetSamples", handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
+        if result is not None:
+            value_type, rows = result
+            samples = (f"{row.timeStamp}:{getattr(row.sampleValue, MEMBERS[value_type])}" for row in rows)
+            self.state |= {f"{prefix}.sample_type": value_type, f"{prefix}.samples": ",".join(samples)}
         for key, call in (
             ("energy_mj", "nvmlDeviceGetTotalEnergyConsumption"),
             ("power_mw", "nvmlDeviceGetPowerUsage"),
@@ -150,19 +156,6 @@ class Recorder:
         self._health(prefix, handle)
         self._mig(number, handle)
         self._activity(number, None, handle)
-
-    def _busy(self, prefix: str, handle: Any) -> None:
-        rates = self._ask(prefix, "nvmlDeviceGetUtilizationRates", handle)
-        self._keep(f"{prefix}.util", None if rates is None else rates.gpu)
-        kind = pynvml.NVML_GPU_UTILIZATION_SAMPLES
-        result = self._ask(prefix, "nvmlDeviceGetSamples", handle, kind, 0)
-        if result is not None:
-            value_type, rows = result
-            member = MEMBERS[value_type]
-            self.state[f"{prefix}.sample_type"] = value_type
-            self.state[f"{prefix}.samples"] = ",".join(
-                f"{row.timeStamp}:{getattr(row.sampleValue, member)}" for row in rows
-            )
 
     def _health(self, prefix: str, handle: Any) -> None:
         rows = self._ask(prefix, "nvmlDeviceGetFieldValues", handle, list(FIELDS)) or ()
@@ -230,11 +223,6 @@ def memory_versions(state: Mapping[str, Any]) -> Iterator[Sequence[object]]:
             yield state[f"{prefix}.uuid"], total, v1, v2, reserved, total - free
 
 
-def as_json(readout: object) -> str:
-    values = {field.name: getattr(readout, field.name) for field in dataclasses.fields(readout)}  # type: ignore[arg-type]
-    return json.dumps(values, indent=1, default=lambda value: dict(value) if hasattr(value, "items") else sorted(value))
-
-
 def measure(cycle_count: int, interval: float, file: TextIO) -> None:
     """Run the cycles, write what NVML returned, and print what a cycle takes."""
     reader, recorder = NvmlReader(), Recorder()
@@ -251,7 +239,7 @@ def measure(cycle_count: int, interval: float, file: TextIO) -> None:
             print(f"cycle {number}: {problem}", file=sys.stderr)
         file.write(recorder.cycle())
     for readout in readouts:
-        print(as_json(readout))
+        print(json.dumps(to_jsonable_python(readout), indent=1))
     reader.close()
     first, *rest = wall
     print(f"driver {recorder.state['driver']}, {recorder.state['count']} GPUs, {len(wall)} cycles")
@@ -265,10 +253,7 @@ def measure(cycle_count: int, interval: float, file: TextIO) -> None:
 
 
 def main() -> int:
-    parser = common.build_parser(__doc__)
-    parser.add_argument("--cycles", type=int, default=60, help="cycles to run, at least 2")
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between cycles")
-    parser.add_argument("--record", type=Path, default="/dev/null", help="file for what NVML returned")
+    parser = common.build_parser(__doc__, cycles=60, interval=1.0, record=Path("/dev/null"))
     arguments = parser.parse_args()
     if arguments.cycles < 2:
         parser.error("--cycles must be at least 2: the first one opens the library")

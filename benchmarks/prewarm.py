@@ -4,7 +4,8 @@
 
 The last days of a trace (4, or 14 with bins of half an hour and more) are simulated minute by minute, each policy with the
 knowledge of that time. One fixed setting is used for all traces. Traces of longer bins are turned into minutes by straight
-lines, which reveal a slope before its bin is over, or with `--steps` by steps, which hide a change until its bin begins. All
+lines, which reveal a slope before its bin is over, or with `--steps` by steps, which hide a change until its bin begins.
+`--late-to-warm` is the price of a missing replica-minute. All
 policies are compared without a margin; the last columns say what the margin of recommended counts costs on top.
 Work beside requests is in `sizewatch prewarm --history FILE --explain`.
 """
@@ -104,8 +105,8 @@ class Result:
     bolder: tuple[Outcome, ...]
 
     @property
-    def equal_hours(self) -> tuple[float, float]:
-        """Return the replica-hours of pre-warming and of reacting at equal violations.
+    def equal_saving(self) -> float:
+        """Return the share of replica-hours that pre-warming saves at as many violations as reacting.
 
         These are those of pre-warming, or the fewest that reacting reaches.
         """
@@ -114,7 +115,7 @@ class Result:
         hours = self.worth.prewarmed.replica_hours
         if violated > self.worth.prewarmed.violated:
             hours = hours_at((self.worth.prewarmed, *self.bolder), violated)
-        return hours, hours_at(reacting, violated)
+        return 1.0 - hours / hours_at(reacting, violated)
 
 
 def hours_at(outcomes: tuple[Outcome, ...], violated: float) -> float:
@@ -162,17 +163,12 @@ def _cost(result: Result, policy: Outcome) -> float:
     return policy.replica_hours / result.worth.foresight.replica_hours
 
 
-def _equal_saving(result: Result) -> float:
-    ours, reacting = result.equal_hours
-    return 1.0 - ours / reacting
-
-
 COLUMNS: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
     ("violated", "{:.3%}", lambda result: result.worth.prewarmed.violated),
     ("late", "{:.4%}", lambda result: result.worth.prewarmed.late),
     ("cost", "{:.3f}", lambda result: _cost(result, result.worth.prewarmed)),
     ("static", "{:.2f}", lambda result: _cost(result, result.worth.static)),
-    ("equal: saves", "{:.1%}", _equal_saving),
+    ("equal: saves", "{:.1%}", lambda result: result.equal_saving),
     ("chosen before", "{:g}", lambda result: result.worth.chosen),
     ("violated", "{:.2%}", lambda result: result.worth.reacted.violated),
     ("cost", "{:.2f}", lambda result: _cost(result, result.worth.reacted)),
@@ -184,11 +180,8 @@ COLUMNS: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables. Return 2 where no trace could be simulated."""
-    parser = common.build_parser(__doc__)
+    parser = common.build_parser(__doc__, start="3m,5m", late_to_warm=LATE_TO_WARM, steps=False)
     common.add_traces(parser, "+")
-    parser.add_argument("--start", default="3m,5m", help="cold starts to simulate (default: %(default)s)")
-    parser.add_argument("--late-to-warm", type=float, default=LATE_TO_WARM, help="price of a missing replica-minute")
-    parser.add_argument("--steps", action="store_true", help="steps between bins in place of straight lines")
     options = parser.parse_args(arguments)
     count = 0
     for start in options.start.split(","):

@@ -85,12 +85,9 @@ def is_healthy(url: str) -> bool:
 
 
 def main() -> None:
-    parser = common.build_parser(__doc__)
+    options = {"url": "http://127.0.0.1:18000", "model": "small-llama", "plan": common.PLAN, "tier": common.TIER}
+    parser = common.build_parser(__doc__, **options)
     parser.add_argument("--serve", required=True, help="command that starts vLLM")
-    parser.add_argument("--url", default="http://127.0.0.1:18000")
-    parser.add_argument("--model", default="small-llama")
-    parser.add_argument("--plan", type=Path, default=common.PLAN)
-    parser.add_argument("--tier", default=common.TIER)
     arguments = parser.parse_args()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     server = subprocess.Popen(arguments.serve, shell=True, start_new_session=True, **quiet)

@@ -2,7 +2,7 @@
 
 8 vLLM pages (54 kB, recorded, moving) every 15 s. The agent also reads 8 GPUs through the real NVML binding (a stand-in
 library whose own cost is included). Figures are CPU seconds of the process over the measured time: compare them within
-one run.
+one run. With --scraped Prometheus scrapes the agent's /metrics too.
 
 usage: python benchmarks/scrape.py [--minutes 5] [--targets 8] [--gpus 8] [--interval 15] [--scraped]
 needs: gcc, and Debian's `prometheus` for the comparison
@@ -89,13 +89,7 @@ def build_prometheus(folder: Path, urls: list[str], interval: float) -> Program 
 
 
 def main() -> None:
-    parser = common.build_parser(__doc__)
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--targets", type=int, default=8)
-    parser.add_argument("--gpus", type=int, default=8)
-    parser.add_argument("--interval", type=float, default=15.0)
-    parser.add_argument("--scraped", action="store_true", help="Prometheus scrapes the agent's /metrics too")
-    options = parser.parse_args()
+    options = common.build_parser(__doc__, minutes=5.0, targets=8, gpus=8, interval=15.0, scraped=False).parse_args()
     server = common.Server(respond)
     urls = [f"{server.url}/t{n}/metrics" for n in range(options.targets)]
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:

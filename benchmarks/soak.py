@@ -1,7 +1,7 @@
 """A week's cycles of a real daemon in minutes: what grows?
 
-    python benchmarks/soak.py                    # ten minutes
-    python benchmarks/soak.py --minutes 60
+    python benchmarks/soak.py                    # ten minutes, or a week's cycles where they are over sooner
+    python benchmarks/soak.py --minutes 60 --cycles 40320
 
 The daemon is a process of its own, on a clock that is 15 s further with each cycle, and cycles as fast as the machine makes
 them. Pods come and go under new names (a reload each), engines restart and come back with other bucket edges, one pod of each
@@ -263,10 +263,7 @@ def _sample(seconds: float, daemon: common.Agent, metrics: common.Metrics, folde
 
 
 def main() -> int:
-    parser = common.build_parser(__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="at most so long (%(default)s)")
-    parser.add_argument("--cycles", type=int, default=WEEK_CYCLES, help="a week of 15 s cycles (%(default)s)")
-    options = parser.parse_args()
+    options = common.build_parser(__doc__, minutes=10.0, cycles=WEEK_CYCLES).parse_args()
     with tempfile.TemporaryDirectory(prefix="sizewatch-soak-") as name:
         samples = soak_standalone(options.minutes, Path(name), options.cycles)
     return int(not print_bounds(samples))
