@@ -82,7 +82,6 @@ DCGM_PAGE = "".join(
 )
 """Two GPUs as dcgm-exporter prints them by default, in part."""
 
-
 T = 1_800_000_000.0
 
 

@@ -54,7 +54,6 @@ H100 = {
 }
 """A GPU that supports everything: ECC is on, 12 errors were corrected in its life, 3 s it was held down by power."""
 
-
 HALF = {
     "name": "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
     "gi": 1,

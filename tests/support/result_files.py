@@ -1,7 +1,5 @@
 """Result files of benchmarks and tables of AIConfigurator, written and read for tests."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Mapping, Sequence

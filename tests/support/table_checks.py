@@ -14,7 +14,6 @@ from rules.telemetry.snapshots import Snapshot
 
 TABLES = {f"{engine.name}/{engine.generation}": engine for engine in ENGINES}
 
-
 UNREAD = tomllib.loads((TESTS / "rules" / "unread_series.toml").read_text(encoding="utf-8"))
 """By table: why a family is not read, by the start of its name. A new family needs a row or a reason here."""
 

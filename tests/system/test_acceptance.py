@@ -1,7 +1,5 @@
 """The whole promise in short; `python benchmarks/acceptance.py` shows all of it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Calibration against simulated production whose truth is known: bounds hold it, estimates are near it."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence

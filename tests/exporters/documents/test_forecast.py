@@ -1,7 +1,5 @@
 """Forecast, backtest and pre-warming as text and JSON: golden files, reasons, the sentence and its next step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from difflib import ndiff
@@ -96,7 +94,6 @@ BACKTEST = Backtest(
     notes=("12 bins are not known and were not scored.",),
 )
 
-
 MADE_AT = datetime(2026, 11, 23, 13, 1, 33, tzinfo=UTC).timestamp()
 MIDNIGHT = datetime(2026, 11, 22, 23, 0, tzinfo=UTC).timestamp()
 HOUR = 3600.0
@@ -166,7 +163,6 @@ REPORT = Prewarm(
     worth=WORTH,
     drain=DrainTime(e2e_p99=Reading(value=19.6, low=15.0, high=20.0, n=5000.0)),
 )
-
 
 BARE_REASON = "Needs 2 days, has 5 hours."
 UNKNOWN = Prewarm(tier="chat", zone="UTC", recommendation=None, reason=BARE_REASON)

@@ -1,7 +1,5 @@
 """`sizewatch inspect` over pages of GPU exporters: saved, live, excerpts of documents, and what is none of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

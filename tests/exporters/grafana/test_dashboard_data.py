@@ -1,7 +1,5 @@
 """Every query of every dashboard asked of a real Prometheus that scraped a watched fleet or simulated weeks: it answers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

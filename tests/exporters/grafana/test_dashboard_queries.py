@@ -1,7 +1,5 @@
 """The panels' queries: two parsers take them, they read what is exported, no tier is added to another, and what they come to."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

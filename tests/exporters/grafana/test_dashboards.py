@@ -1,7 +1,5 @@
 """Dashboards as Grafana takes them: layout, ids, units, words, limits, variables, links; and the files made of them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

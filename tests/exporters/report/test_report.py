@@ -1,7 +1,5 @@
 """The report as data and as text: what it says of a whole week, and that its schema holds."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -48,7 +46,6 @@ from rules.verdicts.verdict import Finding, Status
 
 PLAN = plan()
 WHOLE = reported(PLAN, hours())[0]
-
 
 MARGIN = "pre-warming with the margin"
 WORTH = PrewarmValue(

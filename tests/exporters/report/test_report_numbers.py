@@ -1,7 +1,5 @@
 """The report as it is read: no number has two values, and its page can be read on a phone, in print and without a mouse."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -210,7 +208,6 @@ LAST = TOKEN_EDGES[-2]
 """The last edge that is a number: what is longer lies above it."""
 
 BEYOND = hours(168, outputs=LAST + 1.0)
-
 
 RATES = {"average": 30, "peak": 50}
 

@@ -3,8 +3,6 @@
 A finding that comes and goes is a line, and what restarts cost is told.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 from typing import Any

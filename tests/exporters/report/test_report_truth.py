@@ -4,8 +4,6 @@ The truth is counted by the simulator, or reckoned here from what it says was do
 people were to send. Where the report states bounds they are the tolerance; a sum may lack what was asked while nobody watched.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

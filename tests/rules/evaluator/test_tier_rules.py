@@ -119,7 +119,6 @@ WHOLE = context(
     curve={"gpu_utilization_kind": "nvml_gpu"},
 )
 
-
 GPU_BUSY = {"gpu_busy_seconds": 30.0, "gpu_busy_covered_seconds": 60.0}
 HITS = {"prefix_queried_tokens": 1800.0, "prefix_hit_tokens": 900.0}
 

@@ -237,7 +237,6 @@ HITS_CASES = [
     Case("not measured", context(), each(5, minute), UNPLANNED),
 ]
 
-
 KV, EXCESS = "KvEviction", "EvictionDivergence"
 BENCHMARKED = ({"eviction_rate": 0.0}, {"eviction_rate": 0.02}, {"eviction_rate": 0.04})
 PLANNED = context(*BENCHMARKED)

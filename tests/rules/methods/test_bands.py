@@ -20,7 +20,6 @@ from rules.verdicts.verdict import Status, Verdict
 BANDS = [rule.name for rule in RULES if rule.method is judge_band]
 EDGES = (0.1, 0.25, 0.5, 1.0, 5.0, 10.0, 60.0, float("inf"))
 
-
 SIGNALS: dict[str, Callable[[float], dict[str, Any]]] = {
     "GpuMemoryLow": lambda used: {"gauges": gpu_memory(used)},
     "GpuMemoryHigh": lambda used: {"gauges": gpu_memory(used)},
@@ -57,7 +56,6 @@ CASES = {
     "SpeculationAcceptanceLow": (0.58, 0.61),
 }
 """By rule: a value that fires and one just within its band."""
-
 
 IDLE = ("GpuMemoryLow", "GpuComputeLow")
 UNMEASURED = {name: HIDDEN for name in CASES if name != "PrefixHitLow"}

@@ -284,7 +284,6 @@ REFUSED_CASES = [
     Case("idle", TIER, SILENT, UNSEEN),
 ]
 
-
 CASES = list_cases({BURN: BURN_CASES, REFUSED: REFUSED_CASES})
 
 

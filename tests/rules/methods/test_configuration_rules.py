@@ -63,7 +63,6 @@ PRECISION_CASES = [
     Case("too early", on_gpu(A100, "fp8"), [minute(0, seconds=59.0)], EARLY),
 ]
 
-
 ADAPTERS = "AdapterCachePressure"
 TWO_FIT = context(lora={"max_adapters": 2})
 
@@ -115,7 +114,6 @@ ADAPTER_CASES = [
     Case("half of the tier", TWO_FIT, {"a": JAMMED, "b": each(6, serving)}, HIDDEN),
     Case("the whole tier", TWO_FIT, {"a": JAMMED, "b": JAMMED}, WARNED),
 ]
-
 
 STARTS = "ColdStartLate"
 PLANNED = context(cold_start_seconds=40)
@@ -228,7 +226,6 @@ EXPERT_CASES = [
     Case("a limit of its own", context(limits={EXPERTS: {"below": 0.5}}), balanced(0, 5, 0.4), WARNED),
     Case("batches of its own", context(limits={EXPERTS: {"minimum_running": 100.0}}), UNEVEN, EARLY),
 ]
-
 
 TABLES = {PRECISION: PRECISION_CASES, ADAPTERS: ADAPTER_CASES, STARTS: START_CASES, EXPERTS: EXPERT_CASES}
 

@@ -197,7 +197,6 @@ def contradiction(seconds: float) -> str:
 SILENT = [*staying(6.5, 4), *(minute(n, rps=0.0, in_system=0.0) for n in (4, 5))]
 WITHOUT_GAUGES = [replace(one, gauges={}, histograms={}) for one in each(6, minute)]
 
-
 LONGER = "Prompts are 3.9x as long as benchmarked: mean 314 tokens, 80 benchmarked"
 
 CASES = [
@@ -236,7 +235,6 @@ CASES = [
     Case("lengths that are not benchmarked", BENCHED, with_prompts(900.0), FINE),
     Case("what time proves", SIZED, with_prompts(314.0, 6.2, 6), WARNED),
 ]
-
 
 TABLES = {DRIFT: DRIFT_CASES, OUTPUT: OUTPUT_CASES, RULE: CASES}
 

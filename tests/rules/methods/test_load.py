@@ -186,7 +186,6 @@ GPU_CASES = [
     Case("too early", PLANLESS, pegged(count=2), EARLY),
 ]
 
-
 TABLES = {RULE: CASES, LATENCY: LATENCY_CASES, QUEUE: QUEUE_CASES, GPU: GPU_CASES}
 
 

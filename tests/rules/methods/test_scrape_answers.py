@@ -243,7 +243,6 @@ ALL_DOWN = "None of the tier's 2 replicas answered for 120 s; 3 scrapes in a row
 LAST_FAILED = "no replica answered the last scrape; the last page is 300 s old"
 TOO_FEW = "1 of 2 replicas have not been scraped often enough yet"
 
-
 ENDED, DOWN_FOR_GOOD = lost_replica("a", 9, silent=500.0), lost_replica("a", 9)
 
 

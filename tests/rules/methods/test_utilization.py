@@ -83,7 +83,6 @@ TEN = context(fleet={"instances": 10})
 UNPRICED = load_bins.build_tier_context("t", tier(fleet={"instances": 4}))
 HALF_SEEN = hours(WEEK, lambda n: hour(n, used=0.2, replicas=4, covered=0.5 if n % 9 == 0 else 0.9))
 
-
 TRAP_CASES = [
     Case("a week", TIER, trap(), WARNED),
     Case("six and a half days", TIER, trap(156), EARLY),
@@ -205,7 +204,6 @@ BOTH_LONGER = live(4.0, counters={"prompt_tokens": 480 * PROMPT_TOKENS, "generat
 CALM_END = live(1.0, 15)[11:]
 OVER = [*each(11, lambda n: minute(n, rps=7.0)), *(minute(n, rps=4.0) for n in range(11, 15))]
 STRADDLING = [*live(4.0, 11, counters={"prompt_tokens": 480 * PROMPT_TOKENS}), *CALM_END]
-
 
 LIVE_CASES = [
     Case("95 %", TIER, two(live(5.7)), WARNED),

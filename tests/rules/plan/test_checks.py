@@ -71,7 +71,6 @@ LONGER = [point(2, 1, output_tokens_per_second=800), point(4, 4, output_tokens_p
 BY_LOAD = [point(2, 1, concurrency=4), point(4, 4, concurrency=8)]
 CACHED = [point(2, 1, prefix_hit_ratio=0.8), point(4, 4, prefix_hit_ratio=0.7)]
 
-
 WEAKNESSES: list[dict[str, Any]] = [
     {"operating_point": {"usable_rps": 5}},
     {"points": BY_LOAD, "operating_point": {"usable_rps": 3, "c_max": 8}},
@@ -234,7 +233,6 @@ def mistakes(*edits: Edit) -> list[tuple[str, str]]:
 
 
 OVERRUN = ("workload.requests_per_second", {"average": 3900, "peak": 7200})
-
 
 MISTAKES: list[Edit] = [
     put("slo.ttft_p99_seconds", 2000),

@@ -52,7 +52,6 @@ SATURATED = curve_with(
     {"concurrency": 256, "completed_rps": 103, "requests": 600, "ttft_p99_seconds": 4.0},
 )
 
-
 MET = curve_with(
     {"concurrency": 48, "completed_rps": 12, "ttft_p99_seconds": 2.0},
     {"concurrency": 64, "completed_rps": 14, "ttft_p99_seconds": 5.0},

@@ -60,7 +60,6 @@ WHOLE = [
     *(seen(n, 0.02, 1) for n in range(9, 13)),
 ]
 
-
 SLOWLY = {"request_seconds": 20.0, "dt": 15.0}
 # 2 % in 5 s: from 0.85 still 38 s, and a request takes 12 s.
 GENTLY = climbing([0.62 + 0.02 * n for n in range(12)])
@@ -179,7 +178,6 @@ def test_slopes() -> None:
 counts = st.floats(0, 50)
 intervals = st.sampled_from([5.0, 10.0, 15.0])
 SOME = {"min_size": 3, "max_size": 20}
-
 
 QUIET = st.one_of(
     # A flat level, an empty cache, and preemptions alone.

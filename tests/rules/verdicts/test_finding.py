@@ -259,7 +259,6 @@ HEALTHY: Mapping[str, Any] = {
     },
 }
 
-
 PROVEN = frozenset({"GpuXid", "GpuEccErrors", "KvEviction", "ReplicaFlapping"})
 """What a minute proves: of events that are counted one by one, and of ratios of many requests or rounds."""
 
