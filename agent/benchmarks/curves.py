@@ -250,7 +250,7 @@ def differences(imported: ImportedCurve, tier: TierPlan) -> list[tuple[str, str,
             (not run.model or same_model(run.model, tier.model), f"the model {run.model}", f"model is {tier.model}"),
             (run.engine in ("", tier.engine), f"the engine {run.engine}", f"engine is {tier.engine}"),
             (is_of_product, f"the GPU {run.gpu}", f"gpu.product is {gpu.product}"),
-            (run.gpus in (0, gpu.per_replica), f"{run.gpus} GPUs a replica", f"gpu.per_replica is {gpu.per_replica}"),
+            (run.gpus in (0, gpu.per_replica), f"{run.gpus} x GPU", f"gpu.per_replica is {gpu.per_replica}"),
             (degree in (None, gpu.tensor_degree), f"a tensor parallel degree of {degree}", degree_text),
         )
         for is_same, measured, planned in rows:

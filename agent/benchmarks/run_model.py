@@ -28,7 +28,7 @@ from exporters.render.text import copy_fields
 from rules.plan.schema import Point, Provenance
 from rules.plan.validation import PROBLEMS, path_text, problems_of
 from rules.telemetry.contradictions import OF_MEANS, at_once_contradiction, find_contradictions
-from rules.telemetry.wording import probability
+from rules.telemetry.wording import format_count, probability
 
 CONTRADICTION = "which cannot be"
 """Phrase in every remark about values that exclude each other and are dropped."""
@@ -314,7 +314,7 @@ def _remarks(run: BenchmarkRun, sent: float | None) -> Iterator[str]:
             why = "the generator kept up, so there is a backlog, or the run was short"
         yield f"completed {run.completed_rps:.4g} of {run.requested_rps:.4g} requested rps; {why}"
     if any(each.p99 is not None for each in (run.ttft, run.tpot, run.itl, run.latency)) and run.requests < FEW_FOR_P99:
-        text = f"P99 of {run.requests} requests rests on the slowest few"
+        text = f"P99 of {format_count(run.requests, 'request')} rests on the slowest few"
         yield f"{text}: the true P99 is above all of them with {probability(0.99**run.requests)}"
     if run.loop == "closed" and run.ttft.p99 is not None and (run.clients or 0) > max(1, START_SHARE * run.requests):
         yield f"closed loop: TTFT P99 is that of the start burst, {run.clients:.4g} of {run.requests} requests"

@@ -187,7 +187,7 @@ def _explain_nothing(refusals: tuple[str, ...]) -> str:
     if refusals:
         lines = ["no engine answers on this machine:", *(f"  {shorten(text, MOST_REFUSAL)}" for text in refusals)]
     lines.append("Is the engine up? SGLang needs --enable-metrics, llama.cpp --metrics.")
-    lines.append("An engine elsewhere: sizewatch plan init http://HOST:PORT/metrics > plan.yaml")
+    lines.append("An engine on another port or machine: sizewatch plan init http://HOST:PORT/metrics > plan.yaml")
     return "\n".join(map(blank_unprintable, lines))
 
 

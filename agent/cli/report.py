@@ -39,10 +39,13 @@ def run(options: SimpleNamespace) -> int:
     if options.deliver and not loaded.config.report.deliver:
         raise ConfigError((f"{loaded.path}: report.deliver: names no destination to send the report to",))
     with writing(options.out):
-        # Before the work of half a minute.
-        options.out.mkdir(parents=True, exist_ok=True)
+        # Before the work of half a minute, which may end without a report.
+        if not options.out.is_dir():
+            options.out.mkdir(parents=True)
+            options.out.rmdir()
     texts, report = make_files(loaded, options.since, time.time(), tell_progress)
     with writing(options.out):
+        options.out.mkdir(parents=True, exist_ok=True)
         write_files({options.out / name: text for name, text in texts.items()}, EVERYBODY_READS)
     if report.simulated:
         print(reader.NOTE, file=sys.stderr)

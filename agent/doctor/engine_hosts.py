@@ -18,7 +18,8 @@ from agent.scrape.engine_probe import EngineProbe
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import group_by
 
-ENGINE_PORTS = tuple(port for port in PORTS if isinstance(port, int))
+ENGINE_PORTS = (*(port for port in PORTS if isinstance(port, int)), 8001, 8002)
+"""Those of containers, of a second vLLM and of Triton's metrics: in a pod 8001 may be Triton's gRPC."""
 
 USUAL_PORTS = {"vllm": 8000, "sglang": 30000, "trtllm-serve": 8000, "text-generation": 3000, "llama-server": 8080}
 """Port of an engine whose command line names none, by a word of the command line."""
@@ -27,7 +28,7 @@ COMMAND = re.compile("|".join((*USUAL_PORTS, "tritonserver", "dynamo")))
 INTERPRETER = re.compile(r"python[\d.]*|env|nohup|numactl|sh|bash")
 """Programs that run the one that is named after them."""
 
-PORT = re.compile(r"--(?:http-)?port[= ](\d{1,5})\b")
+PORT = re.compile(r"(?:.*--metrics-port|.*?--(?:http-)?port)[= ](\d{1,5})\b")
 PARALLEL = re.compile(r"--?(?:tensor|pipeline)[-_]parallel[-_]size[= ](\d+)|--?(?:tp|pp)(?:[-_]size)?[= ](\d+)")
 
 PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")

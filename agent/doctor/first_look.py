@@ -169,8 +169,8 @@ def _judge_span(tier: TierContext, spans: Mapping[str, Window], now: float) -> I
     for rule in LIVE:
         if rule.needs and read_plan_value(tier, rule.needs) is None:
             continue
-        asked = replace(context, rule=replace(rule, minimum_seconds=0.0))
-        results += _judge_latency(asked) if rule.name in BURNS else [ask(asked)]
+        eased = replace(context, rule=replace(rule, minimum_seconds=0.0))
+        results += _judge_latency(eased) if rule.name in BURNS else [ask(eased)]
     for result in results:
         if not _is_firing(result):
             yield result

@@ -22,7 +22,7 @@ from agent.http_client.errors import place_of
 from agent.scrape.scrapers import PageReader, Target, target_of_engine
 from rules.catalogue.registry import BURNS, RULES
 from rules.engines.coverage import engine_signals, version_range
-from rules.engines.registry import ENGINES, EngineTable
+from rules.engines.registry import ENGINES
 from rules.evaluator.benchmark_check import ASKED
 from rules.plan.gpus import engine_kv_tokens, kv_shortfall
 from rules.plan.load_bins import build_tier_context
@@ -168,7 +168,9 @@ def check_signals(page: TargetPage) -> Iterator[CheckResult]:
     engine = next(e for e in ENGINES if (e.name, e.generation) == (snapshot.engine, snapshot.generation))
     count, missing = _find_signals(snapshot, page.tier)
     absent = f"; not exposed: {', '.join(missing)}" if missing else ""
-    yield ok(f"{engine.label}{_describe_release(page, engine)}: {count} of {count + len(missing)} signals{absent}")
+    sources = {"the configuration": page.target.engine_version, "its names": version_range(engine, page.families)}
+    words = ", ".join(f"{release} by {source}" for source, release in sources.items() if release)
+    yield ok(f"{engine.label}{words and f' ({words})'}: {count} of {count + len(missing)} signals{absent}")
     mute = [rule.name for rule in RULES if _is_mute(rule, snapshot, missing) and _is_needed(rule, page.tier)]
     if mute:
         advice = "look up the engine's release and flags in docs, or update it; until then these rules judge nothing"
@@ -205,13 +207,6 @@ def _is_mute(rule: Rule, snapshot: Snapshot, missing: Collection[str]) -> bool:
     family = BY_NAME.get(rule.family)
     is_histogram = family is not None and family.kind is FamilyKind.HISTOGRAM
     return rule.signal in missing or (is_histogram and rule.family not in snapshot.histograms)
-
-
-def _describe_release(page: TargetPage, engine: EngineTable) -> str:
-    configured, allowed = page.target.engine_version, version_range(engine, page.families)
-    words = [f"{configured} by the configuration"] if configured else []
-    words += [f"{allowed} by its names"] if allowed else []
-    return f" ({', '.join(words)})" if words else ""
 
 
 def check_clock(page: TargetPage) -> Iterator[CheckResult]:
@@ -299,7 +294,7 @@ def _compare_gpus(page: TargetPage, tier: TierPlan) -> Iterator[CheckResult]:
         text = f"which of the GPUs {', '.join(products)} belong to it is not known; the plan says {planned}"
         yield warn(text, advice)
     elif len(gpus) != tier.gpu.per_replica:
-        text = f"owns {len(gpus)} GPUs, the plan says {planned} a replica"
+        text = f"GPUs that it owns: {len(gpus)}; the plan says {planned} a replica"
         yield fail(text, "correct gpus, or plan with the number that it runs on")
     plain = _plain_product(tier.gpu.product)
     texts = {products[gpu] for gpu in gpus if products[gpu] and _plain_product(products[gpu]) != plain}

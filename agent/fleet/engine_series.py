@@ -239,7 +239,7 @@ class GpuPages:
         last = known.last.get(gpus)
         if self._exporter.keeps_values and last is not None and same_refresh(last, page):
             return
-        for others in [others for others in known.last if not set(others).isdisjoint(gpus)]:
-            del known.last[others]
+        for former in [former for former in known.last if not set(former).isdisjoint(gpus)]:
+            del known.last[former]
         known.last[gpus] = page
         known.ahead += known.changes.apply_page(page)

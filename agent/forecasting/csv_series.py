@@ -207,7 +207,7 @@ def _refuse(path: Path, name: str, cells: pd.Series[str], wrong: pd.Series[bool]
 def _bin_width(path: Path, cells: pd.Series[str], times: pd.Series[pd.Timestamp]) -> pd.Timedelta:
     """Return the length of a bin: the most frequent distance of rows. Raise TraceError for other distances."""
     if len(times) < FEWEST_ROWS:
-        raise TraceError(path, f"has {len(times)} rows; {FEWEST_ROWS} are the fewest that tell how long a bin is")
+        raise TraceError(path, f"has {len(times)} of the {FEWEST_ROWS} rows that tell how long a bin is")
     apart = times.diff()
     width = pd.Timedelta(apart.mode().iloc[0])
     _refuse(path, TIME, cells, apart <= pd.Timedelta(0), "{cell} is not later than the row before; sort by time")

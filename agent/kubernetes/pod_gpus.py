@@ -169,7 +169,7 @@ def visible_gpus(place: str, readouts: Mapping[str, GpuReadout], planned: int | 
         return gpus_from_exporter(place, readouts)
     if len(readouts) == planned:
         return GpuAssignment(gpus=tuple(readouts))
-    missing = f"not known: {len(readouts)} GPUs are visible, and the plan gives a replica {planned}"
+    missing = f"not known: NVML shows {len(readouts)}, the plan gives a replica {planned}"
     return GpuAssignment(gpus=(), missing=f"{missing}; name those of pod {place} in NVIDIA_VISIBLE_DEVICES")
 
 

@@ -89,7 +89,7 @@ class BackFill:
             return ""
         self._ended.set()
         span = duration_text(round(self._until - self._begin))
-        text = f"{self.minutes} minutes of demand of the {span} before the start were filled from the store"
+        text = f"demand of the {span} before the start was filled from the store: {self.minutes} min"
         return text if self.minutes else ""
 
     def close(self) -> None:

@@ -15,11 +15,12 @@ from types import MappingProxyType
 from typing import Any
 
 from exporters.render.safe_text import replace_undecodable
-from exporters.render.text import alert_name, runbook_url, tier_anchor, upper_first
+from exporters.render.text import alert_name, runbook_url, tier_anchor
 from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS
 from rules.evaluator.external_alerts import OURS, ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, held_back
 from rules.evaluator.incidents import Incident
+from rules.methods.evidence import capitalize
 from rules.replicas.cascade import STAGES
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Cause, Subject
@@ -192,7 +193,7 @@ def _of_foreign(foreign: Iterable[ExternalAlert], now: float, settings: AlertSet
         labels = {"alertname": DIAGNOSIS, **_where(subject), **INFORMATION, "foreign_alertname": alert.name}
         annotations = {
             "summary": f"{alert.name} in {subject}: {diagnosis.sentence}",
-            "description": f"{upper_first(diagnosis.sentence)}.",
+            "description": f"{capitalize(diagnosis.sentence)}.",
             "explained_by": diagnosis.rule,
             "runbook_url": settings.runbook(diagnosis.rule),
         }

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from statistics import NormalDist, fmean
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationInfo
+from pydantic_core import PydanticCustomError
 from rich.console import RenderableType
 
 from exporters.render.terminal import terminal_text, text_grid
@@ -35,6 +36,15 @@ SCHEMA_ID: SchemaId = "urn:sizewatch:calibration:1"
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """Number of a file that somebody may have edited."""
+
+
+def _check_bounds(high: float | None, info: ValidationInfo) -> float | None:
+    if high is not None and high < (info.data.get("low") or 0.0):
+        raise PydanticCustomError("bounds", "must not be below low")
+    return high
+
+
+High = Annotated[Amount | None, AfterValidator(_check_bounds)]
 
 DEVIATIONS = 1.96
 """Standard deviations of a normal distribution on either side that hold 95 %."""
@@ -60,7 +70,7 @@ class Factor:
 
     value: Amount | None
     low: Amount | None
-    high: Amount | None
+    high: High
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +85,7 @@ class Measure:
     predicted: Amount
     measured: Amount | None
     low: Amount | None
-    high: Amount | None
+    high: High
     n: Amount
     factor: Factor
 
@@ -99,7 +109,7 @@ class CapacityFactor:
     planned: Amount
     measured: Amount
     low: Amount | None
-    high: Amount | None
+    high: High
     source: str
 
 
@@ -368,11 +378,10 @@ def _average_factors(rows: Iterable[tuple[str, Factor, float]]) -> dict[str, Fac
     averages = {}
     for metric, pairs in weighted.items():
         factors, weights = zip(*pairs, strict=True)
-        averages[metric] = Factor(
-            value=_geometric_mean([factor.value for factor in factors], weights),
-            low=_geometric_mean([factor.low for factor in factors], weights),
-            high=_geometric_mean([factor.high for factor in factors], weights),
-        )
+        ends = {}
+        for name in ("value", "low", "high"):
+            ends[name] = _geometric_mean([getattr(factor, name) for factor in factors], weights)
+        averages[metric] = Factor(**ends)
     return averages
 
 

@@ -360,13 +360,13 @@ def with_next_step(report: Prewarm, bin_seconds: float) -> Prewarm:
 
 def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
     """Return the recommendation with its reasons and the schedule. Add the past worth with `explain`."""
-    decided, reason = report.recommendation, report.reason or "The forecast has not run yet."
+    decided, reason = report.recommendation, report.reason or "the forecast has not run yet"
     parts: list[RenderableType] = []
     if report.as_of is not None and decided is not None:
         end = format_local(report.as_of, report.zone, "%Y-%m-%d %H:%M")
         parts += [f"As of the end of the trace, {end} ({report.zone}): this is not live.", ""]
     if decided is None:
-        parts.append(f"{report.tier}: no recommendation. {reason}")
+        parts.append(f"{report.tier}: no recommendation: {reason}")
     else:
         parts += [f"{report.tier}: {decided.sentence}", text_grid(_list_reasons(report, decided))]
     if report.schedule:

@@ -302,7 +302,7 @@ def _curve(before: TierPlan, after: TierPlan) -> Iterator[str]:
         point = operating_point(plan)
         counts.append(len(plan.curve.points) if plan.curve else 0)
         usable.append(number(point.usable_rps, "") if point else "not known")
-    yield f"benchmark curve: other values, {counts[0]} -> {counts[1]} points"
+    yield f"benchmark curve: other values, {counts[0]} -> {format_count(counts[1], 'point')}"
     if usable[0] != usable[1]:
         yield f"usable requests per second and replica: {usable[0]} -> {usable[1]}"
 

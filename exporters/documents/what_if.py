@@ -188,7 +188,7 @@ def _describe_cost(cost: FleetCost, now: FleetCost | None = None) -> str:
 
 
 def _replicas(count: float) -> str:
-    return format_count(float(f"{count:.1f}"), "replica").replace(".0 ", " ")
+    return format_count(round(count, 1), "replica")
 
 
 def _curve_parts(what_if: WhatIf) -> tuple[RenderableType, ...]:

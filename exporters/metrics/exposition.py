@@ -6,7 +6,7 @@ Engine and GPU families go out as running sums and gauges per replica. sizewatch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, chain, product
 
 from prometheus_client import exposition
@@ -21,7 +21,6 @@ from exporters.metrics.samples import engine_labels, gpu_labels
 from exporters.render.safe_text import replace_undecodable
 from exporters.status.records import AgentStatus, ExportScope, ReplicaStatus
 from rules.telemetry.families import GPU_NAMES, FamilyKind, stem
-from rules.telemetry.histograms import Histogram
 
 OPENMETRICS = "application/openmetrics-text"
 END = b"# EOF\n"
@@ -153,15 +152,12 @@ def _add_values(printed: Printed, metric: ExportedMetric, family: str, replica: 
 
 
 def _add_histograms(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
-    for part in replica.totals.histograms.get(family, ()):
-        _add_buckets(printed, metric, _labels(metric, engine_labels(replica)), part)
-
-
-def _add_buckets(printed: Printed, metric: ExportedMetric, labels: Mapping[str, str], part: Histogram) -> None:
     """Add the buckets. Drop an untrusted sum with its count (OpenMetrics); the +Inf bucket has the count."""
-    for edge, upto in zip(part.edges, accumulate(part.counts), strict=True):
-        le = floatToGoString(edge)  # type: ignore[no-untyped-call]
-        printed.add_sample(f"{metric.name}_bucket", {**labels, "le": le}, upto)
-    if part.total is not None:
-        printed.add_sample(f"{metric.name}_count", dict(labels), part.n)
-        printed.add_sample(f"{metric.name}_sum", dict(labels), part.total)
+    for part in replica.totals.histograms.get(family, ()):
+        labels = _labels(metric, engine_labels(replica))
+        for edge, upto in zip(part.edges, accumulate(part.counts), strict=True):
+            le = floatToGoString(edge)  # type: ignore[no-untyped-call]
+            printed.add_sample(f"{metric.name}_bucket", {**labels, "le": le}, upto)
+        if part.total is not None:
+            printed.add_sample(f"{metric.name}_count", labels, part.n)
+            printed.add_sample(f"{metric.name}_sum", dict(labels), part.total)

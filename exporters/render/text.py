@@ -85,11 +85,6 @@ def lower_first(text: str) -> str:
     return f"{text[:1].lower()}{text[1:]}"
 
 
-def upper_first(text: str) -> str:
-    """Return a part of a sentence as its beginning."""
-    return f"{text[:1].upper()}{text[1:]}"
-
-
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table. A bar inside a cell does not end the cell."""
     cells = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows)

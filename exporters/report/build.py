@@ -27,6 +27,7 @@ from exporters.report.guide_tables import KEYS, judge_row, lengths_words, monito
 from exporters.report.records import SCHEMA, CurvePart, Report, TierReport, WeekHour
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import CATALOGUE
+from rules.methods.evidence import capitalize
 from rules.plan.guardrails import judge_guardrails
 from rules.plan.money import HOURS_A_DAY
 from rules.plan.schema import Guardrails, Plan, TierPlan, Workload, parse_plan
@@ -70,7 +71,7 @@ def _headline(tiers: tuple[TierReport, ...]) -> str:
         if round(saved):
             paid.append(f"{render.money(abs(saved), currency)} a day {'less' if saved > 0 else 'more'}")
     text = ": ".join(filter(None, ("; ".join(parts), ", ".join(paid))))
-    return f"{render.upper_first(text)}."
+    return f"{capitalize(text)}."
 
 
 SHOWN = 3

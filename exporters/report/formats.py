@@ -164,11 +164,18 @@ def _monitoring(tier: TierReport, report: Report) -> Section:
             within.append(f"{row.title} {observed_text(row, tier.currency)}{target}")
         if within:
             text.append(f"{kind}: {'; '.join(within)}.")
-    for why, rows in group_by(kinds.get("Not known", ()), _missing_words).items():
+    unknown = kinds.get("Not known", ())
+    for why, rows in group_by(
+        unknown, lambda row: getattr(row.observed, "text", "") or render.best(row.observed, "")
+    ).items():
         text.append(f"Not known: {', '.join(row.title for row in rows)} ({why}).")
     cells, tones = [], []
     for row in kinds.get("", ()):
-        cells.append((row.title, row.target.text, observed_text(row, tier.currency), _row_verdict(row)))
+        verdict = render.verdict_words(row.status, row.certainty)
+        if row.status not in FIRING and row.meets_target is False:
+            verdict = "outside the target, no finding"
+        verdict += f": {row.sentence.partition('. First suspect: ')[0]}"
+        cells.append((row.title, row.target.text, observed_text(row, tier.currency), verdict))
         tones.append("note" if row.status == "ok" else row.status)
     head = ("what", "target", "observed", "verdict")
     title = "Plan against production"
@@ -186,10 +193,6 @@ def _kind(row: MonitoredValue) -> str:
     return "ok" if row.status == "ok" else ""
 
 
-def _missing_words(row: MonitoredValue) -> str:
-    return getattr(row.observed, "text", "") or render.best(row.observed, "")
-
-
 def observed_text(row: MonitoredValue, currency: str) -> str:
     """Return the observed value of a row with its trend, bounds where it is not ok, and money with its currency."""
     text = render.best(row.observed, row.unit)
@@ -200,13 +203,6 @@ def observed_text(row: MonitoredValue, currency: str) -> str:
             text = text.replace(" (", " (instants ", 1)
     text += f" {currency}" if row.unit == "money" and isinstance(row.observed, Reading) else ""
     return text if row.change is None or abs(row.change) < TREND else f"{text}, {row.change:+.0%}"
-
-
-def _row_verdict(row: MonitoredValue) -> str:
-    text = render.verdict_words(row.status, row.certainty)
-    if row.status not in FIRING and row.meets_target is False:
-        text = "outside the target, no finding"
-    return f"{text}: {row.sentence.partition('. First suspect: ')[0]}"
 
 
 def _workload(tier: TierReport, report: Report) -> Section:

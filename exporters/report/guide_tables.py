@@ -26,7 +26,7 @@ from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
 from rules.telemetry.windows import Window, group_by
-from rules.telemetry.wording import number, quantity
+from rules.telemetry.wording import format_count, number, quantity
 from rules.verdicts.context import read_plan_value
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Unknown, UnknownSpan, Verdict
 
@@ -226,7 +226,7 @@ def _usable(context: TierContext) -> TargetRange:
     if capacity is None or fleet is None:
         return TargetRange("not in the plan")
     most = capacity.rps * fleet.instances
-    text = f"up to {number(most, 'per_second')}, {fleet.instances} replicas at {number(capacity.rps, 'per_second')}"
+    text = f"up to {number(most, 'per_second')}, {format_count(fleet.instances, 'replica')} at {number(capacity.rps, 'per_second')}"
     return TargetRange(text, high=most)
 
 

@@ -127,7 +127,7 @@ def list_troubles(status: AgentStatus) -> Iterator[str]:
         ago = text.format_duration(now - health.last_cycle_at)
         yield f"The last cycle ended {ago} ago: this page is that old. See the log of sizewatch."
     if health.history_trouble is not None:
-        yield f"History write failed: {health.history_trouble}. {health.unbooked_minutes} minutes are buffered."
+        yield f"History write failed: {health.history_trouble}. Minutes in the buffer: {health.unbooked_minutes}."
     if health.dropped_minutes:
         yield f"The history lost {health.dropped_minutes} replica-minutes."
     if health.config_trouble is not None:

@@ -63,9 +63,9 @@ class SimulatedDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedFleet:
-    """Replicas per minute: `asked` (requested and billed) and `ready` to serve."""
+    """Replicas per minute: `billed` (requested and paid) and `ready` to serve."""
 
-    asked: Array
+    billed: Array
     ready: Array
 
 
@@ -112,7 +112,7 @@ def simulate_fleet(values: Array, lead: int, initial: float) -> SimulatedFleet:
     Scaling down removes the newest requests first. So the ready count is the minimum of the last `lead + 1` minutes.
     """
     padded = np.concatenate([np.full(lead, float(initial)), values])
-    return SimulatedFleet(asked=values, ready=sliding_window_view(padded, lead + 1).min(axis=1))
+    return SimulatedFleet(billed=values, ready=sliding_window_view(padded, lead + 1).min(axis=1))
 
 
 def outcome(world: SimulatedDemand, run: SimulatedFleet) -> Outcome:
@@ -122,9 +122,9 @@ def outcome(world: SimulatedDemand, run: SimulatedFleet) -> Outcome:
     return Outcome(
         violated=float((world.demand > capacity * (1 + ROUNDING)).mean()),
         late=float(late / total) if total > 0 else 0.0,
-        replica_hours=float(run.asked.sum() / MINUTES_PER_HOUR),
+        replica_hours=float(run.billed.sum() / MINUTES_PER_HOUR),
         missing_hours=float(late / world.capacity / MINUTES_PER_HOUR),
-        most_replicas=int(run.asked.max()),
+        most_replicas=int(run.billed.max()),
     )
 
 

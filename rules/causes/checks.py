@@ -348,14 +348,15 @@ def check_transfers(context: CauseContext) -> CauseResult | None:
         return NOT_ASKED
     failing = context.rule.method is judge_availability
     of, word = (results.failed, "failed") if failing else (results.accepted_requests, "were taken on")
-    text = f"{count:,.0f} KV transfers failed while {of:,.0f} requests {word}"
+    text = f"{format_count(round(count), 'KV transfer')} failed while {of:,.0f} requests {word}"
     return CauseResult(supported=count >= 1 and count > NOTICEABLE * of, text=text)
 
 
 def check_restarts(context: CauseContext) -> CauseResult | None:
     """Check for engine restarts, which fail the requests in the system."""
     count = context.total.counters.get("restarts", 0.0)
-    return CauseResult(supported=count >= 1, proven=False, text=f"{count:,.0f} restarts of engines in that time")
+    text = f"{format_count(round(count), 'restart')} of engines in that time"
+    return CauseResult(supported=count >= 1, proven=False, text=text)
 
 
 def check_hardware_faults(context: CauseContext) -> CauseResult | None:
@@ -372,7 +373,8 @@ def check_hardware_faults(context: CauseContext) -> CauseResult | None:
     failed = [(sample, end.failed) for sample, end in ends if not isinstance(end, Missing)]
     after = math.fsum(some for sample, some in failed if sample.window.end > first.get(sample.replica, math.inf))
     proven = after > math.fsum(some for _, some in failed) / 2
-    text = f"{count:,.0f} faults of GPUs in that time, {after:,.0f} requests failed on their replicas since"
+    faults, requests = format_count(round(count), "fault"), format_count(round(after), "request")
+    text = f"{faults} of GPUs in that time, {requests} failed on their replicas since"
     return CauseResult(supported=count >= 1 and after > 0, proven=proven, text=text)
 
 

@@ -97,8 +97,8 @@ def _continue(
     old: IncidentAlert, incidents: Iterable[Incident], alerted: Container[tuple[str, Severity]], now: float
 ) -> IncidentAlert:
     """Return an alert that no incident gives now: resolved, or still firing where the clock was set back before its wait."""
-    others = (candidate for candidate in incidents if (candidate.id, old.severity) not in alerted)
-    incident = next((candidate for candidate in others if _has_open(candidate, old.members)), None)
+    unalerted = (candidate for candidate in incidents if (candidate.id, old.severity) not in alerted)
+    incident = next((candidate for candidate in unalerted if _has_open(candidate, old.members)), None)
     if old.resolved_at is not None or incident is None:
         return replace(old, resolved_at=now if old.resolved_at is None else old.resolved_at)
     return replace(old, incident=incident)

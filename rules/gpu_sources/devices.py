@@ -53,7 +53,7 @@ class Device:
         series = self.values.get(theirs)
         if series is None:
             return f"{theirs} is not on the page" + (f" ({row.off})" if row is not None and row.off else "")
-        if row is not None and row.many == "mean":
+        if row is not None and row.merge == "mean":
             known = [value for value, _ in series if self.blank(row, value) is None]
             return math.fsum(known) / len(known) if known else f"{theirs} is {self.blank(row, series[0][0])}"
         # A GPU shared by pods has one series per pod: copies of the whole GPU's value, or each pod's own part.

@@ -27,7 +27,7 @@ class Field:
     `theirs`: name of the series. `plus`: other required series that are added to it. `factor` converts to our unit.
     `sampled`: a plain poll of a quantity that could be summed over time. `whole_gpu`: a sensor that a GPU has once,
     however it is partitioned. `zero_is_blank`: the exporter prints 0 for no measurement, and 0 is no possible value.
-    `many`: "mean" of several series of one GPU. `off`: reason why the series may be absent on purpose. `source`:
+    `merge`: "mean" of several series of one GPU. `off`: reason why the series may be absent on purpose. `source`:
     file that documents a name without an available page.
     """
 
@@ -38,7 +38,7 @@ class Field:
     sampled: bool = False
     whole_gpu: bool = False
     zero_is_blank: bool = False
-    many: str = ""
+    merge: str = ""
     off: str = ""
     source: str = ""
 

@@ -73,14 +73,14 @@ def judge_target_down(context: RuleContext) -> RuleResult:
     """Find replicas whose last scrapes failed. A new replica of a served tier may still start."""
     replica, allowed = require_replica(context), context.limit("misses")
     misses, last = replica.track.misses, replica.track.last
+    failed = f"{format_count(misses, 'scrape')} without a usable page"
     if last is None and (misses < allowed or (context.others_answer and _may_start(context, replica))):
         # Not "ok": after a restart of the agent that would end the finding of a target that is still down.
-        text = f"{misses} scrapes without a usable page, and none before" if misses else "not scraped yet"
-        return context.unknown(Gap.SCRAPE_FAILED, text)
+        return context.unknown(Gap.SCRAPE_FAILED, f"{failed}, and none before" if misses else "not scraped yet")
     if replica.track.unscraped_seconds and not misses:
         return context.unknown(Gap.NOT_SCRAPED, explain_hole(replica))
     if misses < allowed:
-        text = "The metrics page answers" if misses == 0 else f"{misses} scrapes without a usable page"
+        text = failed if misses else "The metrics page answers"
         silent = context.now - last.t if last is not None else 0.0
         # Failed scrapes are counted where they come at least once a minute.
         if misses and silent > allowed * MINUTE_SECONDS:

@@ -25,7 +25,7 @@ from rules.telemetry.outcomes import FAILED, FINISHED, HTTP_FAILED, HTTP_REFUSED
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.windows import MINUTE_SECONDS
-from rules.telemetry.wording import describe_period, guess, number
+from rules.telemetry.wording import describe_period, format_count, guess, number
 from rules.verdicts import error_budget
 from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, is_persistent, read_plan_value
 from rules.verdicts.error_budget import SlowRequestCount
@@ -65,7 +65,7 @@ class Promise(NamedTuple):
 
     def describe_count(self, requests: float) -> str:
         """Return what the share is of, in words."""
-        return "output events" if self.of_events else f"{requests:,.0f} requests"
+        return "output events" if self.of_events else format_count(round(requests), "request")
 
 
 class BurnWindow(NamedTuple):
@@ -119,7 +119,7 @@ def _judge_standing_queue(context: RuleContext, promise: Promise) -> Verdict | N
     last = format_span(max(count.seconds, 1.0))
     details = (
         f"{number(count.best / count.n, 'ratio')} of {promise.describe_count(count.n)} in {last} {promise.broken}",
-        f"nobody got a first token for {standing} minutes" if standing else "",
+        f"nobody got a first token for {format_count(standing, 'minute')}" if standing else "",
     )
     expected, certainty = range_reading(0.0, promise.allowed, count.n), Certainty.of(proven)
     return context.verdict(status, certainty, count.reading, expected, sentence, details=details)
@@ -225,7 +225,7 @@ def _build_verdict(
             f"{lately} of {promise.describe_count(short.n)} in the last {format_span(rung.short_seconds)}",
             f"{rate * seen / PERIOD_SECONDS:.1%} of a month's budget was spent",
             f"{when} of {format_span(rung.long_seconds)} were seen" if is_partial else "",
-            f"output events of {n:,.0f} requests" if promise.of_events else "",
+            f"output events of {format_count(round(n), 'request')}" if promise.of_events else "",
             promise.note,
         )
     expected = range_reading(0.0, promise.allowed, n)

@@ -211,8 +211,8 @@ def judge_cold_start(context: RuleContext) -> RuleResult:
     """Find starts above the planned time: each start of the window, then the P95 of all known starts."""
     planned = context.tier.plan.cold_start_seconds if context.tier.plan else None
     allowed = math.inf if planned is None else planned * context.limit("factor")
-    found = (_find_slowest_start(context, timing, planned, allowed) for timing in Timing)
-    recent = [start for start in found if start is not None]
+    slowest = (_find_slowest_start(context, timing, planned, allowed) for timing in Timing)
+    recent = [start for start in slowest if start is not None]
     known = [_describe_quantiles(quantiles, planned) for quantiles in quantiles_by_timing(context.starts)]
     if planned is None:
         text = "the plan has no cold_start_seconds"

@@ -105,12 +105,12 @@ def judge_drift(context: RuleContext) -> RuleResult:
     for row in rows:
         if mean := means.get(row):
             finished, result = _compare_mean(context, row, mean)
-            found = [result]
+            drifts = [result]
         else:
             parts = hold(context.binned).sum_parts(row[1])
             finished = histograms.count_requests(parts)
-            found = [_compare_quantile(context, row, parts, name, value) for name, value in planned[row].items()]
-        results += found if finished >= needed else []
+            drifts = [_compare_quantile(context, row, parts, name, value) for name, value in planned[row].items()]
+        results += drifts if finished >= needed else []
         requests = max(requests, finished)
     if reported := _report_drift(context, results, peak):
         return reported

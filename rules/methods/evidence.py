@@ -170,8 +170,8 @@ def judge_each_pool(method: Judge) -> Judge:
         if isinstance(worst, Unknown):
             return replace(worst, text=f"{pool} pool: {worst.text}")
         text = worst.sentence if worst.sentence[1:2].isupper() else worst.sentence[:1].lower() + worst.sentence[1:]
-        other = result.text if isinstance(result, Unknown) else result.sentence
-        details = (*worst.details, f"{its_pool} pool: {other}")
+        its_text = result.text if isinstance(result, Unknown) else result.sentence
+        details = (*worst.details, f"{its_pool} pool: {its_text}")
         idle = [part.idle for part, _ in rows if not isinstance(part, Unknown) and part.idle is not None]
         both = idle[0] if idle else None
         for more in idle[1:]:

@@ -128,8 +128,8 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
             for pattern, replica, own, usual, is_odd in _compare_replicas(context, dict(pool)):
                 compared.setdefault((pattern, replica), []).append((own, usual, is_odd))
     n = len({binned.replica for binned in warm if binned.window.covered_seconds > 0})
-    found = (_find_odd(pattern, replica, minutes) for (pattern, replica), minutes in compared.items())
-    odd = [row for row in found if row is not None]
+    patterns = (_find_odd(pattern, replica, minutes) for (pattern, replica), minutes in compared.items())
+    odd = [row for row in patterns if row is not None]
     if odd:
         worst = max(odd)
         expected = range_reading(0.0, context.limit("slower" if worst.pattern == "straggler" else "busier"), n)

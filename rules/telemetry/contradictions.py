@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rules.telemetry.histograms import EMPTY, Cumulative, increase
+from rules.telemetry.wording import format_count
 
 ROUNDED = 1.02
 """Factor by which a TTFT may exceed the E2E of the same requests: both are rounded or interpolated."""
@@ -72,14 +73,12 @@ def find_contradictions(
         yield Contradiction(text=text, wrong=("ttft", "tpot"), not_streamed=True)
     elif tpot is not None and high > OF_MEANS * low and high - low > DECODE_SHARE * e2e:
         text = f"TPOT {tpot:.4g} s x {tokens - 1:.4g} tokens is {decode:.4g} s, {seconds}"
-        small = [name for name, value in (("ttft", ttft), ("tpot", tpot)) if value < _SMALLEST[name]]
+        rows = (("ttft", ttft, FASTEST_FIRST_SECONDS), ("tpot", tpot, FASTEST_TOKEN_SECONDS))
+        small = [name for name, value, least in rows if value < least]
         yield Contradiction(text=text, wrong=tuple(small) or ("ttft", "tpot", "e2e"))
     elif ttft < min(FASTEST_FIRST_SECONDS, step / 10):
         text = f"TTFT {of} {ttft:.4g} s is below a tenth of a decode step ({seconds} for {tokens - 1:.4g} tokens)"
         yield Contradiction(text=text, wrong=("ttft",))
-
-
-_SMALLEST = {"ttft": FASTEST_FIRST_SECONDS, "tpot": FASTEST_TOKEN_SECONDS}
 
 
 def at_once_contradiction(clients: float, rps: float, e2e: float, requests: float | None) -> str | None:
@@ -92,7 +91,8 @@ def at_once_contradiction(clients: float, rps: float, e2e: float, requests: floa
     if at_once > MORE_AT_ONCE * clients or (
         requests is not None and requests >= max(FEWEST_REQUESTS, LOOPS * at_once) and at_once < FEWER_AT_ONCE * clients
     ):
-        return f"{rps:.4g} rps x {e2e:.4g} s are {at_once:.4g} requests at once, the load is {clients:.4g} clients"
+        load = format_count(round(clients), "client")
+        return f"{rps:.4g} rps x {e2e:.4g} s are {at_once:.4g} requests at once, the load is {load}"
     return None
 
 

@@ -44,7 +44,7 @@ def _three(value: float) -> str:
 
 def format_count(count: float, noun: str, plural: str = "") -> str:
     """Return a count with its noun: "1 replica", "2 replicas"."""
-    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+    return f"{count:,.10g} {noun if count == 1 else plural or noun + 's'}"
 
 
 def probability(value: float) -> str:

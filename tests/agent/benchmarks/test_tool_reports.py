@@ -453,6 +453,6 @@ def test_another_setup_than_the_tier_is_refused(tmp_path: Path) -> None:
     assert [difference[1:] for difference in differences(imported, TierPlan.model_validate(other))] == [
         ("the engine vllm", "engine is sglang"),
         ("the GPU h200_sxm", "gpu.product is NVIDIA H100 80GB HBM3"),
-        ("2 GPUs a replica", "gpu.per_replica is 4"),
+        ("2 x GPU", "gpu.per_replica is 4"),
         ("a tensor parallel degree of 2", "gpu.per_replica is 4"),
     ]

@@ -224,10 +224,20 @@ def test_replay_writes_the_same_file(tmp_path: Path, capsys: Captured) -> None:
     assert capsys.readouterr().err.endswith("; give another --calibration\n")
 
 
-@pytest.mark.parametrize("number", ["-2.5", "NaN", "Infinity"])
-def test_impossible_factor_is_named(number: str, week: str, tmp_path: Path, capsys: Captured) -> None:
+@pytest.mark.parametrize(
+    ("key", "number", "text"),
+    [
+        *(("value", number, "factor.value: Input") for number in ("-2.5", "NaN", "Infinity")),
+        ("low", "9e9", "must not be below low"),
+    ],
+)
+def test_impossible_factor_is_named(
+    key: str, number: str, text: str, week: str, tmp_path: Path, capsys: Captured
+) -> None:
     path = tmp_path / "edited.json"
     calibrate("-c", week, "--out", path)
-    path.write_text(re.sub(r'"value": [0-9.]+', f'"value": {number}', path.read_text()))
+    path.write_text(re.sub(rf'"{key}": [0-9.]+', f'"{key}": {number}', path.read_text()))
     assert calibrate(path, path) == 2
-    assert f"{path} is no calibration file: calibrations.0.bins.0" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"{path} is no calibration file: calibrations.0.bins.0" in error
+    assert text in error

@@ -35,7 +35,7 @@ def places(found: tuple[init.Candidate, ...]) -> list[tuple[int, str, int | None
     return [(candidate.port, candidate.evidence, candidate.parallel) for candidate in found]
 
 
-USUAL = [(port, f"port {port}", None) for port in (8000, 30000, 8080, 3000)]
+USUAL = [(port, f"port {port}", None) for port in (8000, 30000, 8080, 3000, 8001, 8002)]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,7 @@ USUAL = [(port, f"port {port}", None) for port in (8000, 30000, 8080, 3000)]
         ("python -m vllm.x --port 9999 --tensor-parallel-size 4 --pipeline-parallel-size=2", 9999, 8),
         ("sglang serve --tp 2 --port=31000", 31000, 2),
         ("tritonserver --http-port 9002", 9002, None),
+        ("tritonserver --http-port 9000 --metrics-port=9002", 9002, None),
         ("/usr/bin/llama-server --metrics", 8080, None),
         ("vllm serve m -tp 8", 8000, 8),
         ("pip install vllm", 0, None),
@@ -152,9 +153,9 @@ def test_ports_without_a_listener_are_named(here: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(init, "find_candidates", lambda: ())
     assert main(["init"]) == 3
     assert capsys.readouterr().err.splitlines() == [
-        "sizewatch init: no engine answers on this machine: nothing listens on 8000, 30000, 8080, 3000.",
+        "sizewatch init: no engine answers on this machine: nothing listens on 8000, 30000, 8080, 3000, 8001, 8002.",
         "sizewatch init: Is the engine up? SGLang needs --enable-metrics, llama.cpp --metrics.",
-        "sizewatch init: An engine elsewhere: sizewatch plan init http://HOST:PORT/metrics > plan.yaml",
+        "sizewatch init: An engine on another port or machine: sizewatch plan init http://HOST:PORT/metrics > plan.yaml",
     ]
 
 

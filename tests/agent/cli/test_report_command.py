@@ -210,6 +210,7 @@ def test_unwritable_directory_is_told_first(below: str, error: str, tmp_path: Pa
     assert f"{config}{below} cannot be written: {error}; give another --out" in capsys.readouterr().err
     assert main.main(["report", "-c", str(config), "--out", str(tmp_path / "out")]) == 2
     assert "`sizewatch run` makes it" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_empty_time_is_still_reported(tmp_path: Path) -> None:

@@ -124,10 +124,10 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     ("plan calibration -c week/sizewatch.yaml --out no/file", 2, "cannot be written: No such file or directory"),
     # Forecasts, of a trace or of a history.
     ("backtest --history nowhere.csv", 2, "No such file or directory"),
-    ("backtest --history two.csv", 2, "has 2 rows"),
+    ("backtest --history two.csv", 2, "has 2 of the 3 rows"),
     ("backtest --history bad.csv", 2, "bad.csv:3: "),
     ("forecast --history bad.csv", 2, "is no count"),
-    ("forecast --history two.csv", 2, "has 2 rows"),
+    ("forecast --history two.csv", 2, "has 2 of the 3 rows"),
     ("backtest --history hours.csv --test-days 0", 2, "0 days cannot be tested"),
     ("backtest --history hours.csv --bin 7h", 2, "do not divide a day"),
     ("backtest --history hours.csv --bin 0s", 2, "Error: "),

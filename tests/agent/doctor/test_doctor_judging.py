@@ -117,7 +117,7 @@ def full_of(c_max: int) -> TargetPage:
             "ok",
             f"as planned: model small-llama, KV cache auto, {GPUS}",
         ),
-        (owning(("0",), 1), "fail", f"owns 1 GPUs, the plan says {GPUS} a replica"),
+        (owning(("0",), 1), "fail", f"GPUs that it owns: 1; the plan says {GPUS} a replica"),
         (owning(("0", "7"), 1, "GPU 7 has never been read"), "fail", "GPU 7 has never been read"),
         (owning(("auto",), 0), "warn", WHICH),
         (owning(("auto",), 0, "no pid"), "warn", "no pid"),

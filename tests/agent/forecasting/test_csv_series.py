@@ -192,7 +192,7 @@ def test_hour_of_clock_change_is_understood(tmp_path: Path, times: str, values: 
         (("0,1", ",2", "120,4"), ":3: timestamp: is missing"),
         (("-60,1", "-0,2", "60,4"), ":4: timestamp: '60' is written otherwise"),
         (("-60,1", "-0,2", "-30,4"), ":2: timestamp: '-60' is no time; write a time such as 2026-03-01T00:05:00Z"),
-        (("0,1", "60,2"), ": has 2 rows; 3 are the fewest that tell how long a bin is"),
+        (("0,1", "60,2"), ": has 2 of the 3 rows that tell how long a bin is"),
         (("0,1", "60,2", "121,3", "180,4", "240,4"), ":4: timestamp: '121' is no whole number of bins of 60 s after"),
         (("0,", "60,", "120,"), ": holds no number in the column requests"),
         (("1767225600000,1",), ":2: timestamp: '1767225600000' is too large for seconds; are these milli"),

@@ -453,8 +453,8 @@ def test_sidecar_takes_own_gpus_from_exporter() -> None:
     ("visible", "planned", "gpus", "missing"),
     [
         (2, 2, ("GPU-0", "GPU-1"), ""),
-        (8, 2, (), "8 GPUs are visible, and the plan gives a replica 2"),
-        (1, 2, (), "1 GPUs are visible, and the plan gives a replica 2"),
+        (8, 2, (), "NVML shows 8, the plan gives a replica 2"),
+        (1, 2, (), "NVML shows 1, the plan gives a replica 2"),
         (0, 2, (), ""),
     ],
 )

@@ -169,7 +169,7 @@ def test_demand_is_filled_before_start(tmp_path: Path, url: str) -> None:
     with HistoryStore.open_reader(tmp_path / "history" / "history.db") as store:
         demand = store.demand(TIER, 0.0, 4e9)
         (event,) = [event for event in store.events(0.0) if event.kind == "back_fill"]
-        assert event.text.startswith(f"{len(demand)} minutes of demand of the 3h before the start")
+        assert event.text == f"demand of the 3h before the start was filled from the store: {len(demand)} min"
         assert len(demand) > 90
         assert not store.spans(Finding, 0.0)
         assert not store.bins(TIER, 0.0, 4e9)

@@ -164,7 +164,7 @@ REPORT = Prewarm(
     drain=DrainTime(e2e_p99=Reading(value=19.6, low=15.0, high=20.0, n=5000.0)),
 )
 
-BARE_REASON = "Needs 2 days, has 5 hours."
+BARE_REASON = "needs 2 days, has 5 hours"
 UNKNOWN = Prewarm(tier="chat", zone="UTC", recommendation=None, reason=BARE_REASON)
 
 

@@ -278,7 +278,7 @@ DELIVERY = DeliveryHealth(destination="chat", trouble="404", next_at=NOW + 90)
     ("health", "words"),
     [
         ({"last_cycle_at": NOW - 61}, "The last cycle ended 1 min ago: this page is that old."),
-        ({"history_trouble": "disk full", "unbooked_minutes": 4}, "failed: disk full. 4 minutes are buffered."),
+        ({"history_trouble": "disk full", "unbooked_minutes": 4}, "failed: disk full. Minutes in the buffer: 4."),
         ({"dropped_minutes": 9}, "The history lost 9 replica-minutes."),
         ({"config_trouble": "url: missing"}, "the previous configuration is active: url: missing"),
         ({"gpu_problems": ("GPU 3 fell off the bus",)}, "GPU 3 fell off the bus"),

@@ -87,7 +87,7 @@ def test_simulation_equals_live_decisions() -> None:
         decider.step(None if np.isnan(said) else said, seen, PLAN).replicas
         for said, seen in zip(quantile.tolist(), world.observed_demand.tolist(), strict=True)
     ]
-    assert simulate_requests(world, quantile, minimum=2).asked.tolist() == live
+    assert simulate_requests(world, quantile, minimum=2).billed.tolist() == live
 
 
 @pytest.mark.parametrize(("seconds", "minutes"), [(1.0, 1), (60.0, 1), (61.0, 2), (207.0, 4)])

@@ -76,7 +76,7 @@ def test_fleet_equals_moving_replicas_singly(lead, hold) -> None:
     run = simulate_fleet(apply_hold(np.array(targets, dtype=float), hold), lead, 7)
     served, billed = by_hand(targets, lead, 7, hold)
     assert np.array_equal(run.ready, served)
-    assert np.array_equal(run.asked, billed)
+    assert np.array_equal(run.billed, billed)
 
 
 @pytest.mark.parametrize("utilisation", [0.4, 0.7, 1.0])
@@ -85,7 +85,7 @@ def test_reacting_equals_hpa_baseline(utilisation) -> None:
     run = simulate_reactive(here, utilisation)
     served, billed = by_hand(Hpa(here, utilisation), 3, int(initial_replicas(here)), 10)
     assert np.array_equal(run.ready, served)
-    assert np.array_equal(run.asked, billed)
+    assert np.array_equal(run.billed, billed)
 
 
 def test_an_outcome_counts_minutes_and_requests() -> None:
@@ -118,7 +118,7 @@ def test_foresight_is_never_short(lead) -> None:
     assert outcome(here, run).violated == 0.0
     assert outcome(here, run).replica_hours < outcome(here, simulate_static(here, peak(here))).replica_hours
     highest = int(np.argmax(here.demand))
-    assert run.asked[highest - lead] == replicas(here.demand, 1.0)[highest]
+    assert run.billed[highest - lead] == replicas(here.demand, 1.0)[highest]
 
 
 PRICE = 100.0

@@ -126,7 +126,7 @@ EMPTY = {"requests_running": 0.0, "kv_utilization": 0.0, "kv_utilization_max": 0
 SILENT = scraped(scraped(NEW, 0.0, counters={"engine_steps": 0.0}), 400.0, counters={"engine_steps": 400.0})
 GPU_PROBLEM = "GPU-1 has not been read for 150 s"
 NO_PAGE, FAILED = "no page from the replica", Gap.SCRAPE_FAILED
-NONE_BEFORE = " scrapes without a usable page, and none before"
+NONE_BEFORE = (f"{misses} without a usable page, and none before" for misses in ("1 scrape", "2 scrapes"))
 
 ONE_MISS, NEVER = replica(misses=1), replica(pages=0, misses=1)
 SLOPE_GAPS = (Gap.NOT_SCRAPED, Gap.CONTRADICTORY)
@@ -143,12 +143,12 @@ ROWS = [
     (DOWN, replica(misses=2), 15, FINE, "2 scrapes without a usable page"),
     (DOWN, replica(misses=3), 60, WARNED, "No usable metrics page for 45 s; 3 scrapes in a row failed: timeout"),
     (DOWN, replica(pages=0, misses=3), 60, WARNED, ""),
-    *((DOWN, replica(pages=0, misses=n), 0, FAILED, f"{n}{NONE_BEFORE}") for n in (1, 2)),
+    *((DOWN, replica(pages=0, misses=n), 0, FAILED, text) for n, text in enumerate(NONE_BEFORE, 1)),
     (DOWN, scraped(replica(misses=5), 105), 15, FINE, "The metrics page answers"),
     (DOWN, SILENT, 400, Gap.NOT_SCRAPED, "the page answers now, but was not scraped for 400 s before"),
     (DOWN, failed(SILENT, 415, 430, 445), 445, WARNED, ""),
     # One scrape in five minutes failed: the two more that make it down are still to come.
-    (DOWN, failed(replica(), 315), 315, FAILED, "1 scrapes without a usable page, and none for 300 s"),
+    (DOWN, failed(replica(), 315), 315, FAILED, "1 scrape without a usable page, and none for 300 s"),
     *((CASCADE, replica(slope_gap=gap, cascade=CascadeState()), 15, gap, "") for gap in SLOPE_GAPS),
     (CASCADE, replica(pages=1), 15, Gap.RESTARTED, "no two pages give a slope of the KV cache yet"),
     (CASCADE, scraped(replica(misses=1), 45), 15, FAILED, ""),

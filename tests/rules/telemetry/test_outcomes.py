@@ -165,6 +165,7 @@ def test_clients_are_held_against_rate_and_latency() -> None:
     assert at_once_contradiction(64, 7.0, 2.285, 5120) == told
     assert at_once_contradiction(8, 7.0, 2.285, 40) == told.replace("64", "8")
     assert at_once_contradiction(64, 7.0, 2.285, 320) == told  # 45 s for five requests of 2 s a client
+    assert at_once_contradiction(1, 7.0, 2.285, 40) == told.replace("64 clients", "1 client")
     assert at_once_contradiction(64, 7.0, 2.285, 150) is None  # the slowest requests may be most of the run
     assert at_once_contradiction(3, 1.4, 0.7, 16) is None  # too few for a mean
     assert at_once_contradiction(64, 7.0, 2.285, None) is None  # an open loop below its cap, or one with failures

@@ -2,7 +2,7 @@ import pytest
 from making import reading
 
 from rules.telemetry.signals import Gap, Missing, Reading
-from rules.telemetry.wording import number, quantity
+from rules.telemetry.wording import format_count, number, quantity
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,11 @@ from rules.telemetry.wording import number, quantity
 )
 def test_number_has_three_digits_and_unit(value: float, unit: str, text: str) -> None:
     assert number(value, unit) == text
+
+
+def test_count_has_its_noun_and_thousands() -> None:
+    texts = [format_count(count, "replica") for count in (0, 1, 1.0, 2.5, 12_000)]
+    assert texts == ["0 replicas", "1 replica", "1 replica", "2.5 replicas", "12,000 replicas"]
 
 
 @pytest.mark.parametrize(
