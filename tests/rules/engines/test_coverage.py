@@ -1,5 +1,6 @@
 """Tables and pages hold each other: every family is explained, every row is met; and what a file of a table may say."""
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,20 @@ def test_every_family_is_read_or_explained(page: Path) -> None:
     assert present - said <= {row.family for row in engine.rows if row.zero_with}
     by_label = {row.family for row in engine.rows if row.where or row.factor_fact or row.none is not None}
     assert said - present - found.contradictory <= by_label
+
+
+def test_conditions_name_labels_of_their_series() -> None:
+    labels: dict[tuple[str, str], set[str]] = {}
+    for page in engine_pages(PAGES):
+        for name, text in re.findall(r"(?m)^([\w:]+)(?:\{(.*)\})? ", page.read_text(encoding="utf-8")):
+            names = labels.setdefault((open_page(page)[0].label, normalize_name(name)), set())
+            names.update(re.findall(r'(\w+)="', text))
+    for engine in ENGINES:
+        for row in engine.rows:
+            # A label without a value here may be absent, and `le` of a counter is: that row never reads its source.
+            named = {label for label, pattern in row.where.items() if pattern and label != "le"} | row.unless.keys()
+            if printed := labels.get((engine.label, row.sample)):
+                assert named <= printed, f"{engine.label}: {row.family}"
 
 
 @pytest.mark.skipif(not SHARED_PAGES.exists(), reason="../shared is absent: only our own pages were tried")
