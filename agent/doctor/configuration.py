@@ -47,6 +47,8 @@ def check_config(loaded: LoadedConfig) -> Iterator[CheckResult]:
         tiers = format_count(len({target.tier for target in config.targets}), "tier")
         watched = f"{format_count(len(config.targets), 'target')} in {tiers}, scraped every {text}"
     yield ok(f"{loaded.path}: role {config.role}, {watched}")
+    for tier, rules in config.thresholds.items():
+        yield ok(f"thresholds of {tier} are not the catalogue's: {', '.join(rules) or 'none'}")
     for warning in loaded.warnings:
         yield warn(warning, "correct it, or leave it knowingly")
 

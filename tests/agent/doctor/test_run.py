@@ -98,10 +98,12 @@ def assert_line(found: tuple[CheckResult, ...], check: str, level: CheckLevel, b
 
 def test_sound_installation_has_no_failing_line(tmp_path: Path) -> None:
     with serving() as port:
-        found = run_checks(loaded(tmp_path, target(port)))
+        own = {"cpu-small": {"TtftSloBurn": {"page_fast_burn": 20.0}}}
+        found = run_checks(loaded(tmp_path, target(port), thresholds=own))
     assert exit_code(found) == 0
+    assert about(found, "config")[1].text == "thresholds of cpu-small are not the catalogue's: TtftSloBurn"
     checks = [finding.check.removesuffix(" cpu-small/r") for finding in found if finding.level is CheckLevel.OK]
-    lines = "process config plan target engine clock plan gpus data_dir history web forecast report"
+    lines = "process config config plan target engine clock plan gpus data_dir history web forecast report"
     assert checks == lines.split()
     assert "53.7 kB in" in only(found, "target cpu-small/r").text
     assert "vLLM v1 (after 0.29.0 by its names): 35 of 47 signals" in only(found, "engine cpu-small/r").text
