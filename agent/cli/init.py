@@ -30,7 +30,7 @@ from agent.http_client.client import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe
 from exporters.documents.plan_files import config_text, skeleton
 from exporters.render.safe_text import blank_unprintable, shorten
-from exporters.status.tier_overview import first_view_text, has_traffic
+from exporters.status.tier_overview import numbers_text, overview_text
 
 if TYPE_CHECKING:
     from rules.telemetry.snapshots import GpuReadout
@@ -42,6 +42,11 @@ ALERTMANAGER = "http://127.0.0.1:9093"
 
 CYCLES_WITH_TRAFFIC = 3
 """Cycles from the first with traffic to the first view: 30 s of requests, 45 s after the first of them at the latest."""
+
+TRAFFIC = ("completed_rps", "generation_tokens_per_second", "requests_running")
+"""Signals that are above zero where an engine serves requests. No engine exposes all of them."""
+
+TIERS_SHOWN = 2
 
 NO_REQUESTS = "no requests were served yet; what is seen of the first ones will stand here"
 
@@ -115,11 +120,16 @@ class FirstView:
         if status is None:
             return
         text = ""
-        if any(has_traffic(tier) for tier in status.tiers):
+        serving = [tier for tier in status.tiers if any(map(tier.estimate, TRAFFIC))]
+        if serving:
             self._cycles_with += 1
             if self._cycles_with == CYCLES_WITH_TRAFFIC:
+                # On demand: the page takes memory.
+                from exporters.status.page import status_json
+
                 page = [] if daemon.web is None else [daemon.web.url]
-                text = f"\n{first_view_text(status, (*self._commands, *page))}\n"
+                seen = (overview_text(status_json(status)), *map(numbers_text, serving[:TIERS_SHOWN]))
+                text = "\n".join(("", *seen, "", "next:", *self._commands, *page, ""))
         else:
             self._cycles_without += 1
             if self._cycles_without == CYCLES_WITH_TRAFFIC:

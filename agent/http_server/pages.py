@@ -7,7 +7,6 @@ only some readers ask for is imported on demand: status page and runbooks take m
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -191,20 +190,17 @@ class Pages:
         return text_response(200, "ok")
 
     def _report_list(self, request: Request) -> Response:
-        from exporters.status.page import ReportListing, list_page
+        from exporters.docs.runbooks import markdown_html
+        from exporters.status.page import text_page
 
         if self.reports is None:
             raise HTTPException(404, "this agent writes no reports (report.enabled, role)")
-        listings = []
+        lines = []
         for name in storage.names(self.reports):
-            try:
-                report = dict(json.loads(storage.read_report_file(self.reports, name, "report.json") or b"{}"))
-            except (ValueError, TypeError, RecursionError):
-                report = {}
-            headline, simulated = str(report.get("headline", "")), bool(report.get("simulated"))
-            files = storage.files(self.reports, name)
-            listings.append(ReportListing(name=name, headline=headline, simulated=simulated, files=files))
-        return content_response(list_page(listings))
+            links = [f"[{file}]({name}/{file})" for file in storage.files(self.reports, name)]
+            lines.append(f"- {name}: {', '.join(links)}")
+        html = markdown_html("\n".join(lines) or "None was written yet.")
+        return content_response(text_page("Weekly reports", html, {"../": "status"}))
 
     def _report(self, request: Request) -> Response:
         """Return a file of a report, its page for a path of the folder. A path is compared with names and never joined."""

@@ -254,7 +254,9 @@ WEBHOOK_TAKEN = _agent_counter("webhook_requests", "webhook.taken", "Messages th
 WEBHOOK_REFUSED = _counter("webhook_refusals", (REASON,), of.map_keys("webhook.refused"), "Refused messages")
 WEBHOOK_LEFT_OUT = _agent_counter("webhook_alerts_left_out", "webhook.left_out", "Alerts of others beyond the limit")
 
-RECOMMENDED = _tier("recommended_replicas", "forecast.recommended", "Replicas for the demand one cold start ahead")
+RECOMMENDED = _tier(
+    "recommended_replicas", "forecast.decision.replicas", "Replicas for the demand one cold start ahead"
+)
 MINIMUM_WARM = _tier("minimum_warm_replicas", "forecast.minimum_warm", "Fewest replicas ever recommended")
 FORECAST_RPS = _gauge(
     "forecast_requests_per_second",

@@ -17,7 +17,7 @@ from exporters.render.safe_text import strip_control_characters
 from exporters.report.findings import blind_lines, incident_lines, restart_line, worst_status
 from exporters.report.guide_tables import NO_SLO, MonitoredValue
 from exporters.report.records import Report, TierReport
-from exporters.status.page import render_template, style, trace
+from exporters.status.page import render_template, trace
 from rules.plan.money import figure
 from rules.resize.proposal import ProposalKind
 from rules.telemetry.signals import BY_NAME, Missing, Reading, SignalKind
@@ -74,8 +74,8 @@ def report_markdown(report: Report) -> str:
 def report_html(report: Report) -> str:
     """Return the whole page."""
     icon = render.icon(worst_status(tier.status for tier in report.tiers))
-    names = {"sections": list_sections(report), "icon": icon, "style": style("status/page.css", "report/report.css")}
-    return render_template("report/report.html.j2", **names)
+    sheets = ("status/page.css", "report/report.css")
+    return render_template("report/report.html.j2", *sheets, sections=list_sections(report), icon=icon)
 
 
 def list_sections(report: Report) -> list[Section]:

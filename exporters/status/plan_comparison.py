@@ -6,12 +6,11 @@ rows. A new number is a row of ROWS.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from exporters.render.text import Tone, describe_gap, format_duration
-from exporters.status.active_findings import ActiveFinding
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BURNS
 from rules.catalogue.registry import BY_NAME as RULES
@@ -44,8 +43,6 @@ HELD_BACK = ("QueueGrowing", "KvCacheCascade", "EngineStalled")
 
 OVERLOAD = (*HELD_BACK, *BURNS, "AvailabilityBurn", "LoadBeyondBenchmark", "DemandExceedsCapacity", "TierDown")
 """Rules of an overloaded tier: none of its numbers is as planned while one of them fires, for certain or likely."""
-
-NOTHING_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no data in the last 5 minutes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,105 +90,87 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanComparison:
-    """Row of a tier. `finding` is the worst active finding of its rules, else the worst likely one. `judged` is the worst
-    result of its rules, None without a result. `is_overloaded` says that a finding of OVERLOAD is active. `now` describes
-    `window_seconds`. `at_this_load` is the benchmark value at equal load if a rule compared with it. `wait_seconds` is the
-    longest wait of a rule about it that only time will answer (DESIGN 3.23), None without one.
+    """Row of a tier. `now` is of the last minutes, `state` the tone of the number and its word. `at_this_load` is the
+    benchmark value at equal load if a rule compared with it.
     """
 
     row: ComparisonRow
     now: SignalValue
     planned: PlannedValue | None
-    judged: RuleResult | None
+    state: tuple[Tone, str]
     at_this_load: Reading | None
-    window_seconds: float | None = None
-    finding: ActiveFinding | None = None
-    is_overloaded: bool = False
-    wait_seconds: float | None = None
-    currency: str = ""
-
-    @property
-    def state(self) -> tuple[Tone, str]:
-        """Return the tone of the number and its word. Only a planned value that holds is "as planned"."""
-        if self.row.judged_by_plan:
-            return self._state_by_plan()
-        if self.finding is not None:
-            return self.finding.tone, self.finding.named
-        result = self.judged
-        if result is None:
-            return Status.UNKNOWN, ""
-        if self.wait_seconds is not None:
-            return Status.UNKNOWN, f"not judged yet, {format_duration(self.wait_seconds)}"
-        if isinstance(result, Unknown):
-            why = "" if result.reason is Gap.NOT_IN_PLAN else f": {describe_gap(result.reason, result.text, '{gap}')}"
-            return Status.UNKNOWN, f"not judged{why}"
-        if self.planned is None or isinstance(self.now, Missing):
-            return result.status, "no finding"
-        if self.planned.text != SLO:
-            return result.status, self._plan_words
-        if self.is_worse:
-            return Status.UNKNOWN, "beyond the SLO, no finding yet"
-        # Its bounds may lie on both sides.
-        if (self.now.value or 0.0) > self.planned.value:
-            return Status.UNKNOWN, "may be beyond the SLO"
-        return result.status, "within the SLO"
-
-    def _state_by_plan(self) -> tuple[Tone, str]:
-        if self.times_planned is None:
-            return Status.UNKNOWN, ""
-        if self.is_worse:
-            return "note", f"{number(self.times_planned, '')}x the plan"
-        return Status.OK, self._plan_words
-
-    @property
-    def _plan_words(self) -> str:
-        return "no finding" if self.is_worse or self.is_overloaded else "as planned"
-
-    @property
-    def times_planned(self) -> float | None:
-        """Return the surest ratio of the number to its planned value, None if one is not known."""
-        if self.planned is None or isinstance(self.now, Missing) or not self.planned.value:
-            return None
-        value = self.now.low if self.now.low is not None else self.now.value
-        return None if value is None else value / self.planned.value
-
-    @property
-    def is_worse(self) -> bool:
-        """Return whether the number is certainly worse than the plan, independent of its rules."""
-        if self.planned is None or isinstance(self.now, Missing):
-            return False
-        low, high = self.now.low, self.now.high
-        if self.row.more_is_better:
-            return high is not None and high < self.planned.value
-        return low is not None and low > self.planned.value
 
 
 def compare_with_plan(tier: TierStatus) -> tuple[PlanComparison, ...]:
     """Return every row of ROWS for a tier, in order."""
-    compared = [_compare(row, tier, (*tier.alerting, *tier.notes)) for row in ROWS]
+    compared = [_compare(row, tier) for row in ROWS]
     return tuple(number for number in compared if number.planned is not None or not number.row.optional)
 
 
-def _compare(row: ComparisonRow, tier: TierStatus, active: Iterable[ActiveFinding]) -> PlanComparison:
-    findings = [finding for finding in active if finding.verdict.rule in row.rules]
-    results = [result for result in tier.results if result.rule in row.rules]
-    waits = [result.wait_seconds for result in results if isinstance(result, Unknown) and result.wait_seconds]
-    plan = tier.context.plan
-    judged = (*(finding.verdict for finding in findings), *results)
+def _compare(row: ComparisonRow, tier: TierStatus) -> PlanComparison:
+    now = _read(row, tier)
+    planned = _read_plan(row, tier.context)
+    findings = [finding for finding in tier.active if finding.verdict.rule in row.rules]
+    judged: list[RuleResult] = [finding.verdict for finding in findings]
+    judged += [result for result in tier.results if result.rule in row.rules]
+    if row.judged_by_plan or not findings:
+        is_overloaded = any(finding.verdict.rule in OVERLOAD for finding in tier.active)
+        state = judge_number(row, now, planned, judged, is_overloaded=is_overloaded)
+    else:
+        state = findings[0].tone, findings[0].named
     at_load = worst_result(result for result in judged if result.rule in AT_EQUAL_LOAD)
     expected = at_load.expected if isinstance(at_load, Verdict) else None
     return PlanComparison(
         row=row,
-        now=NOTHING_SEEN if tier.recent is None else _read(row, tier, tier.recent),
-        planned=_read_plan(row, tier.context),
-        finding=next(iter(findings), None),
-        judged=worst_result(judged),
-        is_overloaded=any(finding.verdict.rule in OVERLOAD for finding in active),
+        now=now,
+        planned=planned,
+        state=state,
         at_this_load=expected if isinstance(expected, Reading) else None,
-        window_seconds=None if tier.recent is None else tier.recent.end - tier.recent.start,
-        wait_seconds=max(waits, default=None),
-        currency=plan.cost.currency if plan is not None and plan.cost is not None and row.unit == "money" else "",
     )
+
+
+def judge_number(
+    row: ComparisonRow,
+    now: SignalValue,
+    planned: PlannedValue | None,
+    judged: Sequence[RuleResult],
+    *,
+    is_overloaded: bool,
+) -> tuple[Tone, str]:
+    """Return the tone of a number without a finding, and its word, by the worst result of its rules.
+
+    Only a planned value that holds is "as planned". `is_overloaded` says that a finding of OVERLOAD is active.
+    """
+    best, is_worse = None, False
+    if planned is not None and isinstance(now, Reading):
+        best = now.value if now.low is None else now.low
+        is_worse = now.low is not None and now.low > planned.value
+        if row.more_is_better:
+            is_worse = now.high is not None and now.high < planned.value
+    plan_words = "no finding" if is_worse or is_overloaded else "as planned"
+    if row.judged_by_plan:
+        if best is None or planned is None or not planned.value:
+            return Status.UNKNOWN, ""
+        return ("note", f"{number(best / planned.value, '')}x the plan") if is_worse else (Status.OK, plan_words)
+    result = worst_result(judged)
+    if result is None:
+        return Status.UNKNOWN, ""
+    waits = [unknown.wait_seconds for unknown in judged if isinstance(unknown, Unknown) and unknown.wait_seconds]
+    if waits:
+        return Status.UNKNOWN, f"not judged yet, {format_duration(max(waits))}"
+    if isinstance(result, Unknown):
+        why = "" if result.reason is Gap.NOT_IN_PLAN else f": {describe_gap(result.reason, result.text, '{gap}')}"
+        return Status.UNKNOWN, f"not judged{why}"
+    if planned is None or isinstance(now, Missing):
+        return result.status, "no finding"
+    if planned.text != SLO:
+        return result.status, plan_words
+    if is_worse:
+        return Status.UNKNOWN, "beyond the SLO, no finding yet"
+    # Its bounds may lie on both sides.
+    if (now.value or 0.0) > planned.value:
+        return Status.UNKNOWN, "may be beyond the SLO"
+    return result.status, "within the SLO"
 
 
 def worst_result(results: Iterable[RuleResult]) -> RuleResult | None:
@@ -205,8 +184,11 @@ def _rank_result(result: RuleResult) -> tuple[bool, int, bool]:
     return True, SEVERITY[result.status], result.status in FIRING and result.certainty is Certainty.CERTAIN
 
 
-def _read(row: ComparisonRow, tier: TierStatus, window: Window) -> SignalValue:
+def _read(row: ComparisonRow, tier: TierStatus) -> SignalValue:
     """Return the number of the last minutes: of completed requests the mean rate of the seen replicas."""
+    window = tier.recent
+    if window is None:
+        return Missing(gap=Gap.SCRAPE_FAILED, text="no data in the last 5 minutes")
     if row.key != PER_REPLICA:
         return read_comparable(row.key, window, tier.context)
     rate = replica_rate(window, "requests_finished")

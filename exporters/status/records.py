@@ -9,8 +9,9 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from exporters.render.text import Tone
-from exporters.status.active_findings import ActiveFinding, ActiveIncident, list_active_findings, list_active_incidents
+from exporters.render.text import Tone, rule_title
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, is_lasting, step_incident_alerts
 from rules.evaluator.incidents import Incident, group_incidents
@@ -22,7 +23,20 @@ from rules.telemetry.signals import Reading, SignalValue
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import DAY_SECONDS, Window
 from rules.verdicts.context import ForecastPoint
-from rules.verdicts.verdict import Finding, IdleReplicas, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import (
+    FIRING,
+    SEVERITY,
+    Finding,
+    IdleReplicas,
+    RuleResult,
+    Status,
+    Subject,
+    Unknown,
+    Verdict,
+    severity_of,
+    severity_words,
+)
 
 if TYPE_CHECKING:
     # A node forecasts nothing, and does not load what writes a forecast.
@@ -109,11 +123,6 @@ class ForecastStatus:
             return None
         return self.prewarm.recommendation.with_present(self.ready, is_burning=self.is_burning)
 
-    @property
-    def recommended(self) -> int | None:
-        """Return the recommended replicas, None (never 0) if there is no recommendation."""
-        return self.decision.replicas if self.decision is not None else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastHealth:
@@ -140,6 +149,59 @@ class ExportScope(StrEnum):
     def has_alerts(self, subject: Subject) -> bool:
         """Return whether this agent posts alerts of a subject. Of a replica every agent does: Alertmanager joins them."""
         return self is not ExportScope.REPLICAS or subject.replica is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveFinding:
+    """Open finding with its newest firing verdict, else its worst. `silent` is the gap of a rule that currently has no
+    verdict, else None.
+    """
+
+    finding: Finding
+    verdict: Verdict
+    silent: Unknown | None = None
+
+    @property
+    def severity(self) -> Status | None:
+        """Return the status that every surface names, None for what was never certain."""
+        return severity_of(self.verdict, self.finding)
+
+    @property
+    def is_reported(self) -> bool:
+        """Return whether its rule is for the report only."""
+        return self.verdict.rule in BY_NAME and BY_NAME[self.verdict.rule].severity is Severity.REPORT
+
+    @property
+    def is_note(self) -> bool:
+        """Return whether it sends no alert: its rule is for the report, or it was never certain."""
+        return self.severity is None or self.is_reported
+
+    @property
+    def tone(self) -> Tone:
+        return "note" if self.severity is None or self.is_reported else self.severity
+
+    @property
+    def words(self) -> str:
+        """Return "critical, certain", "warning, certain", "likely" or "note"."""
+        return "note" if self.severity is not None and self.is_note else severity_words(self.severity)
+
+    @property
+    def named(self) -> str:
+        """Return the words for a place that does not name the finding: a note has its title."""
+        return f"{self.words}: {self.title}" if self.is_note else self.words
+
+    @property
+    def title(self) -> str:
+        title = rule_title(self.verdict.rule)
+        return f"{title}, by forecast" if self.verdict.is_forecast else title
+
+    @property
+    def rank(self) -> tuple[bool, int, bool, int, float]:
+        """Return the sort key, worst first, notes last: status, certainty, severity of the rule, then earliest begin."""
+        likely = self.verdict.certainty is not Certainty.CERTAIN
+        severity = BY_NAME[self.verdict.rule].severity if self.verdict.rule in BY_NAME else Severity.REPORT
+        status = -SEVERITY[self.severity or self.verdict.status]
+        return self.is_note, status, likely, list(Severity).index(severity), self.finding.started_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,22 +247,27 @@ class TierStatus:
 
     @cached_property
     def active(self) -> tuple[ActiveFinding, ...]:
-        """Return all active findings, also those that send no alert (DESIGN 3.10), worst first."""
-        return list_active_findings(self.findings, self.results)
+        """Return the open findings with their newest results, worst first; last those without an alert (DESIGN 3.10)."""
+        newest = {(result.rule, result.subject): result for result in self.results}
+        active = []
+        for finding in (candidate for candidate in self.findings if candidate.ended_at is None):
+            verdict, silent = finding.worst, None
+            result = newest.get((finding.rule, finding.subject))
+            if isinstance(result, Unknown):
+                silent = result
+            elif result is not None and result.status in FIRING:
+                verdict = result
+            active.append(ActiveFinding(finding=finding, verdict=verdict, silent=silent))
+        return tuple(sorted(active, key=lambda finding: finding.rank))
 
     @property
     def alerting(self) -> list[ActiveFinding]:
         return [finding for finding in self.active if not finding.is_note]
 
     @property
-    def notes(self) -> list[ActiveFinding]:
-        """Return active findings that send no alert. They do not affect the state of the tier."""
-        return [finding for finding in self.active if finding.is_note]
-
-    @property
     def likely(self) -> list[ActiveFinding]:
         """Return the findings that will alert once they are certain."""
-        return [note for note in self.notes if not note.is_reported]
+        return [finding for finding in self.active if finding.is_note and not finding.is_reported]
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -360,11 +427,6 @@ class AgentStatus:
     def incidents(self) -> Mapping[str, tuple[Incident, ...]]:
         """Return the incidents of each tier, open ones and those of the last day, in order of their begin."""
         return {tier.name: group_incidents(tier.findings, tier.results, self.now) for tier in self.tiers}
-
-    @cached_property
-    def active_incidents(self) -> Mapping[str, tuple[ActiveIncident, ...]]:
-        """Return the incidents of each tier that alert now, the worst first."""
-        return {tier.name: list_active_incidents(tier.active, self.incidents[tier.name]) for tier in self.tiers}
 
     @cached_property
     def exported_incidents(self) -> Mapping[str, tuple[Incident, ...]]:

@@ -2,29 +2,28 @@
 
 A state beside the statuses alarms nobody: a tier has a likely finding until that is certain, is learning until it was
 observed long enough, and oversized while a rule over days finds it too large. The status page, `/api/status` and
-`sizewatch status` print the same lines. `sizewatch init --run` shows one screen after the first traffic.
+`sizewatch status` print the same lines.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from exporters.render.terminal import WIDEST, terminal_text, text_grid
-from exporters.render.text import SIGNS, Tone, format_clock, lower_first
-from exporters.status.active_findings import ActiveIncident
-from exporters.status.plan_comparison import AT_EQUAL_LOAD, compare_with_plan
-from exporters.status.records import AgentStatus, TierStatus
-from rules.catalogue.registry import BY_NAME, RULES
+from exporters.render.text import DASH, SIGNS, Tone, format_clock, format_duration, lower_first, money, number_text
+from exporters.status.plan_comparison import compare_with_plan
+from exporters.status.records import ActiveFinding, AgentStatus, TierStatus
+from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import is_learning, learning_words
+from rules.evaluator.incidents import Incident, describe_missed
 from rules.plan.money import amount, gpu_hours_a_day, money_per_day, price_of
 from rules.telemetry.signals import Gap
 from rules.telemetry.wording import format_count, number, quantity
-from rules.verdicts.context import read_plan_value
+from rules.verdicts.error_budget import IMPACT_SECONDS
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, LIKELY, SEVERITY, Status
 
@@ -42,6 +41,9 @@ _COUNTED = {
     Status.UNKNOWN.value: "without a verdict",
 }
 """Words of the states in the headline, in its order."""
+
+REPLICAS_NAMED = 3
+"""Maximum number of replicas that the impact of an incident names."""
 
 LACKING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
 """Gap reasons that last until the plan or the engine changes. Other gaps pass or need attention."""
@@ -81,11 +83,57 @@ def describe_state(tier: TierStatus) -> TierState:
         return TierState("ok", tone, WITHOUT_PLAN)
     if tier.observed_seconds is not None and is_learning(tier.observed_seconds):
         return TierState(LEARNING, "note", learning_words(tier.observed_seconds))
-    for note in tier.notes:
-        verdict = note.verdict
+    for verdict in (note.verdict for note in tier.active):
         if verdict.rule in TOO_LARGE and verdict.certainty is Certainty.CERTAIN:
             return TierState(OVERSIZED, "note", f"oversized: {lower_first(verdict.sentence)}")
     return TierState("ok", tone, AS_PLANNED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveIncident:
+    """Open incident. The finding of its `root` may have ended; `symptoms` are the other active findings, in the order of
+    their begin. `worst` is the worst of the active ones.
+    """
+
+    incident: Incident
+    root: ActiveFinding
+    symptoms: tuple[ActiveFinding, ...]
+    worst: ActiveFinding
+
+    @property
+    def impact(self) -> list[str]:
+        """Return the requests that users miss, the replicas, and the money that idles, in words."""
+        missed, replicas, idle = self.incident.missed, self.incident.replicas, self.incident.idle
+        texts = []
+        if missed is not None and missed.share.high:
+            most = f"up to {number(missed.share.high, 'ratio')} of requests may have missed an objective"
+            counted = f"{missed.share.n:,.0f} requests in the last {format_duration(IMPACT_SECONDS)}"
+            texts.append(f"{describe_missed(missed) or most} ({counted})")
+        if replicas:
+            more = f" and {len(replicas) - REPLICAS_NAMED} more" if len(replicas) > REPLICAS_NAMED else ""
+            texts.append(f"on {', '.join(replicas[:REPLICAS_NAMED])}{more}")
+        if idle is not None:
+            price = "" if idle.cost_per_day is None else f", {amount(idle.cost_per_day, idle.currency)} a day"
+            texts.append(f"{idle.replicas:.1f} replicas idle{price}")
+        return texts
+
+
+def list_active_incidents(
+    findings: Iterable[ActiveFinding], incidents: Iterable[Incident]
+) -> tuple[ActiveIncident, ...]:
+    """Return the incidents of a tier with an active finding that is no note, the worst first. A likely one is a symptom."""
+    # By identity: a rule may have ended in an incident and be open in a later one.
+    known = {id(active.finding): active for active in findings if not active.is_reported}
+    lasting = []
+    for incident in incidents:
+        ended_root = ActiveFinding(finding=incident.root, verdict=incident.verdict)
+        root = known.get(id(incident.root), ended_root)
+        members = [known[id(finding)] for finding in incident.findings if id(finding) in known]
+        worst = min(members, key=lambda member: member.rank, default=root)
+        if members and not worst.is_note:
+            symptoms = tuple(member for member in members if member is not root)
+            lasting.append(ActiveIncident(incident=incident, root=root, symptoms=symptoms, worst=worst))
+    return tuple(sorted(lasting, key=lambda active: active.worst.rank))
 
 
 TierLine = dict[str, Any]
@@ -100,6 +148,7 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
     worst open incident; without one `certainty` is that of a likely finding.
     """
     state, plan, up = describe_state(tier), tier.context.plan, tier.replicas_up
+    incidents = list_active_incidents(tier.active, status.incidents[tier.name])
     line: TierLine = {
         "tier": tier.name,
         "state": state.name,
@@ -114,7 +163,7 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
         "gpu_hours_a_day": None,
         "money_a_day": None,
         "currency": "",
-        "incidents": len(status.active_incidents[tier.name]),
+        "incidents": len(incidents),
         "incident": "",
         "certainty": LIKELY if state.name == LIKELY else "",
         "since": None,
@@ -124,22 +173,23 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
     if plan is not None and (price := price_of(plan)) is not None:
         hours = gpu_hours_a_day(up, price.gpus_per_replica)
         line |= {"gpu_hours_a_day": hours, "money_a_day": money_per_day(up, price), "currency": price.currency}
-    for worst in status.active_incidents[tier.name][:1]:
+    for worst in incidents[:1]:
         line |= {"incident": worst.root.title, "certainty": "certain", "since": worst.incident.started_at}
     return line
 
 
 def list_incidents(status: AgentStatus) -> list[tuple[TierStatus, ActiveIncident]]:
     """Return the open incidents of all tiers, the worst first."""
-    incidents = [(tier, incident) for tier in status.tiers for incident in status.active_incidents[tier.name]]
+    incidents: list[tuple[TierStatus, ActiveIncident]] = []
+    for tier in status.tiers:
+        incidents += [(tier, active) for active in list_active_incidents(tier.active, status.incidents[tier.name])]
     return sorted(incidents, key=lambda pair: pair[1].worst.rank)
 
 
 def worst_first(status: AgentStatus) -> list[TierStatus]:
     """Return tiers by severity, likely findings below, then in configuration order: healthy tiers keep their place."""
-    ranks: dict[str, tuple[int, bool]] = {"note": (0, False)}
-    ranks |= {tone: (-SEVERITY[tone], True) for tone in Status}
-    return sorted(status.tiers, key=lambda tier: ranks[tier.tone])
+    ranks = ["note", *sorted(FIRING, key=SEVERITY.__getitem__)]
+    return sorted(status.tiers, key=lambda tier: -ranks.index(tier.tone) if tier.tone in ranks else 1)
 
 
 def headline(status: AgentStatus) -> Headline:
@@ -157,10 +207,6 @@ def headline(status: AgentStatus) -> Headline:
     if not any(tier.verdicts for tier in status.tiers):
         detail = "The first verdicts follow a few minutes after the first scrapes."
         return Headline(Status.UNKNOWN, "No verdict yet", detail)
-    return _headline_of_states(status)
-
-
-def _headline_of_states(status: AgentStatus) -> Headline:
     states = [describe_state(tier) for tier in status.tiers]
     counts = Counter(state.words if state.name == "ok" else state.name for state in states)
     counted = [(counts[state], words) for state, words in _COUNTED.items() if counts[state]]
@@ -193,27 +239,24 @@ def _unanswered(status: AgentStatus) -> str:
 def tier_cells(line: TierLine, now: float) -> dict[str, str]:
     """Return the cells of a line by column, "–" where a number is not known. Raise KeyError for another line."""
     up, planned, more = line["replicas_up"], line["replicas_planned"], line["incidents"] - 1
+    used = line["fleet_utilization"]
     cells = {
         "Tier": line["tier"],
         "State": line["words"],
         "Replicas": f"{up}" if planned is None else f"{up} of {planned}",
-        "Recommended": _cell(line["recommended"], str),
-        "Used": _cell(line["fleet_utilization"], "{:.0%}".format),
-        "TTFT P99": _cell(line["ttft_p99_seconds"], partial(number, unit="seconds")),
-        "Cost a day": _cell(line["gpu_hours_a_day"], partial(amount, currency="GPU-hours")),
+        "Recommended": number_text(line["recommended"]),
+        "Used": DASH if used is None else f"{used:.0%}",
+        "TTFT P99": number_text(line["ttft_p99_seconds"], "seconds"),
+        "Cost a day": money(line["gpu_hours_a_day"], "GPU-hours"),
         "Incident": line["incident"],
     }
     if line["money_a_day"] is not None:
-        cells["Cost a day"] = amount(line["money_a_day"], line["currency"])
+        cells["Cost a day"] = money(line["money_a_day"], line["currency"])
     if line["since"] is not None:
         cells["Incident"] += f", since {format_clock(line['since'], now)}"
     if more > 0:
         cells["Incident"] += f" and {more} more"
     return cells
-
-
-def _cell(value: Any, describe: Callable[[Any], str]) -> str:
-    return "–" if value is None else describe(value)
 
 
 def overview_text(document: Mapping[str, Any]) -> str:
@@ -237,45 +280,8 @@ def overview_text(document: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", *decided]).rstrip()
 
 
-TIERS_SHOWN, FINDINGS_SHOWN = 2, 2
-"""Maximum number of tiers, and of findings in each: all fits one screen."""
-
-TRAFFIC = ("completed_rps", "generation_tokens_per_second", "requests_running")
-"""Signals that are above zero where an engine serves requests. No engine exposes all of them."""
-
-
-def has_traffic(tier: TierStatus) -> bool:
-    """Return whether the engines of a tier served requests in the last minutes."""
-    return any(map(tier.estimate, TRAFFIC))
-
-
-def first_view_text(status: AgentStatus, commands: Sequence[str]) -> str:
-    """Return the screen of the tiers that serve requests, the rest by count, and the commands to run next."""
-    rows: list[Sequence[str]] = []
-    shown = list(filter(has_traffic, status.tiers))[:TIERS_SHOWN]
-    for tier in shown:
-        rows += [*_describe_tier(tier), ("", "")]
-    if len(status.tiers) > len(shown):
-        rows.append(("others", f"{format_count(len(status.tiers) - len(shown), 'more tier')}, on the status page"))
-    rows += [("next", "\n".join(commands))]
-    # Not wrapped: a command is copied.
-    return terminal_text("what the first requests show", text_grid(rows), width=120)
-
-
-def _describe_tier(tier: TierStatus) -> Iterator[tuple[str, str]]:
-    up = [replica for replica in tier.replicas if replica.up]
-    engines = dict.fromkeys(f"{replica.engine} {replica.versions}".strip() for replica in up)
-    models = dict.fromkeys(replica.model for replica in up if replica.model)
-    yield "tier", ", ".join((tier.name, *engines, *models))
-    yield "replicas", f"{len(up)} of {len(tier.replicas)} up"
-    for compared in compare_with_plan(tier):
-        yield compared.row.title, f"{quantity(compared.now, compared.row.unit)} {compared.currency}".rstrip()
-    for finding in tier.active[:FINDINGS_SHOWN]:
-        yield finding.words, finding.verdict.sentence
-    loud = {rule.name: rule.needs for rule in RULES if rule.severity is not Severity.REPORT}
-    judged = loud.keys() & {verdict.rule for verdict in tier.verdicts}
-    lacking = {name for name, needs in loud.items() if needs and read_plan_value(tier.context, needs) is None}
-    if tier.context.curve is None:
-        lacking |= AT_EQUAL_LOAD
-    yield "rules", f"{len(judged)} of {len(loud)} have a verdict, the others need minutes or days of data"
-    yield "plan", f"missing parts of it stop {format_count(len(lacking - judged), 'rule')}: see `plan check`"
+def numbers_text(tier: TierStatus) -> str:
+    """Return the numbers of a tier in the last minutes, a line each. Its cost is in the overview."""
+    compared = (number for number in compare_with_plan(tier) if number.row.unit != "money")
+    rows = [(number.row.title, quantity(number.now, number.row.unit)) for number in compared]
+    return terminal_text(f"\n{tier.name}", text_grid(rows))

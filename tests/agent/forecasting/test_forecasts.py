@@ -56,6 +56,12 @@ def shown(forecasts: ForecastService, minutes_later: int = 0) -> ForecastStatus:
     return forecasts.status(TIER, None, 3, NOW + 60.0 * minutes_later)
 
 
+def count_recommended(forecasts: ForecastService, minutes: int = 0) -> int:
+    decision = shown(forecasts, minutes).decision
+    assert decision is not None
+    return decision.replicas
+
+
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
     return keep(tmp_path / "history.db", SHORT)
@@ -68,7 +74,7 @@ def test_worker_forecasts_a_real_history(tmp_path: Path, capfd: pytest.CaptureFi
         first = forecasts.pid
         found = shown(forecasts)
         assert found.forecast.projection.method == "sizewatch"
-        assert found.recommended is not None
+        assert found.decision is not None
         assert (found.at_lead.t, found.minimum_warm) == (SETTLED, 3)
         health = forecasts.health()
         assert (health.runs, dict(health.failures), health.troubles) == (1, {}, ())
@@ -89,7 +95,7 @@ def test_a_killed_process_costs_one_forecast(history: Path) -> None:
     with forecasting() as forecasts:
         forecasts.run([question(history)])
         before, first = shown(forecasts), forecasts.pid
-        assert before.recommended is not None
+        assert before.decision is not None
         os.kill(first, signal.SIGKILL)
         keep(history, 1, SETTLED + 60.0)
         (died,) = forecasts.run([question(history, minutes_later=1)])
@@ -97,7 +103,7 @@ def test_a_killed_process_costs_one_forecast(history: Path) -> None:
         assert (died.kind, died.tier) == (TimelineKind.FORECAST, TIER)
         assert died.text == f"{trouble}; the forecast before it stays until it is outlived"
         kept = shown(forecasts, 1)
-        assert (kept.recommended, kept.forecast, kept.trouble) == (before.recommended, before.forecast, trouble)
+        assert (kept.decision, kept.forecast, kept.trouble) == (before.decision, before.forecast, trouble)
         assert forecasts.health().failures == {"died": 1}
         keep(history, 1, SETTLED + 120.0)
         (again,) = forecasts.run([question(history, minutes_later=2)])
@@ -126,7 +132,7 @@ def test_misbehaving_worker_is_ended_and_counted(
         assert forecasts.health().failures == {fault.value: 1}
         assert forecasts.pid is None
         status = shown(forecasts)
-        assert status.recommended is None
+        assert status.decision is None
         assert words in status.gap
 
 
@@ -159,7 +165,7 @@ def test_defect_costs_one_tier_its_forecast(history: Path, caplog: pytest.LogCap
         (event,) = forecasts.run([question(history, tier="bad"), question(history)])
         assert event.text == "the forecast failed: ZeroDivisionError: division by zero"
         assert event.tier == "bad"
-        assert shown(forecasts).recommended is not None
+        assert shown(forecasts).decision is not None
         assert forecasts.health().failures == {"error": 1}
         limits = Path(f"/proc/{forecasts.pid}/limits").read_text()
         (line,) = [row for row in limits.splitlines() if row.startswith("Max data size")]
@@ -191,15 +197,15 @@ def test_requested_replicas_survive_new_settings(history: Path) -> None:
         assert asked.settings != question(**changes).settings
     with forecasting() as forecasts:
         forecasts.run([question(history)])
-        usual = shown(forecasts).recommended
+        usual = count_recommended(forecasts)
         forecasts.run([question(history, minutes_later=1, minimum_warm=30)])
-        assert shown(forecasts, 1).recommended == 30
+        assert count_recommended(forecasts, 1) == 30
         # Other settings, another forecaster: thirty were asked for a minute ago and may just be starting.
         forecasts.run([question(history, minutes_later=2)])
-        assert shown(forecasts, 2).recommended == 30
+        assert count_recommended(forecasts, 2) == 30
         for minute in range(3, 7):
             forecasts.run([question(history, minutes_later=minute)])
-        assert shown(forecasts, 6).recommended < usual + 3
+        assert count_recommended(forecasts, 6) < usual + 3
 
 
 def test_outlived_forecast_is_not_shown(history: Path) -> None:
@@ -210,9 +216,9 @@ def test_outlived_forecast_is_not_shown(history: Path) -> None:
             return forecasts.status(TIER, None, 3, t)
 
         # For one lead later it was made, of 140 s, and one bin beyond that it says nothing.
-        assert status_at(NOW + 140.0 + 300.0).recommended is not None
+        assert status_at(NOW + 140.0 + 300.0).decision is not None
         outlived = status_at(NOW + 140.0 + 301.0)
-        assert (outlived.recommended, outlived.minimum_warm, outlived.now_rps) == (None, None, None)
+        assert (outlived.decision, outlived.minimum_warm, outlived.now_rps) == (None, None, None)
         (projection,) = forecasts.projections().values()
         # The bins that begin within the lead and three more: two forecasts may be missing.
         last = projection.points[-1].t

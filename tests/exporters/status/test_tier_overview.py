@@ -28,7 +28,7 @@ from exporters.documents.forecast import Prewarm, Recommendation
 from exporters.metrics.exposition import render
 from exporters.metrics.names import OWN, RECOMMENDED, REPORT_UP
 from exporters.status.page import TIERS_OPEN, render_page, status_json
-from exporters.status.plan_comparison import ROWS, PlanComparison, compare_with_plan
+from exporters.status.plan_comparison import ROWS, PlanComparison, compare_with_plan, judge_number
 from exporters.status.records import AgentHealth, AgentStatus, ForecastHealth, ForecastStatus, TierStatus
 from exporters.status.tier_overview import describe_state, headline, overview_text, summarize_tier, worst_first
 from forecast.capacity.cold_start import ColdStart, LeadSource
@@ -247,8 +247,8 @@ def test_the_cost_is_coloured_by_the_plan() -> None:
     cost = tile(planned_tier(), "cost_per_million_tokens")
     assert isinstance(cost.now, Reading)
     assert cost.planned is not None
-    dear = replace(cost, planned=replace(cost.planned, value=(cost.now.low or 0.0) / 5))
-    assert dear.state == ("note", "5x the plan")
+    dear = replace(cost.planned, value=(cost.now.low or 0.0) / 5)
+    assert judge_number(cost.row, cost.now, dear, (), is_overloaded=False) == ("note", "5x the plan")
 
 
 def test_large_fleet_has_folded_cards() -> None:
