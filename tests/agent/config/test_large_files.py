@@ -1,4 +1,4 @@
-"""Large configurations and plans: work that grows with the file, not with its square, and limits with a clear error."""
+"""Large configurations and plans: work that grows with the file, not its square, clear limits, any threshold."""
 
 import difflib
 import itertools

@@ -1,4 +1,4 @@
-"""NVML going wrong half-way: lost GPUs, a driver that goes away, hanging calls, no library, the binding's errors."""
+"""NVML going wrong half-way: lost GPUs, a driver that goes away, hanging calls, no library; and recordings of it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Throttling and memory errors through the real binding, against stand-in GPUs."""
+"""Throttling, memory errors, activity and faults through the real binding, against stand-in GPUs; sums by hand."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""NVML through the real binding, against stand-in GPUs: what a GPU says, and what it does not support."""
+"""NVML through the real binding, against stand-in GPUs: what a GPU and a MIG instance say, and what is not supported."""
 
 import pytest
 from golden_text import check_golden, print_fields
