@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
 
-from agent.benchmarks.run_model import BenchmarkRun, Count, Measured, file_places, to_whole
+from agent.benchmarks.run_model import BenchmarkRun, Count, Measured, at_places, file_places, to_whole
 from agent.errors import BenchmarkError, ConfigError, NotAResultError
 
 COLUMNS = frozenset({"isl", "osl", "ttft", "tpot", "concurrency", "tokens/s/gpu"})
@@ -42,7 +43,7 @@ class PredictedRun(BenchmarkRun):
     """One row. Its `requests` are 0: nothing was measured."""
 
     model_config = file_places(
-        *("latency", "ttft", "tpot", "prompt_tokens", "generation_tokens", "prefix", "model", "setup", "configuration"),
+        *("latency", "ttft", "tpot", "prompt_tokens", "generation_tokens", "model", "setup", "configuration"),
         completed_rps="seq_per_s",
         clients="concurrency",
         gpus="num_total_gpus",
@@ -53,7 +54,7 @@ class PredictedRun(BenchmarkRun):
     milliseconds: ClassVar[tuple[str, ...]] = ("latency", "ttft", "tpot")
 
     requests: Count = 0
-    prefix: Measured = None
+    prefix: Measured = at_places("prefix")
 
     @model_validator(mode="before")
     @classmethod
@@ -63,7 +64,11 @@ class PredictedRun(BenchmarkRun):
             if key in data:
                 raise ValueError(f"is of {what}; a curve is of whole requests on one replica (agg): not imported")
         row = {str(column).replace("/", "_per_"): value for column, value in data.items()}
-        row |= {column: _number(row.get(column)) for column in NUMBERS}
+        for column in NUMBERS:
+            row[column] = row.get(column) or None
+            # Text that is no number stays, to be refused.
+            with suppress(TypeError, ValueError, OverflowError):
+                row[column] = to_whole(float(row[column]))
         version = row.get("version") or ""
         parts = [f"{row.get('backend')} {version}", row.get("system"), row.get("parallel")]
         for column in ("gemm", "kvcache", "fmha", "moe", "comm", *LENGTHS):
@@ -101,14 +106,6 @@ class PredictedRun(BenchmarkRun):
             self.latency = self.latency.model_copy(update={"mean": whole})
         self.remarks += [f"predicted for {self.configuration}", MEANS]
         return self
-
-
-def _number(value: Any) -> Any:
-    """Return the number of a cell: whole ones as int, None for an empty cell. Other text stays, to be refused."""
-    try:
-        return to_whole(float(value)) if value else None
-    except (TypeError, ValueError, OverflowError):
-        return value
 
 
 def decode_table(path: Any, text: str) -> list[tuple[str, Mapping[str, Any]]] | None:

@@ -85,7 +85,9 @@ def _unshared(data: Any) -> Any:
 
 def _with_lines(text: str, tier: str, curve: BenchmarkCurve, comments: Comments) -> str:
     """Return the text with the lines of this curve. Raise LookupError or AttributeError for other forms of a tier."""
-    name, mapping = _entry(_entry(yaml.compose(text, yaml.SafeLoader), "tiers")[1], tier)
+    mapping: Any = yaml.compose(text, yaml.SafeLoader)
+    for key in ("tiers", tier):
+        name, mapping = {name.value: (name, value) for name, value in mapping.value}[key]
     keys = [key for key, _ in mapping.value]
     margin, lines = keys[0].start_mark.column, text.split("\n")
     starts = [*(key.start_mark.line for key in keys), mapping.end_mark.line]
@@ -105,11 +107,6 @@ def _with_lines(text: str, tier: str, curve: BenchmarkCurve, comments: Comments)
     inner = margin + max(margin - name.start_mark.column, 1)
     top, *block = curve_lines(curve, inner, head=comments[0], notes=comments[1])
     return "\n".join([*lines[:first], " " * margin + top, *block, *lines[following:]])
-
-
-def _entry(mapping: Any, key: str) -> tuple[Any, Any]:
-    """Return the nodes of a key and its value."""
-    return {name.value: (name, value) for name, value in mapping.value}[key]
 
 
 def write(plan: PlanFile, text: str) -> bool:

@@ -93,43 +93,45 @@ NOTHING = Statistics()
 UNKNOWN = Provenance()
 
 
-def _path_of(place: str) -> AliasPath:
-    """Return the path of a place such as `benchmarks/0/metrics`."""
-    first, *rest = place.split("/")
-    return AliasPath(first, *(int(key) if key.isdigit() else key for key in rest))
+def _paths_of(places: str) -> AliasChoices:
+    """Return the places of a file in a text, such as `successes/count entries/0`. The first that exists counts."""
+    paths = []
+    for place in places.split():
+        first, *rest = place.split("/")
+        paths.append(AliasPath(first, *(int(key) if key.isdigit() else key for key in rest)))
+    return AliasChoices(*paths)
 
 
 def look_up(data: Mapping[str, Any], place: str, default: Any = None) -> Any:
     """Return the value at a place of a file."""
-    value = _path_of(place).search_dict_for_path(dict(data))
+    (path,) = _paths_of(place).choices
+    value = path.search_dict_for_path(dict(data))  # type: ignore[union-attr]
     return default if value is PydanticUndefined else value
 
 
-def file_places(*same: str, **places: str) -> ConfigDict:
-    """Return the configuration of a model whose fields have these places in a file, such as `successes/count`.
+def at_places(places: str, default: Any = None) -> Any:
+    """Return a field with these places."""
+    return Field(default, validation_alias=_paths_of(places))
 
-    Those of `same` have their own name there. Of several places, with spaces between them, the first that exists counts.
-    A field without a place is never read.
+
+def file_places(*same: str, **places: str) -> ConfigDict:
+    """Return the configuration of a model whose fields have these places in a file, those of `same` their own name.
+
+    A field without a place is never read: no key of a file begins with `=`.
     """
     places |= dict(zip(same, same, strict=True))
-
-    def alias(name: str) -> AliasChoices:
-        # No key of a file is called so.
-        choices = places.get(name, f"={name}")
-        return AliasChoices(*map(_path_of, choices.split()))
-
-    return ConfigDict(strict=True, alias_generator=AliasGenerator(validation_alias=alias))
+    generator = AliasGenerator(validation_alias=lambda name: _paths_of(places.get(name, f"={name}")))
+    return ConfigDict(strict=True, alias_generator=generator)
 
 
 class BenchmarkRun(BaseModel):
     """Load as reported by a file. A tool's model has the places of its file; a field without one is worked out.
 
     `requests` succeeded; `failed` and `cut_off` (in flight at the end) are extra. `clients` of a closed loop are its
-    load, of an open one their limit. `sent_rps` is the rate the generator reached, if recorded. `burst`: all requests
-    were sent at once. `at_once` is the mean number of requests in the system as reported. `itl` are gaps between two
-    chunks, `tpot` is per request. Times of day are unix seconds. `source` is the file as named, `location` the file and
-    the place in it. `engine`, `gpu`, `gpus` of a replica and the name of the whole `configuration` are of predictions.
-    `set_point` works out the `point`. `remarks` are for readers of the curve.
+    load, of an open one their limit. `burst`: all requests were sent at once. `at_once` is the mean number of requests in
+    the system as reported. `itl` are gaps between two chunks, `tpot` is per request. Times of day are unix seconds.
+    `source` is the file, `location` the file and the place in it. `engine`, `gpu`, `gpus` and `configuration` are of
+    predictions. `set_point` works out the `point`.
     """
 
     origin: ClassVar[str] = "measured"
@@ -214,9 +216,8 @@ class BenchmarkRun(BaseModel):
 def set_point(run: BenchmarkRun) -> None:
     """Set the point of a run and its remarks.
 
-    Raise NotAResultError if no request succeeded, or fewer than failed or than were cut off, for a value outside the
-    limits of a plan's point, and for numbers that exclude each other. A burst is all requests sent at once, or as many
-    clients as requests: no steady load. Its `loop` is None and it keeps only the throughput.
+    Raise NotAResultError for a failed run, a value outside the limits of a plan's point, and numbers that exclude each
+    other. A burst is all requests sent at once, or as many clients as requests: only its throughput is kept.
     """
     if not run.requests and run.origin == "measured":
         succeeded = f"none of {run.sent} requests" if run.sent else "no request"
@@ -229,7 +230,13 @@ def set_point(run: BenchmarkRun) -> None:
     run.remarks += _drop_contradictions(run)
     if run.burst:
         run.loop, run.latency, run.ttft, run.tpot, run.itl = None, NOTHING, NOTHING, NOTHING, NOTHING
-    sent = sent_rps(run)
+    # The rate that the generator reached, or its upper bound: the last request was sent at least one slowest latency before
+    # the end. A run that cuts off its requests has no such tail.
+    sent, tail = run.sent_rps, run.latency.max
+    if run.cut_off:
+        tail = 0.0
+    if not sent and run.duration_seconds and tail is not None and tail < run.duration_seconds:
+        sent = run.sent / (run.duration_seconds - tail)
     # PEERS 3.2, item 9.
     slow = bool(run.requested_rps and sent is not None and sent < GENERATOR_LIMITED * run.requested_rps)
     # Little's law. Tools' peaks are not used (vLLM's `max_concurrent_requests` counted whole seconds until 0.32).
@@ -279,23 +286,6 @@ def _drop_contradictions(run: BenchmarkRun) -> Iterator[str]:
     if contradictions:
         run.ttft = run.tpot = run.itl = NOTHING
         yield f"{contradictions[0].text}, {CONTRADICTION}; TTFT, TPOT and ITL are left out"
-
-
-def sent_rps(run: BenchmarkRun) -> float | None:
-    """Return the rate the generator reached: the recorded rate, or its upper bound from duration and latencies.
-
-    A run ends with the last response, so completed rps is below the rate even of a fast generator. The last request was
-    sent at least one slowest latency before the end. So n / (duration - slowest) is an upper bound of the rate. Only if
-    this bound is below the requested rate was the generator too slow for certain. A run that cuts off its requests has
-    no such tail. Return None if the file lacks these values.
-    """
-    if run.sent_rps or not run.duration_seconds:
-        return run.sent_rps
-    if run.cut_off:
-        return run.sent / run.duration_seconds
-    if run.latency.max is None or run.latency.max >= run.duration_seconds:
-        return None
-    return run.sent / (run.duration_seconds - run.latency.max)
 
 
 def _remarks(run: BenchmarkRun, sent: float | None) -> Iterator[str]:

@@ -135,11 +135,8 @@ def read_run(run: BenchmarkRun, source: TelemetrySource) -> RunTelemetry:
     covered = math.fsum(max(min(w.end, end) - max(w.start, start), 0.0) for w in pages) / (end - start)
     if covered < FULL_COVERAGE:
         return RunTelemetry(remarks=[f"{source.name} covers {covered:.0%} of this run, {span}: nothing was taken"])
-    return _take(run, sum_windows([*parts, *gpus]), max(part.span for part in parts))
-
-
-def _take(run: BenchmarkRun, window: Window, longest: float) -> RunTelemetry:
-    """Return the telemetry in the window of a run. `longest` is its longest part in seconds, which may cross an end."""
+    # The longest part may cross an end of the run.
+    window, longest = sum_windows([*parts, *gpus]), max(part.span for part in parts)
     finished, counted = window.counters.get(FINISHED, 0.0), run.point.requests or 0
     if abs(finished - counted) > OTHER_TRAFFIC * counted + finished * longest / window.span:
         text = f"the engine finished {finished:.0f} requests in this run, the result file has {counted}"

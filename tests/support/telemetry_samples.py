@@ -15,7 +15,7 @@ from result_files import read_results
 from stored_recordings import MemoryStore, Sample
 
 from agent.benchmarks import telemetry
-from agent.benchmarks.load_generators import VllmRun
+from agent.benchmarks.formats import VllmRun
 from agent.benchmarks.run_model import BenchmarkRun
 from agent.benchmarks.telemetry import RunTelemetry, TelemetrySource, open_source, read_run
 from agent.config.load import LoadedConfig, parse_config

@@ -12,8 +12,7 @@ from paths import TESTS
 from result_files import describe_variants, predicted_row, read_results, write_document
 from test_tool_reports import EXPORT, REAL, SHARED_BENCH, benchmark, report, stage
 
-from agent.benchmarks.formats import NAMES, read_all_results
-from agent.benchmarks.load_generators import VllmRun
+from agent.benchmarks.formats import NAMES, VllmRun, read_all_results
 from agent.benchmarks.run_model import BenchmarkRun
 from agent.errors import BenchmarkError, NotAResultError
 

@@ -11,7 +11,7 @@ from paths import TESTS
 from result_files import read_results
 
 from agent.benchmarks.curves import ImportedCurve, curve_of, pool_points, remarks_of, round_significant
-from agent.benchmarks.load_generators import VllmRun
+from agent.benchmarks.formats import VllmRun
 from agent.benchmarks.run_model import BenchmarkRun, Statistics
 from agent.errors import BenchmarkError
 from exporters.documents.plan_files import curve_lines, scalar
