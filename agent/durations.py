@@ -19,8 +19,7 @@ def parse_duration(text: str) -> float:
     duration = re.fullmatch(PATTERN.strip("^$"), text, re.ASCII)
     if duration is None:
         raise ValueError(f"must be {EXPECTED}, not {text[:40]!a}")
-    unit = duration[2]
-    return round(float(text.removesuffix(unit)) * UNITS_SECONDS[unit], 6)
+    return round(float(text.removesuffix(duration[2])) * UNITS_SECONDS[duration[2]], 6)
 
 
 def duration_text(seconds: float) -> str:

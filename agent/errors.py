@@ -72,10 +72,9 @@ class ScrapeError(SizewatchError):
         self.text = text
 
 
+_FOR_NUMBERS = ("pandas", "numpy", "statsmodels", "scipy")
 OPTIONAL_MODULES: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("pandas", "numpy", "statsmodels", "scipy"), "the image for role node leaves it out; use the full one"
-    ),
+    **dict.fromkeys(_FOR_NUMBERS, "the image for role node leaves it out; use the full one"),
     **dict.fromkeys(("grpc", "google"), "pip install 'sizewatch[kubernetes]'"),
 }
 """Modules that an installation may lack, with the advice."""

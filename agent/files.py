@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,8 +20,6 @@ OWNER_AND_GROUP = 0o640
 EVERYBODY_READS = 0o644
 
 NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
-
-_log = logging.getLogger(__name__)
 
 
 def open_new_file(path: Path, mode: int) -> BinaryIO:
@@ -67,8 +65,6 @@ class DataDir:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR | NO_LINK, OWNER_ONLY)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise self._problem("is, or lies in, a file; name a folder") from error
         except OSError as error:
             raise self._problem(f"cannot be written ({error.strerror}); make it writable, or name another") from error
         try:
@@ -80,12 +76,10 @@ class DataDir:
                 text = f"is in use by another sizewatch (process {holder}); stop that one, or name another"
                 raise self._problem(text) from error
             raise self._problem(f"cannot be locked ({error.strerror}); it must be on a local disk") from error
-        try:
+        # The lock needs no space; a full disk costs only the process id.
+        with suppress(OSError):
             os.ftruncate(self._lock, 0)
             os.write(self._lock, str(os.getpid()).encode())
-        except OSError as error:
-            # The lock needs no space; a full disk costs only the process id.
-            _log.warning('lock file without process id file=%s error="%s"', folder / LOCK_FILE, error.strerror)
 
     def _problem(self, text: str) -> ConfigError:
         return ConfigError((f"{self._place} {text}",))

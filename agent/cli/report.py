@@ -43,7 +43,8 @@ def run(options: SimpleNamespace) -> int:
         if not options.out.is_dir():
             options.out.mkdir(parents=True)
             options.out.rmdir()
-    texts, report = make_files(loaded, options.since, time.time(), tell_progress)
+    now = time.time()
+    texts, report = make_files(loaded, options.since, now, now, tell_progress)
     with writing(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
         write_files({options.out / name: text for name, text in texts.items()}, EVERYBODY_READS)

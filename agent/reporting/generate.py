@@ -38,17 +38,15 @@ from rules.verdicts.verdict import Finding, UnknownSpan
 OVER_THE_TIME = ("WorkloadDrift", "OutputLengthDrift")
 """Live rules that are also evaluated over the hours of the report."""
 
+Progress = Callable[[float, str], None]
+"""Function that is told the share of the tiers that are done, and the name of the next."""
 
 NO_FORECAST = "forecasting is switched off (forecast.enabled), or keeps no history here"
 NOT_YET = "no forecast has compared its past with what happened yet: it takes three days of history while `sizewatch run` runs"
 
 
 def query_report_inputs(
-    store: Reader,
-    loaded: LoadedConfig,
-    since: float,
-    until: float,
-    progress: Callable[[float, str], None] = lambda share, tier: None,
+    store: Reader, loaded: LoadedConfig, since: float, until: float, progress: Progress = lambda share, tier: None
 ) -> ReportInputs:
     """Return all inputs of the report over [since, until), in unix seconds. Raise HistoryError."""
     contexts, versions = build_tier_contexts(loaded), plan_versions(loaded)
@@ -164,12 +162,13 @@ def prewarming_from_response(result: ForecastResponse) -> Prewarming | None:
 
 
 def make_files(
-    loaded: LoadedConfig, seconds: float, now: float, progress: Callable[[float, str], None] = lambda share, tier: None
+    loaded: LoadedConfig, seconds: float, due: float, made_at: float, progress: Progress = lambda share, tier: None
 ) -> tuple[dict[str, str], Report]:
-    """Return the files of a report over the last `seconds` before `now`, and the report. Raise ConfigError or HistoryError."""
+    """Return the files of a report over the last `seconds` before `due` (unix seconds), and the report. Raise ConfigError
+    or HistoryError."""
     with HistoryStore.open_reader(history_path(loaded)) as store:
-        since, until = daily_queries.choose_period(store, build_tier_contexts(loaded), seconds, now)
-        past = query_report_inputs(store, loaded, since, until, progress)
+        since, until = daily_queries.choose_period(store, build_tier_contexts(loaded), seconds, due)
+        past = replace(query_report_inputs(store, loaded, since, until, progress), made_at=made_at)
         calibrated = read_calibration(store, loaded, since, until)
     texts, made = files_of(past)
     return texts | {"calibration.json": ADAPTER.dump_json(calibrated, indent=2).decode() + "\n"}, made

@@ -8,7 +8,6 @@ effect. One thread calls `run` every minute; any thread may call `health`.
 from __future__ import annotations
 
 import logging
-import resource
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -55,7 +54,6 @@ class ReportService:
         self._runner = runner or JobRunner()
         self._state: ReportState | None = None
         self._trouble = ""
-        self._memory_bytes = 0
         self._failures = 0
         self._counts: Counter[tuple[str, str]] = Counter()
 
@@ -90,8 +88,7 @@ class ReportService:
         if due <= max(state.begun_at, state.made_for) or not state.is_due(now):
             return
         name = datetime.fromtimestamp(due, _zone(loaded)).date().isoformat()
-        result = self._runner.generate(loaded, due, self._folder, name)
-        self._memory_bytes = max(self._memory_bytes, result.memory_bytes)
+        result = self._runner.generate(loaded, due, now, self._folder, name)
         if result.trouble:
             state.attempts, state.tried_at, state.trouble = state.attempts + 1, now, result.trouble
             self._failures += 1
@@ -147,7 +144,6 @@ class ReportService:
             **copy_fields(state, "made_at", "newest", "headline"),
             trouble=self._trouble or state.trouble,
             failures=self._failures,
-            memory_bytes=self._memory_bytes,
             deliveries=tuple(self._delivery_health(keys.name, state) for keys in loaded.config.report.deliver),
         )
 
@@ -191,7 +187,6 @@ class JobResult:
 
     trouble: str = ""
     headline: str = ""
-    memory_bytes: int = 0
 
 
 class JobRunner:
@@ -206,9 +201,9 @@ class JobRunner:
         self._guard = threading.Lock()
         self._ended = False
 
-    def generate(self, loaded: LoadedConfig, due: float, folder: Path, name: str) -> JobResult:
-        """Write the report of the time before `due` (unix seconds) into `folder`/`name`."""
-        return self._run(GENERATE_SECONDS, (), run_generate, loaded, due, folder, name)
+    def generate(self, loaded: LoadedConfig, due: float, now: float, folder: Path, name: str) -> JobResult:
+        """Write the report of the time before `due` (unix seconds) into `folder`/`name`, at `now`."""
+        return self._run(GENERATE_SECONDS, (), run_generate, loaded, due, now, folder, name)
 
     def deliver(self, place: Path, destination: Destination, link: str) -> JobResult:
         """Send the report in the folder `place`. `link` is the address of the full report, or ""."""
@@ -238,20 +233,20 @@ class JobRunner:
                 self._process.kill()
 
 
-def run_generate(loaded: LoadedConfig, due: float, folder: Path, name: str) -> JobResult:
-    """Write the report of the time before `due` in this process, and remove old reports."""
+def run_generate(loaded: LoadedConfig, due: float, now: float, folder: Path, name: str) -> JobResult:
+    """Write the report of the time before `due` in this process, at `now`, and remove old reports."""
     from agent.reporting.generate import make_files
 
     keys = loaded.config.report
     try:
-        texts, report = make_files(loaded, keys.since_seconds, due)
+        texts, report = make_files(loaded, keys.since_seconds, due, now)
         files = {file: text.encode("utf-8", "replace") for file, text in texts.items()}
         storage.publish(folder, name, files, keys.keep)
     except SizewatchError as error:
         return JobResult(trouble="; ".join(str(error).splitlines()))
     except OSError as error:
         return JobResult(trouble=f"{folder} cannot be written: {error.strerror or error}")
-    return JobResult(headline=report.headline, memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    return JobResult(headline=report.headline)
 
 
 def run_delivery(place: Path, destination: Destination, link: str) -> JobResult:

@@ -368,7 +368,6 @@ class ReportHealth:
     headline: str = ""
     trouble: str = ""
     failures: int = 0
-    memory_bytes: int = 0
     deliveries: tuple[DeliveryHealth, ...] = ()
 
 

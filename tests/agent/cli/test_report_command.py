@@ -184,8 +184,8 @@ def test_uneven_time_is_told_with_its_hours(since: str, why: str, tmp_path: Path
 def test_first_hour_is_reported_as_seen(tmp_path: Path) -> None:
     (whole,) = hours(1)
     config = configured(tmp_path, [replace(whole, end=whole.start + 20 * 60)])
-    _, made = make_files(load(config), WEEK, START + 20 * 60 + 7)
-    assert (made.since, made.until) == (START, START + 20 * 60)
+    _, made = make_files(load(config), WEEK, START + 20 * 60 + 7, START + 21 * 60)
+    assert (made.since, made.until, made.made_at) == (START, START + 20 * 60, START + 21 * 60)
     found = made.tiers[0]
     assert found.quality.hours_seen == pytest.approx(1 / 3)
     assert found.workload.requests == day_and_night(0) * HOUR
@@ -198,7 +198,7 @@ def test_first_hour_is_reported_as_seen(tmp_path: Path) -> None:
     ids=["a full hour ends it", "at most 13 weeks"],
 )
 def test_time_of_a_report_is_bounded(since: float, until: float, reported: float, tmp_path: Path) -> None:
-    _, made = make_files(load(configured(tmp_path, hours(2))), since, until)
+    _, made = make_files(load(configured(tmp_path, hours(2))), since, until, until)
     assert (made.since, made.until) == (START + HOUR - reported, START + HOUR)
 
 

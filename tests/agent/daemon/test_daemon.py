@@ -174,7 +174,7 @@ def test_history_moves_with_reload(tmp_path: Path) -> None:
         assert (tmp_path / "other" / "history.db").is_file()
         write(tmp_path, configuration(served, data_dir=str(tmp_path / "sizewatch.yaml" / "no")))
         daemon.ask_reload()
-        assert "lies in, a file" in wait_for(lambda: daemon.counts.config_trouble)
+        assert "cannot be written (" in wait_for(lambda: daemon.counts.config_trouble)
     assert daemon.counts.cycle_errors == 0
 
 
