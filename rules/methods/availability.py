@@ -206,9 +206,11 @@ def judge_stalled(context: RuleContext) -> RuleResult:
         return context.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
     if replica.track.unscraped_seconds and not replica.stalls.ranks:
         return context.unknown(Gap.NOT_SCRAPED, explain_hole(replica))
-    ranks = {rank.name: rank for rank in list_ranks(last)}
-    if not any(name in rank.gauges for rank in ranks.values() for name in IN_SYSTEM):
+    pages = [rank.gauges for rank in last.ranks] or [last.gauges]
+    if not any(name in gauges for gauges in pages for name in IN_SYSTEM):
         return context.unknown(Gap.NOT_EXPOSED, "the page does not count the requests in the engine")
+    # Hot path: the work of a page is a sum of all its counters, and most replicas have no stall.
+    ranks = {rank.name: rank for rank in list_ranks(last)} if replica.stalls.ranks else {}
     stalls = [(stall, ranks[stall.name]) for stall in replica.stalls.ranks]
     rows = [(stall, rank) for stall, rank in stalls if rank.counts_steps or not rank.gauges.get("requests_running")]
     if stalls and not rows:

@@ -145,7 +145,9 @@ def step_stalls(track: StallTrack, before: Snapshot, page: Snapshot) -> StallTra
 
 def is_stopped(track: StallTrack, page: Snapshot) -> bool:
     """Return whether every rank of a page holds requests, and has done no work for STALL_SECONDS."""
-    return len(track.ranks) == len(list_ranks(page)) and all(page.t - s.since >= STALL_SECONDS for s in track.ranks)
+    ranks = track.ranks
+    # Hot path: most replicas have no stall, and the work of a page is a sum of all its counters.
+    return bool(ranks) and len(ranks) == len(list_ranks(page)) and all(page.t - s.since >= STALL_SECONDS for s in ranks)
 
 
 def may_have_left(stall: RankStall, rank: RankPage, page: Snapshot) -> bool:

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, chain, compress, pairwise
+from itertools import accumulate, compress, pairwise
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -143,20 +143,15 @@ EMPTY = Cumulative(NO_GRID, (0.0,), 0.0)
 def sum_histograms(parts: Iterable[Histogram]) -> tuple[Histogram, ...]:
     """Return the sum as one part, or none without parts.
 
-    Different grids, as after an upgrade, are added on the edges of all that hold observations. So any grouping gives the
-    same sum.
+    Different grids are added on the edges that all with observations have, empty ones on all edges. No order counts.
     """
     given = list(parts)
     if not given or not [part for part in given if part.edges is not given[0].edges]:
         # Pages of one layout share the object of their edges, and comparing it costs more than the sum.
         return (_add_equal(given),) if given else ()
-    seen = [part for part in given if part.n]
-    if seen:
-        common = set(seen[0].edges).intersection(*[part.edges for part in seen])
-    else:
-        # Empty histograms hold no observation on any grid. On the edges of one of them the order would count.
-        seen, common = given, set(chain.from_iterable(part.edges for part in given))
-    edges = tuple(sorted(common))
+    seen = [part for part in given if part.n] or given
+    grids = [set(part.edges) for part in seen]
+    edges = tuple(sorted(set.intersection(*grids) if seen[0].n else set.union(*grids)))
     return (_add_equal([part if part.edges == edges else _coarsen(part, edges) for part in seen]),)
 
 
