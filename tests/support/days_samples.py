@@ -12,7 +12,7 @@ from judging_samples import START, gauge
 from rules.evaluator import long_rules
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import RuleResult, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult
 
 HOUR = 3600.0
 USABLE_RPS = 6.0
@@ -69,17 +69,3 @@ def answered(rule: str, context: TierContext, several: list[Window], now: float 
     """What a rule says of these hours, by the way of the daemon; at the end of the last of them unless another time is given."""
     at = max(one.end for one in several) if now is None else now
     return next(a for a in long_rules.evaluate_long_rules(context, binned(several), at) if a.rule == rule)
-
-
-def verdict(rule: str, context: TierContext, several: list[Window], now: float | None = None) -> Verdict:
-    """The same where it must be a verdict."""
-    found = answered(rule, context, several, now)
-    assert isinstance(found, Verdict), found
-    return found
-
-
-def unknown(rule: str, context: TierContext, several: list[Window], now: float | None = None) -> Unknown:
-    """The same where it must be unknown."""
-    found = answered(rule, context, several, now)
-    assert isinstance(found, Unknown), found
-    return found

@@ -18,7 +18,7 @@ from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window, gap_window
-from rules.verdicts.verdict import RuleResult, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult
 
 START = 1_800_000_000.0
 """A full hour."""
@@ -128,20 +128,6 @@ def answered(rule: str, context: TierContext, replicas: Mapping[str, Iterable[Wi
     booked = minutes(context, {"a": replicas} if isinstance(replicas, list) else replicas)
     now = max(s.window.end for s in booked.binned)
     return next(a for a in tier_rules.evaluate_tier_rules(booked, context, now) if a.rule == BY_NAME[rule].name)
-
-
-def verdict(rule: str, context: TierContext, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> Verdict:
-    """The same where it must be a verdict."""
-    found = answered(rule, context, replicas)
-    assert isinstance(found, Verdict), found
-    return found
-
-
-def unknown(rule: str, context: TierContext, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> Unknown:
-    """The same where it must be unknown."""
-    found = answered(rule, context, replicas)
-    assert isinstance(found, Unknown), found
-    return found
 
 
 def each(count: int, make: Callable[[int], Window]) -> list[Window]:

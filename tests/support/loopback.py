@@ -82,7 +82,6 @@ class Program:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
         return self._process.pid
 
     @property
@@ -104,7 +103,6 @@ class Program:
             return False
 
     def send(self, number: int) -> None:
-        assert self._process is not None
         self._process.send_signal(number)
 
     def stop(self, by: signal.Signals = signal.SIGTERM) -> int:

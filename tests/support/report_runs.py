@@ -200,6 +200,4 @@ def waiting(place: Path, deliver: Mapping[str, str] | None = None, **keys: Any) 
 
 
 def state_of(place: Path) -> ReportState:
-    found = storage.read_state(place / "data" / STATE_FILE)
-    assert found is not None
-    return found
+    return storage.read_state(place / "data" / STATE_FILE)

@@ -120,7 +120,6 @@ def sweep_samples(folder: Path) -> Iterator[Sample]:
         if after is None:
             continue
         assert measured.started_at is not None
-        assert measured.ended_at is not None
         step = (measured.ended_at - measured.started_at) / SCRAPES
         if _process(before) != _process(after):
             before = _FINAL.sub(r"\1 0", after)

@@ -122,7 +122,6 @@ def turns(path: Path, tier: TierContext) -> Iterator[Turn]:
         if not closed:
             continue
         asked = build_request(tier, (), Config(), path, t)
-        assert asked.capacity is not None
         unweighed = replace(asked, capacity=replace(asked.capacity, lengths=UNTOLD))
         found = [one.respond(two).prewarm for one, two in ((weighed, asked), (alone, unweighed))]
         work, requests = (one.recommendation for one in found)

@@ -88,9 +88,7 @@ def simulate(
 
 
 def calibrated(factor: float, requests: int, seed: int = 1, **lengths: float) -> Calibration:
-    made = calibrate(CONTEXT, "vllm 0.33.0", "fp8", simulate(factor, requests, seed, **lengths))
-    assert isinstance(made, Calibration)
-    return made
+    return calibrate(CONTEXT, "vllm 0.33.0", "fp8", simulate(factor, requests, seed, **lengths))
 
 
 def measures_of(made: Calibration) -> list[Measure]:
@@ -127,7 +125,6 @@ def test_too_few_requests_are_named() -> None:
     few = simulate(1.0, 299, 1)
     assert calibrate(CONTEXT, "vllm", "", few) == "no load bin has 300 requests; the fullest has 299"
     made = calibrate(CONTEXT, "vllm", "", (*few[:2], *simulate(1.0, 300, 1)[2:]))
-    assert isinstance(made, Calibration)
     assert [len(row.measures) > 0 for row in made.bins] == [False, False, True]
     assert made.bins[0].missing[TIME] == "299 requests; 300 are needed"
 
@@ -156,7 +153,6 @@ def test_open_bucket_leaves_the_factor_open() -> None:
     times = Histogram(edges=TTFT_EDGES, counts=(*[0.0] * (len(TTFT_EDGES) - 1), 300.0), total=None)
     seen = replace(first.window, histograms={**first.window.histograms, "ttft_seconds": (times,)})
     made = calibrate(CONTEXT, "vllm", "", (replace(first, window=seen),))
-    assert isinstance(made, Calibration)
     factor = made.factors["ttft_p99_seconds"]
     assert (factor.value, factor.high, factor.low) == (None, None, pytest.approx(10.0 / 0.36))
 
@@ -185,7 +181,6 @@ def test_bounds_hold_what_clients_measured(name: str, plan: str) -> None:
     windows = [shown for shown in result.windows if shown.tier == tier and shown.replica is not None]
     placed = [bin_window(shown.window, context.curve, shown.replica) for shown in windows]
     made = calibrate(context, "vllm 0.32.0", "", sum_by_bin(placed))
-    assert isinstance(made, Calibration)
     rows = [row for row in recorded.requests(name) if row["e2e"] and not row["error"]]
     for load_bin in made.bins:
         spans = [part.window for part in placed if part.bin == load_bin.bin]

@@ -264,7 +264,6 @@ def test_sentence_agrees_with_next_step(ready: int, replicas: int, start: float,
     )
     wanted = replace(REPORT, recommendation=replace(WANTED, replicas=2, ready=ready), schedule=merge_steps(steps))
     report = with_next_step(wanted, 900.0)
-    assert report.recommendation is not None
     assert report.recommendation.sentence.partition("; ")[2] == words
     assert " ".join(prewarm_text(report).split()).count(words) == 1
     assert prewarm_json(report)["recommendation"]["sentence"] == report.recommendation.sentence
@@ -275,7 +274,6 @@ def test_the_highest_soon_step_comes_first() -> None:
         ScheduleStep(start=MADE_AT + after, replicas=count, demand_rps=9.0) for after, count in ((60, 8), (900, 9))
     )
     report = with_next_step(replace(REPORT, schedule=steps), 900.0)
-    assert report.recommendation is not None
     assert report.recommendation.next_step == NextStep(start=MADE_AT + 900, replicas=9, certainty=0.99, is_soon=True)
     old = without_old_schedule(report, MADE_AT + 2 * OLD_SECONDS)
     assert old.recommendation == replace(report.recommendation, next_step=None)

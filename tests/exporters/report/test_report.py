@@ -256,7 +256,6 @@ def test_foreign_names_and_sentences_are_escaped() -> None:
 def proposed_from(one: Plan, **parts: object) -> Plan:
     """The next plan of a week, which its text gives back."""
     found, proposed = report(past(one, tier_past(one, hours(**parts))))
-    assert proposed is not None
     assert parse_plan(yaml.safe_load(next_plan_text(found, proposed))) == proposed
     return proposed
 
@@ -375,7 +374,6 @@ def test_counts_of_replicas_read_as_the_golden() -> None:
     }
     lines = []
     for name, tier in tiers.items():
-        assert tier.count is not None
         counts = (tier.count.replicas, tier.count.without_safety, tier.count.safety_factor)
         text = (
             report_markdown(replace(WHOLE, tiers=(tier,))).partition("### Replicas and cost")[2].partition("\n\n|")[0]
@@ -392,7 +390,6 @@ def test_load_is_measured_by_present_capacity() -> None:
     assert row_of(lower, "completed_rps").target.text == "up to 50 rps, 10 replicas at 5 rps"
     refuted = reported_tier(hours(ttft={0.08: 0.95, 0.9: 0.05}))
     usable = refuted.curve.usable and refuted.curve.usable.rps
-    assert usable is not None
     assert usable < 0.95 * 7.33
     assert (
         row_of(refuted, "completed_rps").target.text == f"up to {10 * usable:.3g} rps, 10 replicas at {usable:.3g} rps"

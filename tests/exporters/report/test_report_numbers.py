@@ -261,7 +261,6 @@ def test_new_mean_leaves_the_curve_its_own(mean: float, expected: float, lines: 
     tokens = {"prompt_tokens": {"mean": mean}, "generation_tokens": {"mean": 80}}
     one = plan(workload={"requests_per_second": RATES, **tokens})
     found, proposed = reported(one, hours(168, prompts=1234.5678))
-    assert proposed is not None
     tier = proposed.tiers["t"]
     assert tier.value_at("workload.prompt_tokens.mean") == expected
     assert tier.curve is not None

@@ -88,7 +88,6 @@ def overloaded(*history: Judged) -> TierStatus:
             verdict = firing(rule, status, subject=Subject(tier=TIER, replica=name), **changes)
             state, ended = step_rule_state(state, verdict)
             findings += [one for one in ended if isinstance(one, Finding)]
-        assert state is not None
         results.append(state.result)
         findings += [state.finding] if state.finding is not None else []
     calm = tuple(one for one in base.results if one.rule not in subjects)
@@ -237,7 +236,6 @@ def test_tier_learns_until_observed_long_enough(observed: float | None, words: s
 def test_overview_has_bound_beyond_largest_bucket() -> None:
     slow = {"ttft_seconds": (log_normal((0.5, math.inf), 100, 5.0, 0.1),)}
     tier = planned_tier()
-    assert tier.recent is not None
     line = summarize_tier(agent_status(), replace(tier, recent=replace(tier.recent, histograms=slow)))
     assert line["ttft_p99_seconds"] == 0.5
 
@@ -246,7 +244,6 @@ def test_the_cost_is_coloured_by_the_plan() -> None:
     assert tile(planned_tier(), "cost_per_million_tokens").state == (Status.OK, "as planned")
     cost = tile(planned_tier(), "cost_per_million_tokens")
     assert isinstance(cost.now, Reading)
-    assert cost.planned is not None
     dear = replace(cost.planned, value=(cost.now.low or 0.0) / 5)
     assert judge_number(cost.row, cost.now, dear, (), is_overloaded=False) == ("note", "5x the plan")
 
@@ -334,7 +331,6 @@ def test_optional_number_needs_its_plan(part: str, name: str, key: str) -> None:
         assert (key in rows) == (value is not None)
         assert list(rows)[:2] == ["ttft_p99_seconds", "tpot_p99_seconds"]
     found = rows[key].planned
-    assert found is not None
     assert found.value == 1e-9
 
 
@@ -358,7 +354,6 @@ def told() -> ForecastStatus:
     """As after an answer about four days."""
     asked = question(replica_hour=10.0, currency="USD", lead_source=COLD.sentence)
     result = TierForecast(asked, series(4 * DAY_MINUTES)).respond(asked)
-    assert result.forecast is not None
     projection = replace(
         result.forecast.projection, covered=951, forecasts=1000, error_ratio=0.62, naive="same as now", compared=1000
     )
@@ -398,7 +393,6 @@ def read_forecast(shown: AgentStatus) -> list[str]:
 
 def test_forecasts_read_as_the_golden(told: ForecastStatus) -> None:
     """What stands is shown and exported. What does not has no number; what the last week would have cost stays true."""
-    assert told.prewarm is not None
     withdrawn = replace(told.prewarm, recommendation=None, reason="nothing was seen of the tier for 10 minutes")
     health = ForecastHealth(runs=7, failures={"died": 2}, last_seconds=0.25, memory_bytes=180_000_000)
     statuses = {

@@ -101,7 +101,6 @@ def test_little_history_is_never_much_worse(days: int) -> None:
     assert {(one.method, one.horizon_seconds) for one in found.forecasts} == {(COMBINATION, NEXT), (SAME_AS_NOW, NEXT)}
     assert found.notes[0].startswith("little history")
     ours = by_name(score_walk(found), NEXT)[COMBINATION].values["wape_ratio"]
-    assert ours is not None
     assert ours <= 1.02
 
 

@@ -43,9 +43,7 @@ def bounded(*seconds: float) -> tuple[ReplicaStart, ...]:
 
 
 def of(starts: Iterable[ReplicaStart], planned: float | None = None) -> ColdStart:
-    found = cold_start(starts, planned)
-    assert found is not None
-    return found
+    return cold_start(starts, planned)
 
 
 def lead(starts: Iterable[ReplicaStart], planned: float | None = None) -> tuple[float, str]:

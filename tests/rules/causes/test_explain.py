@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from golden_text import check_golden
-from judging_samples import context, each, gauge, minute, seen, verdict
+from judging_samples import answered, context, each, gauge, minute, seen
 from recorded import findings, replayed
 
 from rules.causes import explain
@@ -55,7 +55,7 @@ def found(
     **changes: Any,
 ) -> Verdict:
     tier = context(requests=requests, curve=curve, workload=WORKLOAD, **(plan or {}))
-    made = verdict(rule, tier, each(5, lambda n: slow(n, **changes)))
+    made = answered(rule, tier, each(5, lambda n: slow(n, **changes)))
     assert made.status is Status.WARNING
     return made
 
@@ -80,7 +80,7 @@ def first(made: Verdict) -> Cause:
 )
 def test_benchmark_lengths_stand_for_planned(mean: float, cause: str, text: str) -> None:
     measured = [{"prompt_tokens_mean": mean}] * 3
-    made = verdict(TTFT, context(*measured, workload={"prefix_hit_ratio": 0.6}), each(5, slow))
+    made = answered(TTFT, context(*measured, workload={"prefix_hit_ratio": 0.6}), each(5, slow))
     assert first(made).cause == cause
     assert text in first(made).evidence
 
@@ -152,10 +152,10 @@ def test_counters_prove_before_suspicion() -> None:
 
 def test_unknowable_is_said_beside_suspect() -> None:
     gone = [replace(one, gaps={"adapters_running": Gap.NOT_SCRAPED}) for one in each(5, slow)]
-    made = verdict(TTFT, context(workload=WORKLOAD), gone)
+    made = answered(TTFT, context(workload=WORKLOAD), gone)
     assert first(made).against == ("cannot be excluded: adapters, throttling",)
     unknown = "prefix hits, adapters held back, prompt lengths, output lengths, throttling"
-    made = verdict(TTFT, context(), each(5, lambda n: minute(n, slow=18)))
+    made = answered(TTFT, context(), each(5, lambda n: minute(n, slow=18)))
     assert first(made).against == (f"cannot be excluded: {unknown}",)
 
 
@@ -163,7 +163,7 @@ def test_slow_minutes_must_show_it() -> None:
     """All preemptions lie in the fast minute: they are many in all, and none where it was slow."""
     for fast, late, certainty in ((180.0, 0.0, "likely"), (36.0, 36.0, "certain")):
         made = [slow(n, {"preemptions": fast if n == 1 else late}, share=0.0 if n == 1 else 0.3) for n in range(5)]
-        assert ("evictions", certainty) in certainties(verdict(TTFT, context(workload=WORKLOAD), made))
+        assert ("evictions", certainty) in certainties(answered(TTFT, context(workload=WORKLOAD), made))
 
 
 def test_slow_minutes_need_no_planned_hits() -> None:
@@ -177,14 +177,14 @@ def test_slow_minutes_need_no_planned_hits() -> None:
     few_before = each(6, turned)
     few_before[:2] = [replace(one, counters={**one.counters, "requests_finished": 9.0}) for one in few_before[:2]]
     unplanned = context(workload={"prompt_tokens": WORKLOAD["prompt_tokens"]})
-    made = verdict(TTFT, unplanned, each(5, turned))
+    made = answered(TTFT, unplanned, each(5, turned))
     assert first(made).evidence == ("fewer prefix hits: 0% in the slow minutes, 90% before",)
     # What was never there before was not lost, nor what other prompts had, nor what nine requests a minute tell.
     for other in (recovered, longer, few_before):
-        late = verdict(TTFT, unplanned, other)
+        late = answered(TTFT, unplanned, other)
         assert late.causes
         assert not any("before" in c.evidence[0] for c in late.causes)
-    even = first(verdict(TTFT, unplanned, each(5, slow)))
+    even = first(answered(TTFT, unplanned, each(5, slow)))
     assert even.cause == "slower machine"
     assert even.against == ("cannot be excluded: prefix hits, output lengths, throttling",)
 
@@ -192,22 +192,22 @@ def test_slow_minutes_need_no_planned_hits() -> None:
 def test_only_the_curve_explains_comparison() -> None:
     made = each(8, slow)
     made[7] = replace(slow(7, prompts=300.0), counters={"requests_finished": 600.0})
-    assert first(verdict(TTFT, context(workload=WORKLOAD), made)).cause == "slower machine"
+    assert first(answered(TTFT, context(workload=WORKLOAD), made)).cause == "slower machine"
 
 
 def test_lengths_and_load_explain_evictions() -> None:
     known, load = context(workload=WORKLOAD), "more load than planned: {} rps arrive at a replica, 6 rps are usable"
-    made = verdict("KvEviction", known, each(5, lambda n: slow(n, {"preemptions": 60.0}, prompts=300.0)))
+    made = answered("KvEviction", known, each(5, lambda n: slow(n, {"preemptions": 60.0}, prompts=300.0)))
     assert [c.cause for c in made.causes] == ["prompt lengths"]
-    over = verdict("LoadBeyondBenchmark", known, each(5, lambda n: minute(n, rps=7.0)))
+    over = answered("LoadBeyondBenchmark", known, each(5, lambda n: minute(n, rps=7.0)))
     assert first(over).evidence == (load.format(7),)
     evicting = {"counters": {"preemptions": 60.0}}
-    arriving = verdict("KvEviction", known, each(5, lambda n: minute(n, change=200, **evicting)))
+    arriving = answered("KvEviction", known, each(5, lambda n: minute(n, change=200, **evicting)))
     assert first(arriving).evidence == (load.format(6.33),)
-    bare = verdict("KvEviction", context(), each(5, lambda n: minute(n, **evicting)))
+    bare = answered("KvEviction", context(), each(5, lambda n: minute(n, **evicting)))
     assert bare.causes == ()
     assert "suspect" not in bare.sentence
-    fine = verdict(TTFT, known, each(5, lambda n: slow(n, share=0.0)))
+    fine = answered(TTFT, known, each(5, lambda n: slow(n, share=0.0)))
     assert explain.add_causes(fine, context(), ()) is fine
     assert fine.causes == ()
 
@@ -252,7 +252,7 @@ def against_cached(rule: str, planned: float | None = None, **counters: float) -
     """Five slow minutes with few prefix hits, against a benchmark that found 95 % of its prompts in the cache."""
     workload = {**WORKLOAD, "prefix_hit_ratio": planned} if planned is not None else None
     of = context(CACHED, CACHED, CACHED, workload=workload)
-    return verdict(rule, of, each(5, lambda n: slow(n, {"prefix_hit_tokens": 1440.0, **counters})))
+    return answered(rule, of, each(5, lambda n: slow(n, {"prefix_hit_tokens": 1440.0, **counters})))
 
 
 def test_cached_benchmark_is_first_suspect() -> None:
@@ -283,7 +283,7 @@ def late(number: int, queue: float | None = None, prefill: float | None = None, 
 
 
 def found_late(by: TierContext | None = None, **parts: Any) -> Verdict:
-    return verdict(BURN, by or tier(), each(20, lambda n: late(n, **parts)))
+    return answered(BURN, by or tier(), each(20, lambda n: late(n, **parts)))
 
 
 def cause(made: Verdict, name: str) -> Cause | None:
@@ -336,13 +336,13 @@ def test_exclusions_point_to_machine() -> None:
     assert excluded.format("0 requests") in " ".join(machine.evidence)
     assert any(text.startswith("not prefill: ") for text in machine.evidence)
     made = each(20, lambda n: late(n, queue=1.0 if n == 19 else 0.0, prefill=0.0))
-    told = [text for one in verdict(BURN, tier(), made).causes for text in (*one.evidence, *one.against)]
+    told = [text for one in answered(BURN, tier(), made).causes for text in (*one.evidence, *one.against)]
     assert excluded.format("1 request") in " ".join(told)
 
 
 def test_stepless_engine_is_first_suspect() -> None:
     held = {"requests_held": gauge(7.0)}
-    made = verdict(BURN, tier(), each(20, lambda n: late(n, gauges=held if n > 10 else {})))
+    made = answered(BURN, tier(), each(20, lambda n: late(n, gauges=held if n > 10 else {})))
     assert made.causes[0].cause == "engine stopped"
     assert made.causes[0].certainty is Certainty.CERTAIN
     assert "(it holds 7 requests)" in made.causes[0].evidence[0]
@@ -353,7 +353,7 @@ def throttled(**seconds: float) -> Verdict:
     """Seconds of each minute for which clocks were held down."""
     times = {"power": 0.0, "thermal": 0.0, "hardware": 0.0, "covered": 60.0, **seconds}
     counters = {f"gpu_throttled_{what}_seconds": value for what, value in times.items()}
-    return verdict(BURN, tier(), each(20, lambda n: late(n, queue=0.0, prefill=0.0, counters=counters)))
+    return answered(BURN, tier(), each(20, lambda n: late(n, queue=0.0, prefill=0.0, counters=counters)))
 
 
 HELD = [("thermal", "heat", CERTAIN), ("hardware", "the board", CERTAIN), ("power", "the power limit", LIKELY)]
@@ -377,7 +377,6 @@ def test_throttling_precedes_power_limit() -> None:
 @pytest.mark.parametrize(("factor", "certainty"), [(1.2, CERTAIN), (0.9, None)])
 def test_overload_breaks_the_promise(factor: float, certainty: Certainty | None) -> None:
     usable = tier().capacity.rps
-    assert usable is not None
-    made = verdict(BURN, tier(), each(20, lambda n: minute(n, rps=usable * factor, slow=200)))
+    made = answered(BURN, tier(), each(20, lambda n: minute(n, rps=usable * factor, slow=200)))
     one = cause(made, "more load")
     assert (one and one.certainty) == certainty

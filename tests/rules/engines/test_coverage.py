@@ -54,7 +54,6 @@ def readings(engine: EngineTable, printed: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize("page", engine_pages(PAGES), ids=lambda page: page.name)
 def test_every_family_is_read_or_explained(page: Path) -> None:
     opened = open_page(page)
-    assert opened is not None
     engine, found, printed = opened
     uses = explain_families(engine, printed)
     assert unexplained(engine, uses) == []
@@ -86,7 +85,6 @@ def test_shared_pages_have_no_unknown_family() -> None:
     assert len(pages) >= 45
     for page in pages:
         opened = open_page(page)
-        assert opened is not None
         engine, _, printed = opened
         engines.add(engine.name)
         assert unexplained(engine, explain_families(engine, printed)) == [], page.name

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from days_samples import answered, binned, context, hour, hours, unknown, verdict
+from days_samples import answered, binned, context, hour, hours
 from evaluation_steps import EvaluationSteps
 from judging_samples import START, minute, seen, tier
 from judging_samples import context as tier_context
@@ -56,21 +56,21 @@ def test_long_rules_answer_without_data() -> None:
 
 def test_most_hours_of_week_suffice() -> None:
     half = hours(WEEK, lambda n: hour(n, covered=0.5 if n < 40 else 1.0))
-    assert unknown("UtilizationTrap", context(), half).text == "148 of 168 hours seen, 152 are needed"
+    assert answered("UtilizationTrap", context(), half).text == "148 of 168 hours seen, 152 are needed"
     gaps = [one for number, one in enumerate(hours(WEEK)) if number not in (30, 31, 90, 150)]
     several = hours(WEEK + 3)
     for missed in (gaps, [*several[:2], *several[4:]]):
-        assert verdict("UtilizationTrap", context(), missed).status is Status.OK
+        assert answered("UtilizationTrap", context(), missed).status is Status.OK
     assert isinstance(answered("UtilizationTrap", context(), several[4:]), Unknown)
 
 
 def test_the_hour_under_way_does_not_count() -> None:
     several = hours(WEEK + 1)
     under_way = several[-1].end - 60
-    assert verdict("UtilizationTrap", context(), several[:-1]).t == several[-2].end
-    found = verdict("UtilizationTrap", context(), [*several[:-1], replace(several[-1], counters={})], under_way)
+    assert answered("UtilizationTrap", context(), several[:-1]).t == several[-2].end
+    found = answered("UtilizationTrap", context(), [*several[:-1], replace(several[-1], counters={})], under_way)
     assert (found.t, found.status) == (under_way, Status.OK)
-    assert unknown("UtilizationTrap", context(), several[1:], under_way).text.startswith("167 of 168")
+    assert answered("UtilizationTrap", context(), several[1:], under_way).text.startswith("167 of 168")
 
 
 def test_hour_of_bins_counts_once() -> None:

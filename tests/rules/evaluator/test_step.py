@@ -42,9 +42,7 @@ def watched(
 
 
 def rule_state(watcher: EvaluationSteps, rule: str, subject: Subject = TIER) -> Verdict:
-    result = watcher.rules[rule, subject].result
-    assert isinstance(result, Verdict), result
-    return result
+    return watcher.rules[rule, subject].result
 
 
 def test_minute_closes_once_at_next() -> None:
@@ -100,7 +98,6 @@ def test_slow_requests_start_and_end_finding() -> None:
         began.extend(watcher.step(START + seconds)[0])
     (finding,) = [e for e in began if isinstance(e, Finding) and e.rule == "TtftDivergence"]
     assert finding.started_at == START + 195
-    assert finding.ended_at is not None
     assert START + 600 < finding.ended_at < START + 1000
 
 
@@ -213,9 +210,7 @@ def test_queue_is_of_present_pages() -> None:
         watcher.step(START + seconds)
     assert watcher.state.requests_waiting("t") == 7.0
     pages, watcher.state.replicas = watcher.state.replicas, {}
-    by_minutes = watcher.state.requests_waiting("t")
-    assert by_minutes is not None
-    assert round(by_minutes, 6) == 7.0, "a store sums up minutes and has no pages"
+    assert round(watcher.state.requests_waiting("t"), 6) == 7.0, "a store sums up minutes and has no pages"
     watcher.state.replicas = pages
     watcher.apply_failed_scrape("t", "a", START + 135, Gap.SCRAPE_FAILED)
     assert watcher.state.requests_waiting("t") == 2.0, "the page of a replica that is away is not its queue"

@@ -15,9 +15,7 @@ from judging_samples import (
     minute,
     minutes,
     seen,
-    unknown,
     unseen,
-    verdict,
 )
 from rule_cases import outcome
 
@@ -96,7 +94,7 @@ def test_latency_rules_look_back_shortly() -> None:
 
 def test_hourly_rule_of_sums_is_seldom() -> None:
     tier, rule = context(), "ReplicaImbalance"
-    last = replace(verdict(rule, tier, {name: each(20, minute) for name in "ab"}), t=START)
+    last = replace(answered(rule, tier, {name: each(20, minute) for name in "ab"}), t=START)
     states = {(rule, last.subject): RuleState(result=last)}
 
     def evaluated(minutes: tier_minutes.TierMinutes, now: float) -> bool:
@@ -147,7 +145,7 @@ def test_unseen_tier_is_not_judged(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", COMPARED)
 def test_without_a_benchmark_nothing_is_compared(rule: str) -> None:
-    found = unknown(rule, bare("t", None), each(5, healthy))
+    found = answered(rule, bare("t", None), each(5, healthy))
     assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
 
 
@@ -304,7 +302,6 @@ def test_aggregated_batches_age_whole() -> None:
         newest = [BinnedWindow(replica=name, window=minute(number), rps=3.0, in_system=3.0) for name in NAMES]
         before = kept.each or ()
         kept = tier_minutes.add_minutes(kept, newest[:1], PLAN, each=newest)
-        assert kept.each is not None
         sizes.append(sum(map(len, kept.each)))
         lasting = [batch for batch in kept.each if any(batch is one for one in before)]
         assert len(lasting) >= len(before) - 2, "one is dropped and one is aged at most"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import FAST, SLOW, context, each, gauge, minute, seen, unseen, verdict
+from judging_samples import FAST, SLOW, answered, context, each, gauge, minute, seen, unseen
 from outcomes import EARLY, FINE, GUESSED, HIDDEN, PAGE_GUESSED, PAGED, UNPLANNED, UNSEEN, WARNED
 from rule_cases import Case, check_case, check_words, judge_cases, list_cases
 
@@ -133,16 +133,16 @@ ITL_CASES = [
 def test_expectation_weighs_by_requests() -> None:
     """One minute at 2 rps (120 requests, 0.1 s), three at 4 rps (720 requests, 0.2 s at the upper end of their bin)."""
     mean = pytest.approx((120 * 0.1 + 720 * 0.2) / 840)
-    expected = verdict(TTFT, TIER, each(4, lambda n: minute(n, rps=2.0 if n == 0 else 4.0))).expected
+    expected = answered(TTFT, TIER, each(4, lambda n: minute(n, rps=2.0 if n == 0 else 4.0))).expected
     assert expected == Reading(value=mean, low=pytest.approx(0.1), high=mean, n=pytest.approx(600))
-    first_point = verdict(TTFT, TIER, shaped(first_tokens({0.2: 6, FAST: 54}), rps=1.0)).expected
+    first_point = answered(TTFT, TIER, shaped(first_tokens({0.2: 6, FAST: 54}), rps=1.0)).expected
     assert (first_point.low, first_point.high) == (0.1, 0.1)
-    between = verdict(GPU, VIEW, busy(0.19)).expected
+    between = answered(GPU, VIEW, busy(0.19)).expected
     assert between == Reading(value=0.5, low=0.4, high=pytest.approx(0.6), n=300)
     # 360 requests at 2 rps where none are expected, 900 at 5 rps where 4 % are: 36 of 1260.
-    evictions = verdict(EXCESS, PLANNED, each(6, lambda n: minute(n, rps=2.0 if n % 2 else 5.0))).expected
+    evictions = answered(EXCESS, PLANNED, each(6, lambda n: minute(n, rps=2.0 if n % 2 else 5.0))).expected
     assert evictions.value == pytest.approx(36 / 1260)
-    assert isinstance(verdict(KV, TIER, always(6, rps=0.0)).observed, Missing)
+    assert isinstance(answered(KV, TIER, always(6, rps=0.0)).observed, Missing)
 
 
 GPU, HITS = "GpuUtilizationShortfall", "PrefixHitDivergence"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import answered, context, each, gauge, minute, seen, verdict
+from judging_samples import answered, context, each, gauge, minute, seen
 from outcomes import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED
 from rule_cases import Case, check_case, check_words, explain, judge, judge_cases, list_cases, outcome, words
 
@@ -137,16 +137,16 @@ def faults(number: int, count: float, family: str = "gpu_fault_events", **more: 
 @pytest.mark.parametrize("family", ["gpu_fault_events", "gpu_ecc_uncorrectable_errors"])
 def test_one_fault_is_one_too_many(family: str) -> None:
     name = "GpuXid" if family == "gpu_fault_events" else "GpuEccErrors"
-    found = verdict(name, context(), each(5, lambda n: faults(n, 1.0 if n == 1 else 0.0, family)))
+    found = answered(name, context(), each(5, lambda n: faults(n, 1.0 if n == 1 else 0.0, family)))
     assert outcome(found) == WARNED
     assert ": 1 in 5 min" in found.sentence
-    assert outcome(verdict(name, context(), each(5, lambda n: faults(n, 0.0, family)))) == FINE
+    assert outcome(answered(name, context(), each(5, lambda n: faults(n, 0.0, family)))) == FINE
     assert outcome(answered(name, context(), each(5, minute))) is HIDDEN
 
 
 def test_fault_tells_code_and_replica() -> None:
     codes = {"gpu_fault_events_by_code/xid-79": 2.0, "gpu_fault_events_by_code/xid-31": 0.0}
-    found = verdict("GpuXid", context(), {"a": each(3, lambda n: faults(n, 0.0)), "b": [faults(2, 2.0, **codes)]})
+    found = answered("GpuXid", context(), {"a": each(3, lambda n: faults(n, 0.0)), "b": [faults(2, 2.0, **codes)]})
     assert explain(found) == "GPU faults (XID, AFID): 2 in 3 min on b; xid-79 x 2"
     assert words(answered("GpuXid", context(), each(5, minute))) == "GPU faults (XID, AFID): not measured here"
 
@@ -195,5 +195,5 @@ def test_words_read_as_the_golden() -> None:
 
 @pytest.mark.parametrize("tier", [context(), planned(draft=None), planned(verify=None)])
 def test_missing_step_times_tell_acceptance(tier: TierContext) -> None:
-    found = verdict(RULE, tier, rounds(3.0))
+    found = answered(RULE, tier, rounds(3.0))
     assert (found.status, found.details) == (Status.OK, ())

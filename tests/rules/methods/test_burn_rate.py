@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import FAST, SLOW, START, add_minute, context, each, seen, verdict
+from judging_samples import FAST, SLOW, START, add_minute, context, each, seen
+from judging_samples import answered as judge_minutes
 from judging_samples import minute as minute_of_two
 from outcomes import EARLY, FINE, HIDDEN, PAGE_GUESSED, PAGED, UNPLANNED, UNSEEN, WARNED, Wanted
 from rule_cases import Case, check_case, check_result, check_words, judge_cases, list_cases, outcome
@@ -198,7 +199,6 @@ def test_old_burn_never_appears_later(rule: str) -> None:
     assert firing
     assert max(firing) <= 12 + 5
     assert firing == list(range(min(firing), max(firing) + 1))
-    assert isinstance(results[-1], Verdict)
     assert "recovering, budget spent from 08:04 to 08:12; 0" in results[-1].sentence
 
 
@@ -343,11 +343,11 @@ def fails_at(replica: str, **counters: float) -> dict[str, list[Window]]:
 
 
 def test_the_replica_that_fails_alone_is_named() -> None:
-    found = verdict(BURN, TIER, fails_at("b"))
+    found = judge_minutes(BURN, TIER, fails_at("b"))
     cause = next(one for one in found.causes if one.cause == "one replica")
     assert (cause.certainty, cause.evidence) == (CERTAIN, ("one replica: b, 100% of its requests, 0 at the other 2",))
     assert "First suspect: one replica: b" in found.sentence_with_suspect()
-    stepless = verdict(BURN, TIER, fails_at("b", engine_steps=0.0)).causes[0]
+    stepless = judge_minutes(BURN, TIER, fails_at("b", engine_steps=0.0)).causes[0]
     assert stepless.cause == "engine stopped"
     assert stepless.evidence[0].startswith("engine stopped: b takes no step while its front end answers")
 
@@ -381,7 +381,7 @@ def faults_from(first: int) -> list[Window]:
     ],
 )
 def test_coincidence_is_a_cause(rule: str, replicas: Any, cause: str, is_named: bool) -> None:
-    assert (cause in {one.cause for one in verdict(rule, TIER, replicas).causes}) is is_named
+    assert (cause in {one.cause for one in judge_minutes(rule, TIER, replicas).causes}) is is_named
 
 
 def test_failed_transfers_explain_late_first_tokens_too() -> None:
@@ -389,4 +389,4 @@ def test_failed_transfers_explain_late_first_tokens_too() -> None:
         15, lambda n: minute_of_two(n, slow=90.0, counters={"kv_transfer_failures": 20.0, "requests_failed": 0.0})
     )
     promised = context(slo={"ttft_p99_seconds": 0.26})
-    assert "failed transfers" in {one.cause for one in verdict("TtftSloBurn", promised, late).causes}
+    assert "failed transfers" in {one.cause for one in judge_minutes("TtftSloBurn", promised, late).causes}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import recorded
-from judging_samples import START, answered, context, each, gauge, minute, minutes, tier, unknown
+from judging_samples import START, answered, context, each, gauge, minute, minutes, tier
 from outcomes import EARLY, FAIRLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Wanted
 from paths import ROOT
 from recorded import replayed
@@ -369,7 +369,7 @@ def test_words_read_as_the_golden() -> None:
 
 def test_batch_tier_skips_online_rules() -> None:
     for name in ("TtftDivergence", "QueueGrowing", "NoHeadroom", "LoadBeyondBenchmark"):
-        found = unknown(name, batch(deadline="12:00"), work(72_000.0))
+        found = answered(name, batch(deadline="12:00"), work(72_000.0))
         assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "not asked: batch tier"), name
         online = answered(name, context(), work(72_000.0))
         assert not isinstance(online, Unknown) or "batch" not in online.text

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import TOKEN_EDGES, context, each, gauge, minute, seen, sized, usual, verdict
+from judging_samples import TOKEN_EDGES, answered, context, each, gauge, minute, seen, sized, usual
 from outcomes import EARLY, FAIRLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED
 from rule_cases import Case, check_case, check_words, explain, judge_cases, list_cases
 
@@ -155,7 +155,6 @@ SIZED = context(*({"prompt_tokens_mean": 80},) * 3)
 
 def predicted(of: TierContext) -> TierContext:
     """The same curve as a planner's."""
-    assert of.curve is not None
     written = of.curve.written.model_copy(update={"origin": "predicted"})
     return replace(of, curve=replace(of.curve, written=written))
 
@@ -246,7 +245,7 @@ def test_workload_and_time_against_plan(rule: str, case: Case) -> None:
 
 def test_shorter_benchmark_is_suspect() -> None:
     tier = context(workload={"generation_tokens": {"p50": 40, "p95": 80}})
-    found = verdict(RULE, tier, each(6, lambda n: sized(n, usual(), usual(long=30), in_system=6.5)))
+    found = answered(RULE, tier, each(6, lambda n: sized(n, usual(), usual(long=30), in_system=6.5)))
     assert [cause.cause for cause in found.causes] == ["output lengths"]
     assert found.causes[0].evidence[0].startswith("outputs are longer than planned: ")
 
@@ -260,14 +259,14 @@ def requests(short: float, long: float) -> tuple[Histogram, ...]:
 
 
 def test_results_have_readings_actions_unit() -> None:
-    longer = verdict(DRIFT, CHAT, day(LONG, USUAL))
+    longer = answered(DRIFT, CHAT, day(LONG, USUAL))
     assert (longer.observed.low, longer.expected.value) == (200.0, 160)
     assert longer.actions[0].startswith("Size the tier again")
-    assert verdict(DRIFT, load(peak=2.4), at_rate(*[3.0] * 6)).unit == "per_second"
-    found, time = verdict(RULE, BENCHED, staying(6.2)), pytest.approx(6.2 / 3)
+    assert answered(DRIFT, load(peak=2.4), at_rate(*[3.0] * 6)).unit == "per_second"
+    found, time = answered(RULE, BENCHED, staying(6.2)), pytest.approx(6.2 / 3)
     assert found.observed == Reading(value=time, low=time, high=time, n=1080)
     assert found.actions[0].startswith("Compare prompt and output lengths")
-    assert verdict(RULE, SIZED, with_prompts(314.0)).unit == "tokens"
+    assert answered(RULE, SIZED, with_prompts(314.0)).unit == "tokens"
 
 
 @pytest.mark.parametrize(
@@ -370,7 +369,7 @@ ROWS = [
 
 def loaded(rule: str, known: TierContext, makers: list[Callable[[int], Window]]) -> Verdict:
     """What the rule says of nine minutes of each replica."""
-    return verdict(rule, known, {name: each(9, make) for name, make in zip("ab", makers, strict=False)})
+    return answered(rule, known, {name: each(9, make) for name, make in zip("ab", makers, strict=False)})
 
 
 def test_words_read_as_the_golden() -> None:
@@ -390,7 +389,7 @@ def test_load_decides_the_action(
 
 def test_held_requests_are_not_too_many() -> None:
     """0.9 rps of 6 with 9 requests in the system, where the benchmark's highest had 8."""
-    found = verdict(BEYOND, BENCHED, each(10, lambda n: tailed(n, 0.9, in_system=9.0)))
+    found = answered(BEYOND, BENCHED, each(10, lambda n: tailed(n, 0.9, in_system=9.0)))
     assert found.actions[0] == KEEP_REPLICAS
     assert not any(text.startswith("Add replicas") or "exceeded" in text for text in found.actions)
     assert f"0.9 rps {ARRIVING}" in explain(found)
@@ -404,9 +403,9 @@ def test_held_requests_are_not_too_many() -> None:
 def test_kept_replicas_have_other_levers() -> None:
     uneven = {"a": each(10, lambda n: tailed(n, 7.0)), "b": each(10, calm)}
     for known, replicas, text in ((BENCHED, uneven, "spread evenly"), (ROOM, {"a": uneven["a"]}, "benchmark up to it")):
-        assert text in " ".join(verdict(BEYOND, known, replicas).actions)
+        assert text in " ".join(answered(BEYOND, known, replicas).actions)
     # 30 wait in each of nine minutes, as many arrive as finish: no neighbour takes one of them.
-    assert KEEP_REPLICAS not in verdict(BEYOND, BENCHED, {"a": STANDING, "b": STANDING}).actions
+    assert KEEP_REPLICAS not in answered(BEYOND, BENCHED, {"a": STANDING, "b": STANDING}).actions
 
 
 def test_levers_are_actions_of_rules() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import START, answered, context, each, gauge, minute, minutes, seen, tier, unseen, verdict
+from judging_samples import START, answered, context, each, gauge, minute, minutes, seen, tier, unseen
 from outcomes import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, WARNED, Wanted
 from rule_cases import Case, check_case, check_result, check_words, judge_cases, list_cases
 
@@ -87,11 +87,11 @@ LATENCY_CASES = [
 
 def test_a_queue_is_explained_by_the_load() -> None:
     """Nearly the usable rate finishes, and 40 a minute more than that arrive."""
-    found = verdict(QUEUE, PLANNED, queued(40.0, rps=USABLE_RPS * 0.95))
+    found = answered(QUEUE, PLANNED, queued(40.0, rps=USABLE_RPS * 0.95))
     assert [cause.cause for cause in found.causes] == ["more load"]
     assert found.causes[0].evidence[0].startswith("more load than planned: ")
-    assert verdict(GPU, PLANLESS, pegged()).actions[0].startswith("Chunked prefill")
-    assert verdict(RULE, TIER, queue(growing)).sentence.startswith("More requests arrive at a than finish; ")
+    assert answered(GPU, PLANLESS, pegged()).actions[0].startswith("Chunked prefill")
+    assert answered(RULE, TIER, queue(growing)).sentence.startswith("More requests arrive at a than finish; ")
 
 
 QUEUE, GPU = "QueueGrowing", "GpuSaturated"

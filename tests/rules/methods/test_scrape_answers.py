@@ -68,12 +68,6 @@ def said(rule: str, one: ReplicaState, now: float = START + 15, view: TierContex
     return next(result for result in results if result.rule == rule)
 
 
-def verdict(rule: str, one: ReplicaState, **more: Any) -> Verdict:
-    found = said(rule, one, **more)
-    assert isinstance(found, Verdict)
-    return found
-
-
 def test_answer_is_of_replica_and_time() -> None:
     found = evaluate_replica_rules(replica(), VIEW, 77.0)
     assert [a.rule for a in found] == ["KvCacheCascade", "TargetDown", "EngineStalled", "TelemetryStale"]
@@ -180,7 +174,7 @@ def test_second_stage_asks_to_act(stage: int, says_it: bool) -> None:
     sample = CascadeSample(t=START, dt=15.0, **LEVELS, **COUNTS)
     full = scraped(NEW, 0.0, gauges={"kv_utilization_max": 0.97})
     state = CascadeState(stage=stage, recent=(sample,), evidence="4 preemptions")
-    found = verdict(CASCADE, replace(full, cascade=state))
+    found = said(CASCADE, replace(full, cascade=state))
     assert found.sentence.endswith("4 preemptions; act now, before users feel it") is says_it
     assert (found.stage, len(found.actions)) == (stage, 4)
 
@@ -189,16 +183,16 @@ def test_unmoving_page_is_stale() -> None:
     one = replica(pages=1)
     for number in range(1, 9):
         one = scraped(one, 15 * number, counters={"engine_steps": START})
-        found = verdict(STALE, one)
+        found = said(STALE, one)
         assert found.status is (Status.WARNING if number == 8 else Status.OK)
     assert found.sentence == "The engine has not stepped for 120 s; its page claims 4 running and 0 waiting requests"
-    assert verdict(STALE, scraped(one, 135, counters={"engine_steps": START + 1})).status is Status.OK
+    assert said(STALE, scraped(one, 135, counters={"engine_steps": START + 1})).status is Status.OK
 
 
 def test_sentence_tells_the_lead() -> None:
-    early = verdict(CASCADE, at_stage(4, onset=START - 20, breach_at=START))
+    early = said(CASCADE, at_stage(4, onset=START - 20, breach_at=START))
     assert "first seen 20 s before users felt it" in early.details
-    assert verdict(CASCADE, at_stage(4, breach_at=START)).details == ()
+    assert said(CASCADE, at_stage(4, breach_at=START)).details == ()
 
 
 def test_cascade_uses_last_minutes() -> None:
@@ -208,9 +202,9 @@ def test_cascade_uses_last_minutes() -> None:
     one = at_stage(3)
     recent = tier_minutes.recent_windows(booked, one, planned, START + 360)
     assert [s.window.start for s in recent] == [START + 180, START + 240, START + 300, START]
-    found = verdict(CASCADE, one, now=START + 360, recent=recent, view=planned)
+    found = said(CASCADE, one, now=START + 360, recent=recent, view=planned)
     assert found.causes[0].evidence == ("prompts are longer than planned: P95 200 to 500 tokens, 100 planned",)
-    assert verdict(CASCADE, one).causes == ()
+    assert said(CASCADE, one).causes == ()
 
 
 NOW = START + 7200.0
@@ -229,9 +223,7 @@ def stand(rule: str, reason: Gap, judged_at: float | None, name: str | None = No
 
 
 def too_long(*rule_states: RuleState) -> Verdict:
-    found = evaluate_unknowns(rule_states, context(), NOW)
-    assert isinstance(found, Verdict)
-    return found
+    return evaluate_unknowns(rule_states, context(), NOW)
 
 
 def late_page(name: str) -> ReplicaState:

@@ -6,7 +6,7 @@ from typing import Any
 
 import judging_samples
 import pytest
-from days_samples import OUTPUT_TOKENS, PROMPT_TOKENS, answered, context, hour, hours, verdict
+from days_samples import OUTPUT_TOKENS, PROMPT_TOKENS, answered, context, hour, hours
 from judging_samples import each, minute, tier
 from outcomes import EARLY, FAIRLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Wanted
 from rule_cases import Case, check_case, check_result, check_words, judge_cases, list_cases, outcome
@@ -163,9 +163,9 @@ def test_use_over_days(rule: str, case: Case) -> None:
 
 
 def test_trap_has_actions_and_idle_replicas() -> None:
-    found = verdict(TRAP, TIER, trap())
+    found = answered(TRAP, TIER, trap())
     assert [action.split()[0] for action in found.actions] == ["Share", "Fill", "Scale", "Trim", "Route"]
-    idle = verdict(TRAP, warm(4, 5), scaled(0.2)).idle
+    idle = answered(TRAP, warm(4, 5), scaled(0.2)).idle
     assert round(idle.replicas, 2) == 0.04
 
 
@@ -232,7 +232,7 @@ def test_headroom_over_minutes(case: Case) -> None:
 
 
 def test_full_tier_needs_a_replica() -> None:
-    found = judging_samples.verdict(HEADROOM, TIER, LONGER)
+    found = judging_samples.answered(HEADROOM, TIER, LONGER)
     assert found.actions[0] == "Add a replica of this tier"
     assert (found.observed.low, found.observed.high) == (pytest.approx(2 / 3), pytest.approx(4 / 3))
 
@@ -244,7 +244,7 @@ GUARDRAILS = {"max_prompt_tokens": 2000, "max_generation_tokens": 400}
 @pytest.mark.parametrize(("rps", "wanted"), [(2.0, FINE), (5.0, FAIRLY), (5.7, GUESSED), (12.0, WARNED)])
 def test_quantile_plan_gives_bounds(rps: float, wanted: Wanted) -> None:
     """Planned means lie between 180 and 655 tokens of prompts, 46 and 150 of outputs; 400 and 100 come."""
-    found = judging_samples.verdict(HEADROOM, context(workload=QUANTILES, guardrails=GUARDRAILS), live(rps))
+    found = judging_samples.answered(HEADROOM, context(workload=QUANTILES, guardrails=GUARDRAILS), live(rps))
     assert outcome(found) == wanted
     bounds = [rps / 6 * 400 / mean for mean in (655, 180)]
     assert [found.observed.low, found.observed.high] == pytest.approx(bounds, rel=1e-3)
@@ -313,8 +313,8 @@ def test_words_read_as_the_golden() -> None:
 
 
 def test_week_speaks_between_peaks() -> None:
-    weekly, healthy = (verdict(HEADROOM, TIER, peaks(until=until)) for until in (WEEK, 0))
-    calm, full = (judging_samples.verdict(HEADROOM, TIER, live(rps)) for rps in (3.0, 5.7))
+    weekly, healthy = (answered(HEADROOM, TIER, peaks(until=until)) for until in (WEEK, 0))
+    calm, full = (judging_samples.answered(HEADROOM, TIER, live(rps)) for rps in (3.0, 5.7))
     silent = Unknown(t=calm.t, rule=HEADROOM, subject=calm.subject, reason=Gap.NO_TRAFFIC)
 
     def prefer(live: RuleResult, *long: RuleResult) -> RuleResult:
@@ -330,5 +330,5 @@ def test_days_count_from_full_hour() -> None:
     several = weeks(used=0.24, replicas=3)
     for late in (0.0, 600.0, 3599.0):
         now = several[-1].end + late
-        found = verdict(YIELD, context(), several, now)
+        found = answered(YIELD, context(), several, now)
         assert (found.status, found.t) == (Status.WARNING, now)

@@ -67,7 +67,6 @@ MEASURED = {"low": 4.5, "high": 9.5, "source": "production"}
 )
 def test_plan_states_a_capacity(parts: dict[str, Any], source: CapacitySource, expected: tuple[Any, ...]) -> None:
     found = planned_capacity(tier(**parts))
-    assert found is not None
     assert (found.low, found.rps, found.high) == pytest.approx(expected)
     assert found.source is source
     assert source is not BENCHMARK or found.certainty is Certainty.LIKELY
@@ -186,7 +185,6 @@ def test_capacity_moves_slowly_to_its_end(rates: list[float]) -> None:
         assert before * (1 - MOST_FALL) * (1 - 1e-9) <= after <= before * (1 + MOST_RISE) * (1 + 1e-9)
     for one in found:
         assert one.low <= one.rps
-        assert one.high is not None
         assert one.rps <= one.high
     lasting = damp_capacity([*estimates[:1], *[estimates[0]] * 7])
     assert lasting.rps == rates[0]

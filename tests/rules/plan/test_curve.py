@@ -27,9 +27,7 @@ def tier_with(points: list[dict[str, Any]], **parts: Any) -> TierPlan:
 
 
 def curve_of(tier: TierPlan) -> Curve:
-    curve = Curve.from_plan(tier)
-    assert curve is not None
-    return curve
+    return Curve.from_plan(tier)
 
 
 def curve_with(*points: dict[str, Any]) -> Curve:
@@ -84,7 +82,6 @@ def test_slo_ends_the_curve(
     curve: Curve, slo: Slo, c_max: Any, usable_rps: Any, limited_by: str | None, knee: bool
 ) -> None:
     point = curve.usable(slo)
-    assert point is not None
     assert c_max is ... or point.c_max == pytest.approx(c_max, abs=0.001)
     assert usable_rps is ... or point.usable_rps == pytest.approx(usable_rps, abs=0.0001)
     assert (point.limited_by, point.knee_reached) == (limited_by, knee)
@@ -207,7 +204,6 @@ def test_time_follows_from_littles_law(bin: int, rps: float, seconds: float) -> 
 
 def test_curve_value_and_thinnest_evidence() -> None:
     point = GUIDE.usable(tier_of("guide-h100").slo)
-    assert point is not None
     assert GUIDE.value_at("output_tokens_per_second", point) == pytest.approx(2760)
     assert CLOSED.minimum_requests == 16
     assert curve_with({"completed_rps": 3, "ttft_p99_seconds": 1}).minimum_requests == 0
@@ -252,7 +248,6 @@ def test_more_load_never_expects_less_latency(points: list[dict[str, Any]], load
     for rps in sorted(loads):
         bin, _ = curve.place(rps, None)
         assume(bin is not None)
-        assert bin is not None
         expected = curve.expectation(bin, "ttft_p99_seconds", rps)
         assert expected.low <= expected.value <= expected.high
         found.append(expected)

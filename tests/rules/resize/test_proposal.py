@@ -244,7 +244,6 @@ def test_p99_and_slow_share_agree() -> None:
     found = week(wide, ttft={0.08: 0.98, 3.5: 0.02}).points[-1]
     assert found.kept is SloStatus.LIKELY_KEPT
     assert (found.ttft_p99.low, found.ttft_p99.high) == (2.0, 4.0)
-    assert found.ttft_p99.value is not None
     assert found.ttft_p99.value < 3.0
 
 

@@ -19,9 +19,7 @@ from rules.telemetry.windows import Window
 
 
 def ended(**counters: float) -> Outcomes:
-    found = outcomes(window(**counters))
-    assert isinstance(found, Outcomes)
-    return found
+    return outcomes(window(**counters))
 
 
 def window(running: float = 3.0, **counters: float) -> Window:

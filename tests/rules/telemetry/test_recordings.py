@@ -93,7 +93,6 @@ def nearest_rank(values: list[float], q: float) -> float:
 
 
 def bounds(reading: SignalValue) -> tuple[float, float]:
-    assert reading.low is not None
     return reading.low, math.inf if reading.high is None else reading.high
 
 

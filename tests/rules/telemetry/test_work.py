@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from days_samples import HOUR, verdict
+from days_samples import HOUR, answered
 from judging_samples import START, gauge
 from making import window
 from paths import TESTS
@@ -78,9 +78,7 @@ def hour(number: int, used: float, longer: float = 1.0, hits: float = HITS, repl
 
 
 def reading(context: TierContext, window: Window) -> Reading:
-    found = read(BY_NAME["fleet_utilization"], window, context.basis)
-    assert isinstance(found, Reading)
-    return found
+    return read(BY_NAME["fleet_utilization"], window, context.basis)
 
 
 @pytest.mark.parametrize("true", [0.33, 0.63, 0.70])
@@ -91,8 +89,6 @@ def reading(context: TierContext, window: Window) -> Reading:
 def test_lengths_bound_use(true: float, means: bool, guardrails: object, low: float, high: float) -> None:
     """Planned means give the use itself; quantiles bounds, above 0 where guardrails bound the longest request."""
     found = reading(tier(means=means, guardrails=guardrails), hour(0, true))
-    assert found.low is not None
-    assert found.high is not None
     assert true + low <= found.low <= found.high <= true + high
     assert means or found.low <= true <= found.high
     assert (found.low > 0) is (guardrails is not None)
@@ -108,8 +104,6 @@ def test_any_token_cost_lies_within_bounds(prefill_share: float, longer: float, 
     of_prompts = 0.5 * mean(PROMPTS) * longer * (1 - hits) / (1300 * (1 - HITS))
     of_outputs = 0.5 * mean(OUTPUTS) / 230
     true = prefill_share * of_prompts + (1 - prefill_share) * of_outputs
-    assert found.low is not None
-    assert found.high is not None
     assert found.low * 0.999 <= true <= found.high * 1.001
 
 
@@ -128,9 +122,9 @@ def test_certainty_follows_the_near_bound(
     true: float, means: bool, trap: tuple[Status, Certainty], headroom: tuple[Status, Certainty]
 ) -> None:
     context, hours = tier(means, fleet={"instances": 4}), [hour(number, true) for number in range(WEEK)]
-    found = verdict("UtilizationTrap", context, hours)
+    found = answered("UtilizationTrap", context, hours)
     assert (found.status, found.certainty) == trap
-    found = verdict("NoHeadroom", context, hours)
+    found = answered("NoHeadroom", context, hours)
     assert (found.status, found.certainty) == headroom
 
 
@@ -169,7 +163,6 @@ def test_cached_prompts_cost_nothing(
         counters |= {"prefix_queried_tokens": 1000.0, "prefix_hit_tokens": 1000.0 * (1 - computed)}
     work = work_of(window(counters=counters), lengths)
     by = work.by_prompts
-    assert by is not None
     assert (by.low, by.best, by.high) == pytest.approx(expected)
     assert (work.total.low, work.total.high) == (None, None), "outputs are not told"
 
@@ -197,7 +190,6 @@ def test_mean_bounds_hold_for_any_lengths(seed: int) -> None:
     given = {share: lengths[math.ceil(share * 1000) - 1] for share in (0.5, 0.95, 0.99) if source.random() < 0.8}
     given = given or {0.5: lengths[499]}
     low, high = mean_bounds(given, lengths[-1])
-    assert high is not None
     assert low <= mean(lengths) <= high
     assert mean_bounds(given)[1] is None
     assert mean_bounds({0.5: 900, 0.95: 3800, 0.99: 7200}, 12000) == pytest.approx((629.0, 2568.0))

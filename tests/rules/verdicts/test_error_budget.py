@@ -186,7 +186,6 @@ def test_restarted_agent_restores_budget(tmp_path: Path) -> None:
     keeping.write_cycle(closed)
     found = keeping.budget(tier(), now)
     keeping.close()
-    assert found is not None
     for back in (300.0, 1800.0, HOUR, 2 * HOUR, 6 * HOUR, 3 * DAY):
         assert whole(found, back=back, now=now).n == whole(before, back=back, now=now).n, back
         assert whole(found, back=back, now=now).best == whole(before, back=back, now=now).best, back

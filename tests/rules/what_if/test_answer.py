@@ -154,7 +154,6 @@ def test_latency_lies_between_benchmark_points() -> None:
     # 5 rps, halfway between 0.2 s at 4 and 0.5 s at 6.
     assert (value.low, value.high, value.value) == (0.2, 0.5, pytest.approx(math.sqrt(0.2 * 0.5)))
     beyond = result(3).asked.benchmark["ttft_p99_seconds"]
-    assert isinstance(beyond, Missing)
     assert beyond.gap is Gap.OUTSIDE_BENCHMARK
 
 
@@ -219,7 +218,6 @@ def test_open_finding_breaks_this_size() -> None:
     assert [asked[n].asked.kept for n in (9, 10)] == [SloStatus.BROKEN] * 2
     assert [asked[n].burns.cover(n, asked[n].rps) for n in (10, 11)] == [True, False]
     assert asked[11].asked.kept in FINE
-    assert asked[11].one_lost is not None
     assert asked[11].one_lost.kept is SloStatus.BROKEN
     # 10 replicas carry 73 rps by the capacity, and they are broken at the present 30 or fewer.
     present = WEEK_SEEN.rates[-1].rps
@@ -319,9 +317,7 @@ class Simulated:
 
     def truth(self, name: str, rps: float) -> float:
         """What an engine of the simulator does at a load of one replica."""
-        curve = Curve.from_plan(self.plan)
-        assert curve is not None
-        load = load_at(curve, rps)
+        load = load_at(Curve.from_plan(self.plan), rps)
         if name == "kv_utilization":
             return load.kv
         times = load.first if name.startswith("ttft") else load.each
@@ -335,7 +331,6 @@ def simulated(
     seconds since the begin."""
     plan, rng = PLANS[tier], random.Random(tier)
     context = load_bins.build_tier_context(tier, plan)
-    assert context.curve is not None
     engines = [SimulatedEngine(plan, context.curve, rng, SIMULATED_START) for _ in range(replicas)]
     pages = [engine.snapshot() for engine in engines]
     hourly: dict[tuple[float, int | None], list[Window]] = defaultdict(list)
@@ -376,7 +371,6 @@ def drifting() -> Simulated:
 
 def test_peak_matches_simulated_afternoon(rag: Simulated) -> None:
     found = rag.result(3)
-    assert found.peak.at is not None
     assert found.peak.source == "reached in three stretches of five minutes"
     assert (found.peak.at - rag.seen.since) % DAY == pytest.approx(DAY / 2, abs=3 * 3600)
     assert found.rps == pytest.approx(12.0, rel=0.05)
@@ -402,9 +396,7 @@ def test_beyond_the_benchmark_nothing_is_invented(rag: Simulated) -> None:
 
 def test_breaking_load_matches_simulator(rag: Simulated) -> None:
     limits = {one.name: one for one in rag.result(3).limits}
-    load = limits["ttft_p99_seconds"].best
-    assert load is not None
-    assert rag.truth("ttft_p99_seconds", load) == pytest.approx(2.0, rel=0.05)
+    assert rag.truth("ttft_p99_seconds", limits["ttft_p99_seconds"].best) == pytest.approx(2.0, rel=0.05)
 
 
 def test_the_fewest_replicas_that_hold_are_needed(rag: Simulated) -> None:
