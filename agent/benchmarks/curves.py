@@ -83,15 +83,14 @@ def curve_of(measured: Sequence[BenchmarkRun], *, gpu_utilization_kind: str | No
     ordered = tuple(chain.from_iterable(runs for _, runs in loads))
     provenance, conflicts = _provenance(kept)
     has_gpus = any(point.gpu_utilization is not None for point, _ in loads)
-    keys = {
-        "origin": origin if origin == "predicted" else None,
-        "loop": loop,
-        "gpu_utilization_kind": gpu_utilization_kind if has_gpus else None,
-        "source": list(dict.fromkeys(run.source for run in ordered)),
-        "measured": provenance,
-        "points": [point for point, _ in loads],
-    }
-    curve = BenchmarkCurve.model_validate(keys)
+    curve = BenchmarkCurve(
+        origin=origin if origin == "predicted" else None,
+        loop=loop,
+        gpu_utilization_kind=gpu_utilization_kind if has_gpus else None,  # type: ignore[arg-type]
+        source=tuple(dict.fromkeys(run.source for run in ordered)),
+        measured=provenance,
+        points=tuple(point for point, _ in loads),
+    )
     notes = tuple(_notes_of(runs) for _, runs in loads)
     return ImportedCurve(curve=curve, runs=ordered, notes=notes, remarks=(*remarks, *conflicts))
 
@@ -172,11 +171,12 @@ def _notes_of(runs: Sequence[BenchmarkRun]) -> list[ImportRemark]:
 
 
 def _round_point(point: Point) -> Point:
-    few = point.requests is not None and point.requests < FEW_FOR_A_P99
-    rounded = {}
+    rounded, digits = {}, {}
+    if point.requests is not None and point.requests < FEW_FOR_A_P99:
+        digits = DIGITS_OF_FEW
     for name, value in point.model_dump().items():
         if isinstance(value, float):
-            rounded[name] = round_significant(value, DIGITS_OF_FEW.get(name, SIGNIFICANT) if few else SIGNIFICANT)
+            rounded[name] = round_significant(value, digits.get(name, SIGNIFICANT))
     return point.model_copy(update=rounded)
 
 

@@ -47,8 +47,6 @@ CHUNKED = 0.1
 
 TRACE = "arrivals were {kind}, not a steady rate"
 
-Loop = Literal["open", "closed"]
-
 
 def to_whole(value: Any) -> Any:
     """Return a whole number as int, anything else as it is."""
@@ -145,7 +143,7 @@ class BenchmarkRun(BaseModel):
     requests: Count
     failed: Tally = 0
     cut_off: Tally = 0
-    loop: Loop | None = None
+    loop: Literal["open", "closed"] | None = None
     burst: bool = False
     clients: Measured = None
     requested_rps: Measured = None

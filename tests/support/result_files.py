@@ -1,10 +1,11 @@
 """Result files of benchmarks and tables of AIConfigurator, written and read for tests."""
 
-import csv
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pandas import DataFrame
 
 from agent.benchmarks.formats import read_all_results
 from agent.benchmarks.run_model import BenchmarkRun
@@ -110,8 +111,5 @@ def predicted_row(load: int = 4, *, tensor: int = 2, ttft: float | None = None, 
 
 def write_table(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     path = folder / "pareto.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
+    DataFrame(rows).to_csv(path, index=False)
     return path
