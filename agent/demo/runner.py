@@ -31,9 +31,12 @@ class DemoConsole(Sink):
         self._stop = stop
 
     def accept(self, result: StepResult) -> None:
-        """Print findings that began or became worse."""
+        """Print findings that began, became worse or ended."""
         try:
             self.show_findings(result.changed)
+            for finding in result.closed:
+                if isinstance(finding, Finding) and BY_NAME[finding.rule].severity is not Severity.REPORT:
+                    print(f"{self._tell_time(result.now)}  ended: {finding.rule} in {finding.subject}", flush=True)
         except OSError:
             self._stop()
 
@@ -43,13 +46,16 @@ class DemoConsole(Sink):
             worst = finding.worst
             if BY_NAME[finding.rule].severity is Severity.REPORT:
                 continue
-            minutes, seconds = divmod(max(0, round(worst.t - self._began)), 60)
             stage = f", stage {worst.stage} ({STAGES[worst.stage]})" if worst.stage else ""
             severity, *rest = severity_words(severity_of(worst, finding)).partition(", ")
             head = f"{severity.upper()} {worst.rule} in {worst.subject}{stage}{''.join(rest)}"
-            print(f"{minutes:3}:{seconds:02}  {head}\n        {worst.sentence_with_suspect()}", flush=True)
+            print(f"{self._tell_time(worst.t)}  {head}\n        {worst.sentence_with_suspect()}", flush=True)
             for action in worst.actions[:1]:
                 print(f"        do: {action}", flush=True)
+
+    def _tell_time(self, t: float) -> str:
+        minutes, seconds = divmod(max(0, round(t - self._began)), 60)
+        return f"{minutes:3}:{seconds:02}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

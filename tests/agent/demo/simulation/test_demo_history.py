@@ -273,8 +273,8 @@ def finding(rule: str = "KvCacheCascade", stage: int = 1) -> Finding:
     return making.finding(making.verdict(rule, t=T + 45.0, sentence=SENTENCE, actions=actions, **parts))
 
 
-def printed(capsys: pytest.CaptureFixture[str], change: Finding) -> list[str]:
-    DemoConsole(T, lambda: None).accept(StepResult(now=T, tiers={}, changed=(change,)))
+def printed(capsys: pytest.CaptureFixture[str], *changed: Finding, closed: tuple[Finding, ...] = ()) -> list[str]:
+    DemoConsole(T, lambda: None).accept(StepResult(now=T + 90.0, tiers={}, changed=changed, closed=closed))
     return capsys.readouterr().out.splitlines()
 
 
@@ -290,4 +290,6 @@ def test_finding_prints_time_sentence_and_action(capsys: pytest.CaptureFixture[s
     worse = replace(first, worst=worst, transitions=(*first.transitions, change))
     head = "  1:00  CRITICAL KvCacheCascade in cascade/cascade-0, stage 3 (queueing), certain"
     assert printed(capsys, worse)[0] == head
-    assert printed(capsys, finding("UtilizationTrap")) == [], "a rule of reports is not printed"
+    of_reports = finding("UtilizationTrap")
+    ends = printed(capsys, of_reports, closed=(of_reports, worse))
+    assert ends == ["  1:30  ended: KvCacheCascade in cascade/cascade-0"], "a rule of reports is not printed"
