@@ -101,7 +101,7 @@ def _paths_of(places: str) -> AliasChoices:
 
 
 def look_up(data: Mapping[str, Any], place: str, default: Any = None) -> Any:
-    """Return the value at a place of a file."""
+    """Return the value at a place of a file, `default` where there is none."""
     (path,) = _paths_of(place).choices
     value = path.search_dict_for_path(dict(data))  # type: ignore[union-attr]
     return default if value is PydanticUndefined else value
