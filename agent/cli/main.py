@@ -133,6 +133,8 @@ def _run(words: list[str]) -> int:
     name = words[0] if words else ""
     top = command_line()
     try:
+        if "" in words:
+            raise SizewatchError("an argument is empty; is a variable of the shell not set?")
         with top.make_context("sizewatch", [*words]) as context:
             return int(top.invoke(context))
     except click.exceptions.Exit as end:

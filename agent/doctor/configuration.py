@@ -32,7 +32,7 @@ from rules.plan.checks import check_plan
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.wording import format_count
 
-CORRECT = "correct it; docs/configuration.md has every key"
+CORRECT = "correct it; docs/configuration.md has every key, docs/plan.schema.json those of a plan"
 
 
 def check_config(loaded: LoadedConfig) -> Iterator[CheckResult]:
@@ -87,8 +87,7 @@ def check_report(loaded: LoadedConfig) -> Iterator[CheckResult]:
     """Report the schedule, the folder and the destinations of the weekly report. No address is read."""
     config, report = loaded.config, loaded.config.report
     if config.report_folder is None:
-        off = f"none: role {config.role} writes none" if report.enabled else "off (report.enabled: false)"
-        yield ok(off)
+        yield ok(f"none: role {config.role} writes none" if report.enabled else "off (report.enabled: false)")
         return
     when = f"{report.weekday.capitalize()} {report.at} {report.zone or config.forecast.zone}"
     where = f"into {config.report_folder}, the newest {report.keep} are kept"

@@ -103,7 +103,6 @@ def run_checks(loaded: LoadedConfig | ConfigError, clock: Callable[[], float] = 
     Each MOST_THREADS targets take at most three times the slowest timeout.
     """
     if isinstance(loaded, ConfigError):
-        problems = (fail(problem, configuration.CORRECT) for problem in loaded.problems)
-        return PROCESS, *(replace(problem, check="config") for problem in problems)
+        return PROCESS, *(replace(fail(text, configuration.CORRECT), check="config") for text in loaded.problems)
     seen = read_installation(loaded, clock)
     return tuple(replace(result, check=result.check or row.line) for row in CHECKS for result in row.check(seen))

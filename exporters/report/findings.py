@@ -259,9 +259,8 @@ def worst_titles(past: TierPast) -> tuple[str, ...]:
 def list_alerting(past: TierPast) -> list[Finding]:
     """Return the findings of alerting rules in order of their begin."""
     loud = {rule.name for rule in RULES.values() if rule.severity is not Severity.REPORT}
-    return sorted(
-        (finding for finding in past.findings if finding.rule in loud), key=lambda finding: finding.started_at
-    )
+    alerting = [finding for finding in past.findings if finding.rule in loud]
+    return sorted(alerting, key=lambda finding: finding.started_at)
 
 
 def _last_end(spans: Iterable[Finding | ExternalAlert]) -> float | None:
