@@ -161,10 +161,10 @@ class Pages:
         return StreamingResponse(parts, headers={**NO_STORE, "Content-Type": content_type, "Vary": "Accept"})
 
     async def _status_page(self, request: Request) -> Response:
-        from exporters.status import page
+        from exporters.status.page import render_page
 
-        paused = request.scope["query_string"].decode("latin-1") == page.PAUSED
-        body = await run_in_threadpool(page.render_page, await self._status(), paused=paused)
+        paused = "paused" in request.query_params
+        body = await run_in_threadpool(render_page, await self._status(), paused=paused)
         return content_response(body, cache="no-store")
 
     async def _status_json(self, request: Request) -> Response:

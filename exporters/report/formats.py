@@ -74,8 +74,7 @@ def report_markdown(report: Report) -> str:
 def report_html(report: Report) -> str:
     """Return the whole page."""
     icon = render.icon(worst_status(tier.status for tier in report.tiers))
-    sheets = ("status/page.css", "report/report.css")
-    return render_template("report/report.html.j2", *sheets, sections=list_sections(report), icon=icon)
+    return render_template("report/report.html.j2", sections=list_sections(report), icon=icon)
 
 
 def list_sections(report: Report) -> list[Section]:

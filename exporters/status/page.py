@@ -10,7 +10,6 @@ import base64
 import hashlib
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.resources import files
 from itertools import chain
 from typing import Any
 
@@ -36,10 +35,6 @@ from rules.telemetry.signals import Reading
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window, group_by
 from rules.verdicts.verdict import Unknown
 
-SHEET = "status/page.css"
-PAUSED = "paused=1"
-"""Query of a page without refresh."""
-
 TIERS_OPEN = 6
 """Number of tiers whose cards are open. Of more tiers the overview has a line each, so that it fits a screen."""
 
@@ -49,20 +44,19 @@ SHOWN = 200
 
 def render_page(status: AgentStatus, *, paused: bool = False) -> bytes:
     """Return the page in UTF-8. `paused` omits the refresh and opens all folded parts."""
-    names = {"status": status, "verdict": headline(status), "paused": paused}
-    return render_template("status/status.html.j2", SHEET, **names).encode("utf-8", "replace")
+    page = render_template("status/status.html.j2", status=status, verdict=headline(status), paused=paused)
+    return page.encode("utf-8", "replace")
 
 
 def text_page(title: str, html: str, links: Mapping[str, str]) -> bytes:
     """Return a page of HTML text, which is escaped already, in UTF-8. `links` are words by address."""
-    page = render_template("status/base.html.j2", SHEET, title=title, links=links, html=Markup(html))
+    page = render_template("status/base.html.j2", title=title, links=links, html=Markup(html))
     return page.encode("utf-8", "replace")
 
 
-def render_template(template: str, *sheets: str, **names: object) -> str:
-    """Return a page from a template of the exporters, which escapes every text, with style sheets of theirs."""
-    style = Markup("").join(map(_read_sheet, sheets))
-    return strip_control_characters(_environment().get_template(template).render(names, style=style))
+def render_template(template: str, **names: object) -> str:
+    """Return a page from a template of the exporters, which escapes every text."""
+    return strip_control_characters(_environment().get_template(template).render(names))
 
 
 @cache
@@ -80,14 +74,8 @@ def _environment() -> Environment:
         text=text, replay=replay, forecast=forecast, comparison=plan_comparison, overview=tier_overview
     )
     environment.globals.update(find_tones=find_tones, group_unknowns=group_unknowns, trace_hour=trace_hour)
-    environment.globals.update(is_same_model=is_same_model)
-    environment.globals.update(PAUSED=PAUSED, SHOWN=SHOWN, STAGES=STAGES, TIERS_OPEN=TIERS_OPEN)
+    environment.globals.update(is_same_model=is_same_model, SHOWN=SHOWN, STAGES=STAGES, TIERS_OPEN=TIERS_OPEN)
     return environment
-
-
-@cache
-def _read_sheet(sheet: str) -> Markup:
-    return Markup(files("exporters").joinpath(sheet).read_text("utf-8"))
 
 
 def page_policy(page: bytes) -> str:

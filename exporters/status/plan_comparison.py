@@ -6,7 +6,7 @@ rows. A new number is a row of ROWS.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -57,8 +57,8 @@ class PlannedValue:
 class ComparisonRow:
     """Compared number, a signal, and its value in the plan, at `path` or else in the curve at usable load.
 
-    With `more_is_better`, below the plan is worse. An `optional` number is left out without a planned value. The limit of
-    a number that is `judged_by_plan` is its planned value. `judged` are other signals, and `more_rules` rules, about it.
+    With `more_is_better`, below the plan is worse. An `optional` number is left out without a planned value. `judged` are
+    other signals, and `more_rules` rules, about it. The limit of a number without rules is its planned value.
     """
 
     key: str
@@ -67,7 +67,6 @@ class ComparisonRow:
     in_curve: bool = False
     more_is_better: bool = False
     optional: bool = False
-    judged_by_plan: bool = False
     judged: tuple[str, ...] = ()
     more_rules: tuple[str, ...] = ()
 
@@ -113,29 +112,19 @@ def _compare(row: ComparisonRow, tier: TierStatus) -> PlanComparison:
     findings = [finding for finding in tier.active if finding.verdict.rule in row.rules]
     judged: list[RuleResult] = [finding.verdict for finding in findings]
     judged += [result for result in tier.results if result.rule in row.rules]
-    if row.judged_by_plan or not findings:
+    if not findings:
         is_overloaded = any(finding.verdict.rule in OVERLOAD for finding in tier.active)
-        state = judge_number(row, now, planned, judged, is_overloaded=is_overloaded)
+        state = judge_number(row, now, planned, judged, is_overloaded)
     else:
         state = findings[0].tone, findings[0].named
     at_load = worst_result(result for result in judged if result.rule in AT_EQUAL_LOAD)
     expected = at_load.expected if isinstance(at_load, Verdict) else None
-    return PlanComparison(
-        row=row,
-        now=now,
-        planned=planned,
-        state=state,
-        at_this_load=expected if isinstance(expected, Reading) else None,
-    )
+    at_this_load = expected if isinstance(expected, Reading) else None
+    return PlanComparison(row=row, now=now, planned=planned, state=state, at_this_load=at_this_load)
 
 
 def judge_number(
-    row: ComparisonRow,
-    now: SignalValue,
-    planned: PlannedValue | None,
-    judged: Sequence[RuleResult],
-    *,
-    is_overloaded: bool,
+    row: ComparisonRow, now: SignalValue, planned: PlannedValue | None, judged: list[RuleResult], is_overloaded: bool
 ) -> tuple[Tone, str]:
     """Return the tone of a number without a finding, and its word, by the worst result of its rules.
 
@@ -148,7 +137,7 @@ def judge_number(
         if row.more_is_better:
             is_worse = now.high is not None and now.high < planned.value
     plan_words = "no finding" if is_worse or is_overloaded else "as planned"
-    if row.judged_by_plan:
+    if not row.rules:
         if best is None or planned is None or not planned.value:
             return Status.UNKNOWN, ""
         return ("note", f"{number(best / planned.value, '')}x the plan") if is_worse else (Status.OK, plan_words)
@@ -234,9 +223,7 @@ def _describe_capacity(capacity: Capacity) -> str:
 PER_REPLICA = "completed_rps_per_replica"
 OF_PROMPT = "workload.prefix_hit_ratio"
 LOAD = ("completed_rps", "arrival_rps", "fleet_utilization")
-COST = ComparisonRow(
-    "cost_per_million_tokens", "Cost per million tokens", "cost.planned_utilization", judged_by_plan=True
-)
+COST = ComparisonRow("cost_per_million_tokens", "Cost per million tokens", "cost.planned_utilization")
 ENERGY = "cost.joules_per_generated_token"
 
 ROWS: tuple[ComparisonRow, ...] = (
@@ -250,7 +237,5 @@ ROWS: tuple[ComparisonRow, ...] = (
     ComparisonRow("eviction_rate", "Evictions per request", in_curve=True, more_rules=("KvCacheCascade",)),
     ComparisonRow("gpu_utilization", "GPU utilisation", in_curve=True, more_is_better=True),
     COST,
-    ComparisonRow(
-        "energy_per_generated_token", "Energy per generated token", ENERGY, optional=True, judged_by_plan=True
-    ),
+    ComparisonRow("energy_per_generated_token", "Energy per generated token", ENERGY, optional=True),
 )

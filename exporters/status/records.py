@@ -261,10 +261,6 @@ class TierStatus:
         return tuple(sorted(active, key=lambda finding: finding.rank))
 
     @property
-    def alerting(self) -> list[ActiveFinding]:
-        return [finding for finding in self.active if not finding.is_note]
-
-    @property
     def likely(self) -> list[ActiveFinding]:
         """Return the findings that will alert once they are certain."""
         return [finding for finding in self.active if finding.is_note and not finding.is_reported]
@@ -283,9 +279,9 @@ class TierStatus:
 
         Unknown if no rule has a verdict, or all of them are of an earlier process: no replica was seen since the start.
         """
-        findings = self.alerting or self.likely
-        if findings:
-            return findings[0].tone
+        for finding in self.active:
+            if not finding.is_reported:
+                return finding.tone
         is_unseen = self.replicas and all(replica.last_seen is None for replica in self.replicas)
         return Status.OK if self.verdicts and not is_unseen else Status.UNKNOWN
 

@@ -29,7 +29,7 @@ from status_samples import (
 
 from agent.config.web import Web
 from agent.http_server.server import WebServer
-from exporters.status.page import PAUSED, render_page, status_json, trace_hour
+from exporters.status.page import render_page, status_json, trace_hour
 from exporters.status.plan_comparison import compare_with_plan
 from exporters.status.records import (
     AgentHealth,
@@ -218,7 +218,7 @@ def test_page_refreshes_unless_paused() -> None:
     folded = [attributes for tag, attributes in page.tags if tag == "details" and "id" not in attributes]
     assert folded
     assert all("open" not in attributes for attributes in folded)
-    assert ("a", {"href": f"?{PAUSED}"}) in page.tags
+    assert ("a", {"href": "?paused=1"}) in page.tags
 
 
 def test_many_findings_and_replicas_are_folded() -> None:
@@ -241,7 +241,7 @@ def test_silent_finding_stays_with_its_gap() -> None:
     fired = next(a for a in tier.results if a.rule == "PrefixHitDivergence")
     gone = Unknown(t=NOW, rule=fired.rule, subject=fired.subject, reason=Gap.SCRAPE_FAILED, text="no replica answers")
     tier = replace(tier, results=tuple(gone if a is fired else a for a in tier.results))
-    (found,) = [finding for finding in tier.alerting if finding.verdict.rule == "PrefixHitDivergence"]
+    (found,) = [finding for finding in tier.active if finding.verdict.rule == "PrefixHitDivergence"]
     assert found.silent is not None
     (tile,) = (number for number in compare_with_plan(tier) if number.row.key == "prefix_hit_ratio")
     assert tile.state[0] == found.finding.worst.status

@@ -245,7 +245,7 @@ def test_the_cost_is_coloured_by_the_plan() -> None:
     cost = tile(planned_tier(), "cost_per_million_tokens")
     assert isinstance(cost.now, Reading)
     dear = replace(cost.planned, value=(cost.now.low or 0.0) / 5)
-    assert judge_number(cost.row, cost.now, dear, (), is_overloaded=False) == ("note", "5x the plan")
+    assert judge_number(cost.row, cost.now, dear, [], is_overloaded=False) == ("note", "5x the plan")
 
 
 def test_large_fleet_has_folded_cards() -> None:
@@ -304,7 +304,7 @@ def test_certain_trap_is_oversized_without_alarm(rule: str) -> None:
     assert (state.tone, state.words) == ("note", "oversized: fleet utilisation is 11.0% over 7.0 days")
     status = agent_status(tiers=(with_results(trap),))
     assert (headline(status).status, headline(status).text) == (Status.OK, "1 tier oversized")
-    assert status.tiers[0].alerting == []
+    assert all(finding.is_note for finding in status.tiers[0].active)
     assert status_json(status)["tiers"][0]["state"] == state.words
     likely = with_results(replace(trap, certainty=Certainty.LIKELY))
     assert describe_state(likely).words == "as planned"
