@@ -28,6 +28,7 @@ from agent.cli.loading import load_config, open_history, write_calibration, writ
 from agent.config.files import load_plan
 from agent.config.load import build_tier_contexts, load, select_tier
 from agent.config.peer import Peer
+from agent.config.targets import TIER_NAME
 from agent.errors import CannotJudgeError, ConfigError, ScrapeError
 from agent.history.daily_queries import read_production
 from agent.http_client.errors import place_of
@@ -53,6 +54,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def run_init(options: SimpleNamespace) -> int:
     """Print a plan skeleton of one tier. Report addresses without a page and skip them; without any raise ConfigError
     (exit 2)."""
+    if options.tier and not TIER_NAME.fullmatch(options.tier):
+        raise ConfigError(("--tier: at most 63 letters, digits, dots, _ and -; the first is a letter or digit",))
     running: list[EngineProbe] = []
     failed: list[str] = []
     for url in dict.fromkeys(options.url):

@@ -14,14 +14,12 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.config.targets import Kubernetes, PodTier
+from agent.config.targets import TIER_NAME, Kubernetes, PodTier
 from agent.kubernetes.pods import LWS, Pod, Port
 from exporters.render.safe_text import quote_external_text
 from rules.engines.registry import ENGINES
 from rules.plan.schema import TierPlan
 from rules.problems import unknown_name_text
-
-_TIER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class ExcludedPodError(Exception):
@@ -75,7 +73,7 @@ def _tier_by_label(pod: Pod, known: TierCandidates) -> str | None:
     tier = pod.own.get("tier")
     if tier is None:
         return None
-    if not _TIER_NAME.fullmatch(tier):
+    if not TIER_NAME.fullmatch(tier):
         raise ExcludedPodError("its sizewatch.io/tier is no name of a tier (at most 63 letters, digits, dots, _ and -)")
     if known.tiers is not None and tier not in {*known.tiers, *(entry.tier for entry in known.entries)}:
         text = unknown_name_text(tier, tuple(known.tiers), "a tier of the plan")

@@ -245,9 +245,7 @@ def best(reading: SignalValue, unit: str) -> str:
 
 def number_text(value: float | None, unit: str = "") -> str:
     """Return a number with its unit, or a dash for None."""
-    if value is None:
-        return DASH
-    return number(value, unit)
+    return DASH if value is None else number(value, unit)
 
 
 def money(value: float | None, currency: str) -> str:

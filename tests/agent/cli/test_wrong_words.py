@@ -84,6 +84,7 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     ("render --root /nowhere", 2, "holds no docs/"),
     ("status --url http://127.0.0.1:9 --bearer-token-file /none", 2, "bearer_token_file /none: No such file or"),
     # Commands that read a page.
+    ("plan init http://127.0.0.1:1/metrics --tier 'a b'", 2, "--tier: at most 63 letters, digits, dots, _ and -"),
     ("inspect /nowhere.prom", 2, "/nowhere.prom: cannot be read: No such file or directory; an address"),
     (f"inspect {TESTS}", 2, f"{TESTS}: cannot be read: Is a directory\n"),
     ("inspect /dev/zero", 2, "/dev/zero: is larger than 16 MiB: is this a saved page?\n"),
