@@ -1,6 +1,6 @@
-"""Credentials of readers: bearer tokens of a file (one a line), and users with bcrypt hashes of the web configuration file.
+"""Credentials of readers: bearer tokens of a file, and users with bcrypt hashes of the web configuration file.
 
-Empty lines and lines that begin with # are ignored. No message, log or answer holds any part of a secret.
+A line is a token. Empty lines and those that begin with # are ignored. No message, log or answer holds a secret.
 """
 
 from __future__ import annotations

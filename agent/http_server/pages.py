@@ -1,7 +1,7 @@
 """Pages of the agent as a Starlette application: metrics, status, probes, reports, runbooks and the webhook.
 
-Only GET and HEAD exist, and POST of the webhook if a receiver is configured. A new page is a method and a Route. What
-only some readers ask for is imported on demand: status page and runbooks take memory.
+Only GET and HEAD exist, and POST of a configured webhook. A new page is a method and a Route. Status page and
+runbooks take memory: they are imported on demand.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LOCAL = re.compile(r"(?:(?:.+\.)?localhost|[0-9.]+|\[[0-9a-f:.]+\])?")
 """Hosts that no name server can lead elsewhere: this machine's name and IP addresses. HTTP/1.0 may have none."""
 
 WebhookEndpoint = Callable[[Request], Awaitable[None]]
-"""Receiver of the alerts that a request carries. Its own credentials count, not those of the pages. Raise HTTPException."""
+"""Receiver of the alerts of a request. Its own credentials count, not those of the pages. Raise HTTPException."""
 
 
 def text_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -71,7 +71,7 @@ def content_response(body: bytes, content_type: str = HTML, cache: str = "privat
 def is_wrong_host(host: str, hosts: tuple[str, ...]) -> bool:
     """Return whether a Host header names neither this machine nor one of `hosts`.
 
-    It prevents DNS rebinding: a browser page whose name suddenly resolves to 127.0.0.1 could read what is served there.
+    It prevents DNS rebinding: a browser page whose name resolves to 127.0.0.1 could read what is served there.
     """
     name = re.sub(r"\.?(:\d*)?$", "", host.lower())
     return LOCAL.fullmatch(name) is None and name not in map(str.lower, hosts)
@@ -80,8 +80,8 @@ def is_wrong_host(host: str, hosts: tuple[str, ...]) -> bool:
 class Pages:
     """ASGI application. The status is that of `source`, which may wait for a cycle.
 
-    `seconds_since_cycle` never waits. It counts from the last cycle that succeeded, None before the first. `hosts` are
-    the allowed names beside localhost, None if every name is. `reports` is the folder of reports, None without reports.
+    `seconds_since_cycle` never waits. It counts from the last cycle that succeeded, None before it. `hosts` are the
+    allowed names beside localhost, None if every name is. `reports` is their folder, None without reports.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Pages:
         return None
 
     async def _status(self) -> AgentStatus:
-        """Return the status with our own counts. Raise HTTPException. A call that hangs costs one thread: later ones share it."""
+        """Return the status with our own counts. Raise HTTPException. Later calls share the thread of one that hangs."""
         if self._status_task is None or self._status_task.done():
             self._status_task = asyncio.create_task(run_in_threadpool(self._source))
         try:
@@ -203,7 +203,7 @@ class Pages:
         return content_response(text_page("Weekly reports", html, {"../": "status"}))
 
     def _report(self, request: Request) -> Response:
-        """Return a file of a report, its page for a path of the folder. A path is compared with names and never joined."""
+        """Return a file of a report, its page for the folder. A path is compared with names and never joined."""
         name, file = request.path_params["name"], request.path_params["file"] or "report.html"
         content = None
         if self.reports is not None:

@@ -51,7 +51,7 @@ def address(destination: Destination) -> str:
 def deliver(place: Path, destination: Destination, link: str) -> str:
     """Deliver the report in a folder. Return "" if it was accepted, else the reason. Raise SizewatchError.
 
-    From then on the logs of Apprise and its HTTP libraries, which may hold the address, reach no handler of this process.
+    From then on the logs of Apprise and its HTTP libraries, which may hold the address, reach no handler.
     """
     url = address(destination)
     try:

@@ -1,8 +1,8 @@
 """Service of the weekly reports in the daemon: what is due, retries and pending deliveries.
 
-`agent.reporting.storage` holds the stored state. Each step is a job in a process of its own, because the libraries of
-pages and numbers must not load in the daemon. A job has the daemon's own configuration: later changes on disk have no
-effect. One thread calls `run` every minute; any thread may call `health`.
+`agent.reporting.storage` holds the stored state. Each step is a job in a process of its own: the daemon loads no
+library of pages and numbers. A job has the daemon's own configuration: later changes on disk have no effect.
+One thread calls `run` every minute; any thread may call `health`.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _times(loaded: LoadedConfig, now: float) -> tuple[float, float]:
 
 
 REPORT_MEMORY_BYTES = 768 * MIB
-"""Memory limit in bytes (RLIMIT_DATA). Libraries take about 150 MiB; a quarter of 200 replicas takes the same again."""
+"""Memory limit in bytes (RLIMIT_DATA). Libraries take about 150 MiB, a quarter of 200 replicas as much."""
 
 NETWORK = (
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -250,7 +250,7 @@ def run_generate(loaded: LoadedConfig, due: float, now: float, folder: Path, nam
 
 
 def run_delivery(place: Path, destination: Destination, link: str) -> JobResult:
-    """Send a report in this process. The text of an unexpected error may contain the address: return its type only."""
+    """Send a report in this process. Of an unexpected error return the type only: its text may have the address."""
     from agent.reporting.delivery import deliver
 
     try:

@@ -1,7 +1,7 @@
 """Status page of the agent, its pages of text, and the JSON of `/api/status`.
 
-The pages are without scripts or other files. The layout is `status.html.j2` over an AgentStatus, the style is
-`page.css`. The templates escape every text. In the JSON times are unix seconds, and infinity is null.
+The pages have no scripts or other files. The layout is `status.html.j2` over an AgentStatus, the style `page.css`.
+The templates escape every text. In the JSON times are unix seconds, and infinity is null.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def page_policy(page: bytes) -> str:
 
 
 def is_same_model(served: str, planned: str) -> bool:
-    """Return whether the names that a replica serves, by comma, hold that of the plan. None yet is no other model."""
+    """Return whether the served names, by comma, hold that of the plan. No name yet is no other model."""
     return not served or any(same_model(name, planned) for name in served.split(","))
 
 
@@ -99,7 +99,7 @@ def find_tones(tier: TierStatus) -> dict[tuple[str | None, str], text.Tone]:
 
 
 def trace_hour(tier: TierStatus, signal: str, now: float) -> list[list[tuple[float, float]]]:
-    """Return the last hour of a signal as `trace` does. Of a value without a best estimate the lower bound is drawn."""
+    """Return the last hour of a signal as `trace` does, the lower bound where no best estimate is."""
     minutes = []
     for point in tier.trend:
         reading = point.readings.get(signal)
@@ -112,7 +112,7 @@ def trace_hour(tier: TierStatus, signal: str, now: float) -> list[list[tuple[flo
 def trace(
     points: Iterable[tuple[float, float]], begin: float, end: float, step: float, top: float
 ) -> list[list[tuple[float, float]]]:
-    """Return points in time (unix seconds) as lines in a unit square. A step without a value ends a line: a gap stays open."""
+    """Return points in time (unix seconds) as lines in a unit square. A step without a value ends a line."""
     lines: list[list[tuple[float, float]]] = []
     last = 0.0
     for t, value in points:

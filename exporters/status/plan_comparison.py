@@ -39,7 +39,7 @@ LABELS = {"slo": SLO, "workload": "of prompt tokens", "cost": "planned"}
 """Labels of planned values by their part of the plan."""
 
 HELD_BACK = ("QueueGrowing", "KvCacheCascade", "EngineStalled")
-"""Rules that find requests held back: a completed rate below the usable one is no good sign while one of them fires."""
+"""Rules of requests held back: a completed rate below the usable one is no good sign while one fires."""
 
 OVERLOAD = (*HELD_BACK, *BURNS, "AvailabilityBurn", "LoadBeyondBenchmark", "DemandExceedsCapacity", "TierDown")
 """Rules of an overloaded tier: none of its numbers is as planned while one of them fires, for certain or likely."""
@@ -57,8 +57,8 @@ class PlannedValue:
 class ComparisonRow:
     """Compared number, a signal, and its value in the plan, at `path` or else in the curve at usable load.
 
-    With `more_is_better`, below the plan is worse. An `optional` number is left out without a planned value. `judged` are
-    other signals, and `more_rules` rules, about it. The limit of a number without rules is its planned value.
+    With `more_is_better`, below the plan is worse. An `optional` number needs a planned value. `judged` are other signals,
+    and `more_rules` rules, about it. The limit of a number without rules is its planned value.
     """
 
     key: str
@@ -81,7 +81,7 @@ class ComparisonRow:
 
     @cached_property
     def rules(self) -> tuple[str, ...]:
-        """Return all page and ticket rules about the number, so tiles and findings agree. Report rules never colour one."""
+        """Return all page and ticket rules about the number. Rules for the report never colour one."""
         about = {self.key, *self.judged}
         rules = (r.name for r in RULES.values() if r.signal in about and r.severity is not Severity.REPORT)
         return tuple(dict.fromkeys([*rules, *self.more_rules]))
@@ -89,8 +89,8 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanComparison:
-    """Row of a tier. `now` is of the last minutes, `state` the tone of the number and its word. `at_this_load` is the
-    benchmark value at equal load if a rule compared with it.
+    """Row of a tier. `now` is of the last minutes, `state` its tone and word. `at_this_load` is the benchmark value at
+    equal load if a rule compared with it.
     """
 
     row: ComparisonRow

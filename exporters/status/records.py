@@ -51,8 +51,8 @@ MISSES_UNTIL_GONE = 3
 class ReplicaStatus:
     """Replica of a tier. `totals` are running sums since the agent started, with one grid of buckets a family.
 
-    `url` has no credentials. `last_seen` is the time of the last good page, whose levels `gauges` are. `misses` counts
-    failed scrapes since then. `versions` is the known release range ("after 0.29.0"). Counters of `gpus` are running sums.
+    `url` has no credentials. `last_seen` is the time of the last good page, and `gauges` its levels. `misses` counts
+    failed scrapes since then. `versions` is the release range ("after 0.29.0"). Counters of `gpus` are sums.
     """
 
     tier: str
@@ -126,7 +126,7 @@ class ForecastStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastHealth:
-    """Results and failures by kind since the start, duration and memory of the last round, sentences of `troubles`."""
+    """Results and failures by kind since the start, duration and memory of the last round, and troubles."""
 
     runs: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
@@ -147,14 +147,14 @@ class ExportScope(StrEnum):
         return self is not (ExportScope.REPLICAS if subject.replica is None else ExportScope.WHOLE_TIER)
 
     def has_alerts(self, subject: Subject) -> bool:
-        """Return whether this agent posts alerts of a subject. Of a replica every agent does: Alertmanager joins them."""
+        """Return whether this agent posts alerts of a subject. Of a replica every agent does."""
         return self is not ExportScope.REPLICAS or subject.replica is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveFinding:
-    """Open finding with its newest firing verdict, else its worst. `silent` is the gap of a rule that currently has no
-    verdict, else None.
+    """Open finding with its newest firing verdict, else its worst. `silent` is the gap of a rule without a verdict now,
+    else None.
     """
 
     finding: Finding
@@ -197,7 +197,7 @@ class ActiveFinding:
 
     @property
     def rank(self) -> tuple[bool, int, bool, int, float]:
-        """Return the sort key, worst first, notes last: status, certainty, severity of the rule, then earliest begin."""
+        """Return the sort key, worst first, notes last: status, certainty, severity of the rule, begin."""
         likely = self.verdict.certainty is not Certainty.CERTAIN
         severity = BY_NAME[self.verdict.rule].severity if self.verdict.rule in BY_NAME else Severity.REPORT
         status = -SEVERITY[self.severity or self.verdict.status]
@@ -206,11 +206,11 @@ class ActiveFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class TierStatus:
-    """Tier of the plan. `recent` is the sum of the last 5 minutes, `trend` the last hour, oldest first. `findings` are the
-    open ones and those of the last day, newest first. `step13` is the sentence of the plan's version, None before it.
+    """Tier of the plan. `recent` is the sum of the last 5 minutes, `trend` the last hour, oldest first. `findings` are
+    open or of the last day, newest first. `step13` is the sentence of the plan's version, None before it.
 
-    `parts` are replicas of another machine with GPUs here: only name, pool and GPUs count. `observed_seconds` is how
-    long the tier was observed in the last days, None if nothing counts it.
+    `parts` are replicas of another machine with GPUs here: only name, pool and GPUs count. `observed_seconds` is the
+    observed time of the last days, None if nothing counts it.
     """
 
     context: TierContext
@@ -247,7 +247,7 @@ class TierStatus:
 
     @cached_property
     def active(self) -> tuple[ActiveFinding, ...]:
-        """Return the open findings with their newest results, worst first; last those without an alert (DESIGN 3.10)."""
+        """Return the open findings, worst first. Those that send no alert are last (DESIGN 3.10)."""
         newest = {(result.rule, result.subject): result for result in self.results}
         active = []
         for finding in (candidate for candidate in self.findings if candidate.ended_at is None):
@@ -277,7 +277,7 @@ class TierStatus:
     def tone(self) -> Tone:
         """Return the severity of the worst finding, a note where it is likely.
 
-        Unknown if no rule has a verdict, or all of them are of an earlier process: no replica was seen since the start.
+        Unknown if no rule has a verdict, or no replica was seen since the start: verdicts are of the last process.
         """
         for finding in self.active:
             if not finding.is_reported:
@@ -288,8 +288,8 @@ class TierStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertmanagerHealth:
-    """Delivery to an Alertmanager: finished and failed rounds and accepted alerts since the start. `firing` is of the last
-    round. `refused` holds the reason of each refused alert. `trouble` is a sentence while posting fails.
+    """Delivery to an Alertmanager: finished and failed rounds and accepted alerts since the start. `firing` is of the
+    last round. `refused` has the reason of each refused alert. `trouble` is a sentence while posting fails.
     """
 
     alertmanager: str
@@ -313,8 +313,8 @@ class WebhookHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryHealth:
-    """Discovery of engine pods. `trouble` is a sentence while the API gives no pods, `age_seconds` its duration. Pods are
-    counted. `left_out` has a sentence for each rejected candidate, `notes` for each uncertain pod.
+    """Discovery of engine pods, which are counted. `trouble` is a sentence while the API fails, `age_seconds` its age.
+    `left_out` has a sentence for each rejected candidate, `notes` for each uncertain pod.
     """
 
     trouble: str | None = None
@@ -327,8 +327,8 @@ class DiscoveryHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreHealth:
-    """Queries of a store since the start, and those without a complete result by kind. `in_sight` holds the reason for
-    each tier without data, "" if it has data.
+    """Queries of a store since the start, and incomplete ones by kind. `in_sight` has the reason for each tier without
+    data, "" if it has data.
     """
 
     place: str
@@ -340,8 +340,8 @@ class StoreHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryHealth:
-    """Delivery of reports to a destination: delivered and dropped reports and failed attempts since the start. `pending`
-    reports wait until `next_at`. `trouble` is the reason if the newest report was not delivered.
+    """Delivery of reports to a destination: reports sent and given up, and failed attempts, since the start. `pending`
+    reports wait until `next_at`. `trouble` is why the newest report was not delivered.
     """
 
     destination: str
@@ -371,9 +371,9 @@ class ReportHealth:
 class AgentHealth:
     """Health of the agent, counted from its start. Troubles and problems are sentences. The web server adds `web_*`.
 
-    `failed_in_row` cycles failed since the last one that succeeded, at `last_cycle_at`. Minutes are those of replicas:
-    `unbooked_minutes` wait to be written to the history, `dropped_minutes` are lost. `scrape_failures` counts by tier,
-    replica and kind. A part that is off is None.
+    `failed_in_row` cycles failed since the last success, at `last_cycle_at`. Minutes are those of replicas:
+    `unbooked_minutes` wait for the history, `dropped_minutes` are lost. `scrape_failures` counts by tier, replica
+    and kind. A part that is off is None.
     """
 
     cycles: int = 0
@@ -401,9 +401,9 @@ class AgentHealth:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentStatus:
-    """State at the end of a cycle, with alerts of others and events of the last day. `simulated` is the banner of simulated
-    targets, `external_url` the address of the page for people, `config` the absolute path of the configuration. Incidents
-    are grouped once, for every page and metric.
+    """State at the end of a cycle, with alerts of others and events of the last day. `simulated` is the banner of
+    simulated targets, `external_url` the page for people, `config` the absolute path of the configuration.
+    Incidents are grouped once, for every page and metric.
     """
 
     role: str

@@ -1,8 +1,8 @@
 """State of each tier, its line in the overview, and the headline of the installation.
 
-A state beside the statuses alarms nobody: a tier has a likely finding until that is certain, is learning until it was
-observed long enough, and oversized while a rule over days finds it too large. The status page, `/api/status` and
-`sizewatch status` print the same lines.
+Some states alarm nobody: a tier has a likely finding until that is certain, learns until it was observed long enough,
+and is oversized while a rule over days finds it too large. The page, `/api/status` and `sizewatch status` print the
+same lines.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def describe_state(tier: TierStatus) -> TierState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveIncident:
-    """Open incident. The finding of its `root` may have ended; `symptoms` are the other active findings, in the order of
-    their begin. `worst` is the worst of the active ones.
+    """Open incident. Its `root` may have ended; `symptoms` are the other active findings, in the order of their begin.
+    `worst` is the worst of the active ones.
     """
 
     incident: Incident
@@ -121,7 +121,7 @@ class ActiveIncident:
 def list_active_incidents(
     findings: Iterable[ActiveFinding], incidents: Iterable[Incident]
 ) -> tuple[ActiveIncident, ...]:
-    """Return the incidents of a tier with an active finding that is no note, the worst first. A likely one is a symptom."""
+    """Return the incidents of a tier with an active finding that is no note, the worst first."""
     # By identity: a rule may have ended in an incident and be open in a later one.
     known = {id(active.finding): active for active in findings if not active.is_reported}
     lasting = []
@@ -143,9 +143,9 @@ TierLine = dict[str, Any]
 def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
     """Return the line of a tier. Rates and latencies are of the last minutes; None is unknown.
 
-    `recommended` are replicas of the forecast, by the sentence `decision`. `money_a_day` is the cost of the replicas that
-    are up, in `currency`; without a price only `gpu_hours_a_day` is known. `certainty`, `incident` and `since` are of the
-    worst open incident; without one `certainty` is that of a likely finding.
+    `recommended` are replicas of the forecast, by the sentence `decision`. `money_a_day` is the cost of the replicas up,
+    in `currency`; without a price only `gpu_hours_a_day` is known. `certainty`, `incident` and `since` are of the worst
+    incident; without one `certainty` is that of a likely finding.
     """
     state, plan, up = describe_state(tier), tier.context.plan, tier.replicas_up
     incidents = list_active_incidents(tier.active, status.incidents[tier.name])
@@ -187,7 +187,7 @@ def list_incidents(status: AgentStatus) -> list[tuple[TierStatus, ActiveIncident
 
 
 def worst_first(status: AgentStatus) -> list[TierStatus]:
-    """Return tiers by severity, likely findings below, then in configuration order: healthy tiers keep their place."""
+    """Return tiers by severity, likely findings below, then in configuration order."""
     ranks = ["note", *sorted(FIRING, key=SEVERITY.__getitem__)]
     return sorted(status.tiers, key=lambda tier: -ranks.index(tier.tone) if tier.tone in ranks else 1)
 
@@ -260,7 +260,7 @@ def tier_cells(line: TierLine, now: float) -> dict[str, str]:
 
 
 def overview_text(document: Mapping[str, Any]) -> str:
-    """Return `/api/status` as text: the headline, and a table with a line a tier. Raise ValueError for other JSON."""
+    """Return `/api/status` as text: the headline, and a line a tier. Raise ValueError for other JSON."""
     try:
         # The command prints the schema of what it asked.
         verdict, now, _ = document["verdict"], float(document["now"]), document["schema"]
