@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 
 def collect_rarely() -> None:
-    """Let the collector look at 20,000 new objects at a time, hardly ever at older ones: a tenth of a fleet's CPU."""
+    """Let the collector look at 20,000 new objects at a time, hardly ever at older ones: it saves CPU."""
     gc.set_threshold(20_000, 1_000, 100)
 
 
 @contextmanager
 def collector_resting() -> Iterator[None]:
-    """Disable the garbage collector. It would search a million new objects without cycles, at half of the CPU."""
+    """Disable the garbage collector: it would search a million objects without cycles, at half of the CPU."""
     working = gc.isenabled()
     gc.disable()
     try:

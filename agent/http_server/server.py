@@ -1,4 +1,4 @@
-"""Web server: uvicorn in a thread of its own, deadlines of its connections, and TLS that is renewed while it runs."""
+"""Web server: uvicorn in a thread of its own, deadlines of connections, and TLS that a reload renews."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class ThreadedServer:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        """Serve until the stop, without the server of uvicorn: its timer wakes an idle process ten times a second."""
+        """Serve until the stop, without uvicorn's server: its timer wakes an idle process ten times a second."""
         server = await self._loop.create_server(
             partial(_Connection, self._config, self.state, {}, self._loop),
             sock=self._socket,
@@ -126,7 +126,7 @@ class ThreadedServer:
 
 
 class RenewedTls(ssl.SSLContext):
-    """Context whose connections are made by its `current` one, so that it can be replaced while a server listens."""
+    """Context whose connections its `current` one makes: that can be replaced while a server listens."""
 
     current: ssl.SSLContext
 
@@ -135,7 +135,7 @@ class RenewedTls(ssl.SSLContext):
 
 
 def read_tls(keys: TlsServerConfig) -> ssl.SSLContext:
-    """Return the server's side of TLS, by Python's own defaults (forward secrecy). Raise ConfigError for a bad file."""
+    """Return the server's side of TLS, by Python's defaults (forward secrecy). Raise ConfigError."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if keys.min_version == "TLS13" else ssl.TLSVersion.TLSv1_2
     # Older OpenSSL lets a client ask for a new handshake, and another, at our expense.
@@ -155,7 +155,7 @@ def read_tls(keys: TlsServerConfig) -> ssl.SSLContext:
 
 
 def read_secrets(web: Web) -> tuple[Authenticator, ssl.SSLContext | None]:
-    """Return who is let in, and the server's side of TLS if there is one. Raise ConfigError for a file of no use."""
+    """Return who is let in, and the server's side of TLS if there is one. Raise ConfigError."""
     file = read_web_file(web.config_file)
     tls = read_tls(file.tls_server_config) if file.tls_server_config is not None else None
     return Authenticator(read_tokens("web.bearer_token_file", web.bearer_token_file), file.basic_auth_users), tls

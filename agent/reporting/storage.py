@@ -90,7 +90,7 @@ def _remove(path: Path) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Attempts:
-    """Failed attempts at a report or its delivery, the last at `tried_at` (unix seconds) with this `trouble`."""
+    """Failed attempts at a report or a delivery, the last at `tried_at` (unix seconds), and its `trouble`."""
 
     attempts: int = 0
     tried_at: float = 0.0

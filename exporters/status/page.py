@@ -36,7 +36,7 @@ from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window, group_
 from rules.verdicts.verdict import Unknown
 
 TIERS_OPEN = 6
-"""Number of tiers whose cards are open. Of more tiers the overview has a line each, so that it fits a screen."""
+"""Maximum number of tiers with open cards. More tiers have a line each, which fit a screen."""
 
 SHOWN = 200
 """Maximum number of timeline entries, newest first. A replica may restart every minute for a day."""

@@ -42,7 +42,7 @@ HELD_BACK = ("QueueGrowing", "KvCacheCascade", "EngineStalled")
 """Rules of requests held back: a completed rate below the usable one is no good sign while one fires."""
 
 OVERLOAD = (*HELD_BACK, *BURNS, "AvailabilityBurn", "LoadBeyondBenchmark", "DemandExceedsCapacity", "TierDown")
-"""Rules of an overloaded tier: none of its numbers is as planned while one of them fires, for certain or likely."""
+"""Rules of an overloaded tier: none of its numbers is as planned while one of them fires."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,7 +304,7 @@ class AlertmanagerHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookHealth:
-    """Webhook counters since start: accepted requests, refused requests by reason, alerts dropped above the limit."""
+    """Webhook counters since start: accepted requests, refused ones by reason, alerts above the limit."""
 
     taken: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)
