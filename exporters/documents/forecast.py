@@ -328,7 +328,7 @@ def without_old_schedule(report: Prewarm, now: float) -> Prewarm:
     if not report.schedule or (seen is not None and now - seen <= OLD_SECONDS):
         return report
     age = "not known" if seen is None else f"{format_duration(now - seen)} old"
-    why = f"the newest demand of the tier is {age}: no schedule is made of it"
+    why = f"the newest demand of the tier is {age}; no schedule is made of it"
     decided = None if report.recommendation is None else replace(report.recommendation, next_step=None)
     return replace(report, recommendation=decided, schedule=(), schedule_certainty=None, until=None, reason=why)
 

@@ -232,7 +232,7 @@ def test_outlived_forecast_is_not_shown(history: Path) -> None:
         kept, old = (status_at(NOW - 30.0 + age).prewarm for age in (3600.0, 3601.0))
         assert kept.schedule
         assert old.schedule == ()
-        assert old.reason == "the newest demand of the tier is 1 h old: no schedule is made of it"
+        assert old.reason == "the newest demand of the tier is 1 h old; no schedule is made of it"
 
 
 def test_forecasts_since_lead_are_kept(history: Path) -> None:
@@ -319,7 +319,7 @@ def test_margin_is_a_line_of_its_own() -> None:
     ours = next(one for one in told.strategies if one.name == told.ours)
     assert tuple(one for one in told.strategies if one is not roomy) == bare.strategies
     assert (told.recommended, told.reason, told.reacting) == (bare.recommended, bare.reason, bare.reacting)
-    counted = simulate_requests(judged.world, judged.quantile, margin=margin_of()).asked
+    counted = simulate_requests(judged.world, judged.quantile, margin=margin_of()).billed
     assert roomy.replica_hours == pytest.approx(counted.sum() / 60)
     assert roomy.replica_hours > ours.replica_hours / 0.9
     assert roomy.violation_minutes < ours.violation_minutes
@@ -343,7 +343,7 @@ def test_margin_lowers_the_warm_minimum() -> None:
     hours = {strategy.name: strategy.replica_hours for strategy in told.strategies}
     for name, minimum, each in ((told.ours, bare, NO_MARGIN), (told.with_margin, roomy, margin)):
         fleet = simulate_requests(judged.world, judged.quantile, minimum=minimum, margin=each)
-        assert hours[name] == pytest.approx(fleet.asked.sum() / 60)
+        assert hours[name] == pytest.approx(fleet.billed.sum() / 60)
 
 
 @pytest.fixture(scope="module")

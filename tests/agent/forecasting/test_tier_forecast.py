@@ -174,7 +174,7 @@ def test_old_demand_recommends_nothing() -> None:
     follow(tier, np.nan)
     old = tier.respond(question(minutes_later=60)).prewarm
     assert (old.schedule, old.until, old.schedule_certainty) == ((), None, None)
-    assert old.reason == "the newest demand of the tier is 1 h old: no schedule is made of it"
+    assert old.reason == "the newest demand of the tier is 1 h old; no schedule is made of it"
 
 
 def test_recommendation_names_its_parts() -> None:

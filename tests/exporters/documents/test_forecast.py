@@ -286,5 +286,5 @@ def test_old_demand_makes_no_schedule() -> None:
     assert without_old_schedule(REPORT, seen + OLD_SECONDS) is REPORT
     old = without_old_schedule(REPORT, seen + OLD_SECONDS + 3 * 3600 + 60)
     assert (old.schedule, old.until, old.schedule_certainty) == ((), None, None)
-    assert old.reason == "the newest demand of the tier is 4 h 1 min old: no schedule is made of it"
+    assert old.reason == "the newest demand of the tier is 4 h 1 min old; no schedule is made of it"
     assert without_old_schedule(replace(REPORT, seen_until=None), MADE_AT).schedule == ()
