@@ -281,7 +281,8 @@ def overview_text(document: Mapping[str, Any]) -> str:
 
 
 def numbers_text(tier: TierStatus) -> str:
-    """Return the numbers of a tier in the last minutes, a line each. Its cost is in the overview."""
+    """Return the numbers of a tier in the last minutes, and three findings. Its cost is in the overview."""
     compared = (number for number in compare_with_plan(tier) if number.row.unit != "money")
     rows = [(number.row.title, quantity(number.now, number.row.unit)) for number in compared]
+    rows += [(finding.words, finding.verdict.sentence) for finding in tier.active[:3]]
     return terminal_text(f"\n{tier.name}", text_grid(rows))

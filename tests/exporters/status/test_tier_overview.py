@@ -30,7 +30,7 @@ from exporters.metrics.names import OWN, RECOMMENDED, REPORT_UP
 from exporters.status.page import TIERS_OPEN, render_page, status_json
 from exporters.status.plan_comparison import ROWS, PlanComparison, compare_with_plan, judge_number
 from exporters.status.records import AgentHealth, AgentStatus, ForecastHealth, ForecastStatus, TierStatus
-from exporters.status.tier_overview import describe_state, headline, overview_text, summarize_tier, worst_first
+from exporters.status.tier_overview import describe_state, headline, numbers_text, overview_text, summarize_tier, worst_first
 from forecast.capacity.cold_start import ColdStart, LeadSource
 from forecast.capacity.prewarm import Prewarmer
 from rules.catalogue.registry import RULES
@@ -132,6 +132,7 @@ def test_likely_finding_is_likely_on_every_surface() -> None:
         assert f"KV cache cascade on {tier.replicas[0].name}: " in page
         assert "as planned" not in page
         assert "learning" not in page
+        assert numbers_text(tier).count(tier.active[0].verdict.sentence) == 3, "the first view names three findings"
         told = status_json(status)["tiers"][0]
         assert {one["severity"] for one in told["verdicts"] if one["rule"] == "TtftSloBurn"} == {"likely"}
 
