@@ -46,4 +46,6 @@ def run(options: SimpleNamespace) -> int:
     print_result(options, check_json(checks, incidents), check_text(checks, span, seconds, incidents))
     if any(check.status in FIRING for check in checks):
         return Exit.FINDING
-    return Exit.FINE if any(check.status is Status.OK for check in checks) else Exit.CANNOT_JUDGE
+    if any(check.status is Status.OK for check in checks):
+        return Exit.FINE
+    return Exit.CANNOT_JUDGE

@@ -73,7 +73,9 @@ def run(options: SimpleNamespace) -> int:
         print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in results]}, indent=2))
     else:
         print(format_text(results))
-    return cli.Exit.BAD_INPUT if isinstance(loaded, ConfigError) else exit_code(results)
+    if isinstance(loaded, ConfigError):
+        return cli.Exit.BAD_INPUT
+    return exit_code(results)
 
 
 def _look(options: SimpleNamespace) -> int:
@@ -120,7 +122,9 @@ def _look(options: SimpleNamespace) -> int:
     if any(look.troubles for look in looks) or any(rule.severity is not Severity.REPORT for rule in rules):
         return cli.Exit.FINDING
     # An engine that gave no page may be the one that is in trouble.
-    return cli.Exit.CANNOT_JUDGE if problems else cli.Exit.FINE
+    if problems:
+        return cli.Exit.CANNOT_JUDGE
+    return cli.Exit.FINE
 
 
 def _describe_objectives(objectives: Objectives, options: SimpleNamespace, source: str) -> str:

@@ -29,7 +29,9 @@ def run(options: SimpleNamespace) -> int:
     if name is None:
         alike = [names[key] for key in names if options.rule.casefold() in key]
         alike = alike or list(filter(None, [find_close_name(options.rule, names.values())]))
-        hint = f"did you mean {', '.join(alike)}?" if alike else "without a name all are listed"
+        hint = "without a name all are listed"
+        if alike:
+            hint = f"did you mean {', '.join(alike)}?"
         raise SizewatchError(f"there is no rule {options.rule!r}; {hint}")
     print(self_alert_text(name, width) if name in SELF_ALERTS else runbook_text(name, width))
     return Exit.FINE

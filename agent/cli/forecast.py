@@ -41,7 +41,9 @@ def run(options: SimpleNamespace) -> int:
     given = input_from_options(options)
     forecast = forecast_now(options.tier or given.name, given, options.horizon)
     cli.print_result(options, forecast_json(forecast), forecast_text(forecast))
-    return cli.Exit.FINE if forecast.projection.points else cli.Exit.CANNOT_JUDGE
+    if forecast.projection.points:
+        return cli.Exit.FINE
+    return cli.Exit.CANNOT_JUDGE
 
 
 def parameters_backtest() -> cli.Parameters:

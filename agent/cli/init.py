@@ -73,7 +73,9 @@ def parameters() -> Parameters:
 def run(options: SimpleNamespace) -> int:
     """Write both files and print what was found. Raise CannotJudgeError without an engine, ConfigError for files in the way."""
     config_path, plan_path = options.out / "sizewatch.yaml", options.out / "plan.yaml"
-    where = f" -c {shlex.quote(str(config_path))}" if config_path.parent != Path() else ""
+    where = ""
+    if config_path.parent != Path():
+        where = f" -c {shlex.quote(str(config_path))}"
     there = [path for path in (config_path, plan_path) if os.path.lexists(path)]
     if there and not options.force:
         problems = [f"{path}: is there already; --force replaces it" for path in there]
@@ -89,7 +91,9 @@ def run(options: SimpleNamespace) -> int:
     gpus = list_local_gpus()
     tiers = group_by_tier(engines, gpus)
     urls = {name: [engine.probe.url for engine in group] for name, group in tiers.items()}
-    alertmanager = ALERTMANAGER if has_alertmanager() else ""
+    alertmanager = ""
+    if has_alertmanager():
+        alertmanager = ALERTMANAGER
     config = config_text(urls, plan.written_at(), gpus=bool(gpus), alertmanager=alertmanager)
     with writing(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
@@ -116,7 +120,9 @@ class FirstView:
 
     def show(self, daemon: Daemon) -> None:
         """Print what the end of a cycle has to add."""
-        status = daemon.status() if self._cycles_with < CYCLES_WITH_TRAFFIC else None
+        status = None
+        if self._cycles_with < CYCLES_WITH_TRAFFIC:
+            status = daemon.status()
         if status is None:
             return
         text = ""
@@ -155,7 +161,9 @@ def _ask(candidate: Candidate) -> FoundEngine | str | None:
         return FoundEngine(candidate=candidate, probe=answer)
     if answer.kind is ScrapeFailure.CONNECT:
         return None
-    return answer.text if place in answer.text else f"{place}: {answer.text}"
+    if place in answer.text:
+        return answer.text
+    return f"{place}: {answer.text}"
 
 
 def has_alertmanager() -> bool:

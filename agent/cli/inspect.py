@@ -40,7 +40,9 @@ def _print_engine_page(options: SimpleNamespace, body: bytes, page_name: str) ->
     if holds:
         texts.append(f"{page_name}: {holds}, each is a replica")
     for name, page in engines.items():
-        why_no_rate = "" if page.started_at is not None else "the page does not tell when its process started"
+        why_no_rate = "the page does not tell when its process started"
+        if page.started_at is not None:
+            why_no_rate = ""
         if "://" not in options.page:
             why_no_rate = "a saved page does not tell when it was saved"
         table = reader.engine_of(name)

@@ -76,7 +76,9 @@ class CommandLine(click.Group):
         module = importlib.import_module(f"agent.cli.{MODULES.get(cmd_name, cmd_name)}")
         if hasattr(module, "SUBCOMMANDS"):
             return click.Group(cmd_name, commands=module.SUBCOMMANDS, **help_of(TEXTS[cmd_name]))
-        end = f"_{cmd_name}" if cmd_name in MODULES else ""
+        end = ""
+        if cmd_name in MODULES:
+            end = f"_{cmd_name}"
         parameters, run = (getattr(module, f"{verb}{end}") for verb in ("parameters", "run"))
         return make_command(cmd_name, TEXTS[cmd_name], parameters(), run)
 
@@ -130,7 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     """Return the exit code of the command, or of why it could not run."""
-    name = words[0] if words else ""
+    name = ""
+    if words:
+        name = words[0]
     top = command_line()
     try:
         if "" in words:
@@ -144,7 +148,9 @@ def _run(words: list[str]) -> int:
         return Exit.BAD_INPUT
     except SizewatchError as error:
         _complain(name, *str(error).splitlines())
-        return Exit.CANNOT_JUDGE if isinstance(error, CannotJudgeError) else Exit.BAD_INPUT
+        if isinstance(error, CannotJudgeError):
+            return Exit.CANNOT_JUDGE
+        return Exit.BAD_INPUT
     except UnwritableOutputError:
         raise
     except KeyboardInterrupt:
@@ -153,7 +159,9 @@ def _run(words: list[str]) -> int:
         _complain(name, "out of memory; is a limit of memory (RLIMIT_AS, MemoryMax) too low?")
         return Exit.NO_RESOURCES
     except Exception as error:  # noqa: BLE001 - any other exception is a defect; it must not look like a finding
-        advice = explain_missing_module(error) if isinstance(error, ModuleNotFoundError) else None
+        advice = None
+        if isinstance(error, ModuleNotFoundError):
+            advice = explain_missing_module(error)
         if advice is not None:
             _complain(name, advice)
             return Exit.BAD_INPUT

@@ -113,7 +113,9 @@ def tier_facts(
 def common_product(gpus: tuple[GpuReadout, ...]) -> str:
     """Return the product of all GPUs, "" where they differ or there are none."""
     products = {gpu.product for gpu in gpus}
-    return products.pop() if len(products) == 1 else ""
+    if len(products) == 1:
+        return products.pop()
+    return ""
 
 
 def tier_name(product: str, model: str) -> str:
@@ -163,7 +165,9 @@ def _schema(options: SimpleNamespace) -> int:
 def _diff(options: SimpleNamespace) -> int:
     changes = plan_diff(load_plan(options.before), load_plan(options.after))
     print("\n".join(changes) or "The plans say the same.")
-    return cli.Exit.FINDING if changes else cli.Exit.FINE
+    if changes:
+        return cli.Exit.FINDING
+    return cli.Exit.FINE
 
 
 def _workload(options: SimpleNamespace) -> int:
@@ -179,7 +183,9 @@ def _workload(options: SimpleNamespace) -> int:
         raise CannotJudgeError(workload)
     print(workload_text(tier, seen, workload))
     if options.out:
-        model = seen.context.plan.model if seen.context.plan else ""
+        model = ""
+        if seen.context.plan:
+            model = seen.context.plan.model
         ended = datetime.fromtimestamp(seen.until, UTC)
         head = f"Tier {tier}, {format_duration(seen.observed_seconds)} up to {ended:%Y-%m-%d %H:%M} UTC."
         with writing(options.out):
@@ -198,19 +204,25 @@ def _calibration(options: SimpleNamespace) -> int:
     if len(files) == 2:
         lines = compare_calibrations(*files)
         cli.print_result(options, {"changes": lines}, "\n".join(lines) or "The files have no tier in common.")
-        return cli.Exit.FINE if lines else cli.Exit.CANNOT_JUDGE
+        if lines:
+            return cli.Exit.FINE
+        return cli.Exit.CANNOT_JUDGE
     # It loads the libraries of the report's page.
     from agent.reporting.generate import read_calibration
 
     loaded, now = load_config(options), time.time()
-    tier = select_tier(loaded, options.tier) if options.tier else None
+    tier = None
+    if options.tier:
+        tier = select_tier(loaded, options.tier)
     with open_history(loaded) as store:
         made = read_calibration(store, loaded, now - options.since, now, tier)
     if options.out:
         write_calibration(options.out, made)
     text = "\n".join([calibration_text(made), *(line for old in files for line in compare_calibrations(old, made))])
     cli.print_result(options, CALIBRATION.dump_python(made, mode="json"), text)
-    return cli.Exit.FINE if made.calibrations else cli.Exit.CANNOT_JUDGE
+    if made.calibrations:
+        return cli.Exit.FINE
+    return cli.Exit.CANNOT_JUDGE
 
 
 def _read_calibration_file(path: Path) -> CalibrationFile:
@@ -321,7 +333,9 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name
     if tier.operating_point is not None and tier.operating_point.source == "production":
         outranked = "operating_point is what production measured before this benchmark, and outranks it: delete it"
         remarks.append(ImportRemark(source=str(options.into), text=outranked))
-    state = "written" if write(plan, text) else "already as it was"
+    state = "already as it was"
+    if write(plan, text):
+        state = "written"
     findings = check_plan(Plan(schema=1, tiers={name: tier}), CATALOGUE)
     for finding in findings:
         # `plan check` prints the rest, which is not repeated here.
@@ -331,12 +345,16 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name
     counted = f"{format_count(points, 'point')} from {format_count(files, 'file')}"
     point, capacity = operating_point(tier), ""
     if point:
-        bound = "" if point.knee_reached else " at least"
+        bound = " at least"
+        if point.knee_reached:
+            bound = ""
         capacity = f"; within the SLO{bound} {point.usable_rps:.4g} rps"
         capacity += f" at C_max {point.c_max:.4g}" if point.c_max else ""
     print(f"{options.into}: curve of {name}: {counted}, {state}{capacity}")
     code = _tell(remarks)
-    return cli.Exit.FINDING if any(finding.severity == "mistake" for finding in findings) else code
+    if any(finding.severity == "mistake" for finding in findings):
+        return cli.Exit.FINDING
+    return code
 
 
 def _comments(imported: ImportedCurve) -> tuple[list[str], list[list[str]]]:
@@ -361,10 +379,16 @@ def _tell(remarks: Sequence[ImportRemark]) -> int:
     for remark in sorted(remarks, key=lambda remark: CONTRADICTION not in remark.text):
         alike.setdefault(_NUMBER.sub("0", remark.text), []).append(remark)
     for first, *rest in alike.values():
-        place = f"{first.source}: " if first.source else ""
-        more = f"; {format_count(len(rest), 'more remark')} of this kind" if rest else ""
+        place = ""
+        if first.source:
+            place = f"{first.source}: "
+        more = ""
+        if rest:
+            more = f"; {format_count(len(rest), 'more remark')} of this kind"
         print(f"sizewatch plan: {place}{first.text}{more}", file=sys.stderr)
-    return cli.Exit.FINDING if any(CONTRADICTION in remark.text for remark in remarks) else cli.Exit.FINE
+    if any(CONTRADICTION in remark.text for remark in remarks):
+        return cli.Exit.FINDING
+    return cli.Exit.FINE
 
 
 PLAN = cli.argument("plan", "PLAN", "sizing plan (YAML or JSON)")

@@ -84,7 +84,9 @@ def run(options: SimpleNamespace) -> int:
             ("--bin is for --history: the daemon's demand is kept by the minute, and forecast in `forecast.bin`",)
         )
     overrides = PlanOverrides(usable_rps=options.usable_rps, start_seconds=options.start)
-    loaded = load_config(options) if options.history is None or options.config is not None else None
+    loaded = None
+    if options.history is None or options.config is not None:
+        loaded = load_config(options)
     tier = select_tier(loaded, options.tier) if loaded else options.tier or "trace"
     if loaded is None or options.history is not None:
         result = prewarm_from_csv(options.history, loaded, tier, overrides, options.bin)
@@ -101,7 +103,9 @@ def run(options: SimpleNamespace) -> int:
             raise CannotJudgeError(f"no manifest: {result.tier}: {old}")
         print(text, end="")
         return cli.Exit.FINE
-    planned = loaded.plan.tiers.get(result.tier) if loaded and loaded.plan else None
+    planned = None
+    if loaded and loaded.plan:
+        planned = loaded.plan.tiers.get(result.tier)
     ahead = result.forecast.projection.points_until(result.made_at) if result.forecast else ()
     margin = margin_of(build_tier_contexts(loaded)[result.tier].limits) if loaded else margin_of()
     pools = count_pools(planned, max(point.q95 for point in ahead), margin) if planned and ahead else {}
@@ -110,4 +114,6 @@ def run(options: SimpleNamespace) -> int:
         texts.append(f"{name} pool, 95% of demand: {pool.arithmetic_text}; {pool.capacity.reason}")
     counts = {"pools": {name: pool.replicas for name, pool in pools.items()}} if pools else {}
     cli.print_result(options, {**prewarm_json(prewarm), **counts}, "\n".join(texts))
-    return cli.Exit.FINE if prewarm.recommendation is not None or pools else cli.Exit.CANNOT_JUDGE
+    if prewarm.recommendation is not None or pools:
+        return cli.Exit.FINE
+    return cli.Exit.CANNOT_JUDGE

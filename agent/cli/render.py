@@ -37,7 +37,9 @@ def run(options: SimpleNamespace) -> int:
         print(f"{path}: written")
     if not changes:
         print(f"{len(ARTEFACTS)} files are as rendered")
-    return Exit.FINDING if options.check and changes else Exit.FINE
+    if options.check and changes:
+        return Exit.FINDING
+    return Exit.FINE
 
 
 def list_stale_files(root: Path, external_url: str = "") -> dict[str, str]:
@@ -46,7 +48,9 @@ def list_stale_files(root: Path, external_url: str = "") -> dict[str, str]:
     stale = {}
     for path, render in ARTEFACTS.items():
         try:
-            present = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
+            present = ""
+            if (root / path).exists():
+                present = (root / path).read_text(encoding="utf-8")
             text = render(sources, present)
         except (OSError, UnicodeDecodeError, RunbookError) as error:
             raise SizewatchError(f"{root / path}: {error}") from error

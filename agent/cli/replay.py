@@ -84,7 +84,9 @@ def _calibrate(result: Replay) -> CalibrationFile:
     for tier, context in result.contexts.items():
         seen = [shown for shown in result.windows if shown.tier == tier and shown.replica is not None]
         bins = sum_by_bin(bin_window(shown.window, context.curve, shown.replica) for shown in seen)
-        engine = context.plan.engine if context.plan else ""
+        engine = ""
+        if context.plan:
+            engine = context.plan.engine
         releases = ", ".join(sorted(set(result.state.of_tier(tier).releases.values())))
         made.append((tier, calibrate(context, f"{engine} {releases}".rstrip(), "", bins)))
     return collect_calibrations(made, time.time(), VERSION)
@@ -93,7 +95,9 @@ def _calibrate(result: Replay) -> CalibrationFile:
 def _of_recording(options: SimpleNamespace) -> Replay:
     if any(getattr(options, name) is not None for name in ("store", "config", "since")):
         raise ConfigError((f"{options.recording} is a recording: --store, -c and --from are for a store",))
-    plan = load_plan(options.plan) if options.plan else None
+    plan = None
+    if options.plan:
+        plan = load_plan(options.plan)
     recording, problems = load(options.recording)
     return replay(recording, plan, options.step, problems)
 
@@ -120,7 +124,9 @@ def _exit_code(result: Replay) -> int:
     findings += [state.finding for state in result.rule_states if state.finding]
     if any(BY_NAME[finding.rule].severity is not Severity.REPORT for finding in findings):
         return Exit.FINDING
-    return Exit.CANNOT_JUDGE if result.unseen() else Exit.FINE
+    if result.unseen():
+        return Exit.CANNOT_JUDGE
+    return Exit.FINE
 
 
 def moment(text: str) -> float:
@@ -147,7 +153,9 @@ def open_store(options: SimpleNamespace) -> tuple[LoadedConfig, StoreApi]:
         raise ConfigError(("--from is missing",))
     if not 0 < options.until - options.since <= LONGEST_SECONDS:
         raise ConfigError(("--to must be after --from, and at most 91d after it",))
-    plan = load_plan(options.plan) if options.plan else None
+    plan = None
+    if options.plan:
+        plan = load_plan(options.plan)
     if options.config is None:
         store = {"url": options.store, "timeout": f"{TIMEOUT_SECONDS:g}s"}
         config = parse_config({"role": "fleet", "store": store})

@@ -57,7 +57,9 @@ def run(options: SimpleNamespace) -> int:
     print(f"{', '.join(texts)} of the last {span} in {options.out}")
     if options.deliver and not _deliver(loaded, options.out.absolute()):
         return Exit.FINDING
-    return Exit.FINE if any(tier.quality.hours_seen > 0 for tier in report.tiers) else Exit.CANNOT_JUDGE
+    if any(tier.quality.hours_seen > 0 for tier in report.tiers):
+        return Exit.FINE
+    return Exit.CANNOT_JUDGE
 
 
 def describe_span(used: float, wanted: float) -> str:

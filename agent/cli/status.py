@@ -43,7 +43,9 @@ def parameters() -> cli.Parameters:
 
 def run(options: SimpleNamespace) -> int:
     """Print the overview. Return 1 with an incident, 3 where no tier has a verdict or the daemon does not answer."""
-    path = find(options.config) if options.url is None else None
+    path = None
+    if options.url is None:
+        path = find(options.config)
     target = _target(options, path)
     code = _print_overview(options, target, path)
     while options.watch is not None:
@@ -82,7 +84,9 @@ def _print_overview(options: SimpleNamespace, target: Peer, path: Path | None) -
     cli.print_result(options, summary, text)
     if any(tier["incidents"] for tier in tiers):
         return cli.Exit.FINDING
-    return cli.Exit.CANNOT_JUDGE if all(tier["state"] == Status.UNKNOWN for tier in tiers) else cli.Exit.FINE
+    if all(tier["state"] == Status.UNKNOWN for tier in tiers):
+        return cli.Exit.CANNOT_JUDGE
+    return cli.Exit.FINE
 
 
 def _refuse_other_daemon(config: Any, path: Path) -> None:
@@ -100,7 +104,9 @@ def _target(options: SimpleNamespace, path: Path | None) -> Peer:
     port without TLS.
     """
     if path is None:
-        scheme = "" if "://" in options.url else "http://"
+        scheme = "http://"
+        if "://" in options.url:
+            scheme = ""
         page = f"{scheme}{options.url.rstrip('/')}/"
     else:
         web = load_web(path)

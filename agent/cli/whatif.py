@@ -61,11 +61,15 @@ def run(options: SimpleNamespace) -> int:
             why = str(error)
         else:
             cli.print_result(options, pools_json(pools), pools_text(pools))
-            return cli.Exit.FINE if max(pool.utilization for pool in pools.pools) <= 1 else cli.Exit.FINDING
+            if max(pool.utilization for pool in pools.pools) <= 1:
+                return cli.Exit.FINE
+            return cli.Exit.FINDING
     if why:
         raise CannotJudgeError(f"{tier} in the last {duration_text(options.since)}: {why}")
     result, zone = answer_question(seen, options.instances[0], options.rps, findings), loaded.config.forecast.zone
     cli.print_result(options, whatif_json(result, zone, simulated), whatif_text(result, zone))
     if result.asked.kept in BAD:
         return cli.Exit.FINDING
-    return cli.Exit.FINE if result.asked.kept in FINE else cli.Exit.CANNOT_JUDGE
+    if result.asked.kept in FINE:
+        return cli.Exit.FINE
+    return cli.Exit.CANNOT_JUDGE

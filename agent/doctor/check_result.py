@@ -58,6 +58,8 @@ def format_text(findings: Sequence[CheckResult]) -> str:
     failing = [finding.check for finding in findings if finding.level is CheckLevel.FAIL]
     warnings = sum(finding.level is CheckLevel.WARN for finding in findings)
     names = ", ".join(dict.fromkeys(failing))
-    verdict = f"not sound: {format_count(len(failing), 'failing line')} ({names})" if failing else "sound"
+    verdict = "sound"
+    if failing:
+        verdict = f"not sound: {format_count(len(failing), 'failing line')} ({names})"
     lines.append(f"{verdict}, {format_count(warnings, 'warning')}" if warnings or failing else verdict)
     return "\n".join(lines)

@@ -65,7 +65,9 @@ def check_sizing_plan(loaded: LoadedConfig) -> Iterator[CheckResult]:
     for finding in mistakes:
         yield fail(f"{finding.path}: {finding.text}", "correct the plan; what follows from this value is wrong")
     tiers, weak = format_count(len(loaded.plan.tiers), "tier"), format_count(len(weaknesses), "weakness", "weaknesses")
-    grave = f", {format_count(len(mistakes), 'grave mistake')} (above)" if mistakes else ""
+    grave = ""
+    if mistakes:
+        grave = f", {format_count(len(mistakes), 'grave mistake')} (above)"
     yield ok(f"{loaded.config.plan}: {tiers}, {weak}{grave}")
     for finding in weaknesses:
         yield warn(f"{finding.path}: {finding.text}", "sizewatch plan check has more; the plan is used as it is")

@@ -123,7 +123,9 @@ def read_daemon(config: Config) -> DaemonStatus | None:
     """
     web = config.web
     url = f"{page_url(web, web.address[1])}api/status"
-    tls = TlsConfig(insecure_skip_verify=True) if url.startswith("https:") else None
+    tls = None
+    if url.startswith("https:"):
+        tls = TlsConfig(insecure_skip_verify=True)
     peer = Peer(url=url, timeout_seconds=WEB_SECONDS, max_bytes=MOST_BYTES, tls=tls)
     try:
         with closing(HttpClient(peer)) as client, client.exchange("GET", url, {}) as response:

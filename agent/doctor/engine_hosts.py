@@ -52,7 +52,9 @@ class Candidate:
 
     @property
     def evidence(self) -> str:
-        return f"port {self.port}" if self.pid is None else f"process {self.pid}"
+        if self.pid is None:
+            return f"port {self.port}"
+        return f"process {self.pid}"
 
 
 class EngineGpus(NamedTuple):
@@ -64,7 +66,9 @@ class EngineGpus(NamedTuple):
     @property
     def measured(self) -> tuple[str, ...]:
         """Return the GPUs whose telemetry counts as the engine's."""
-        return self.gpus if self.doubt in ("", OF_HOST) else ()
+        if self.doubt in ("", OF_HOST):
+            return self.gpus
+        return ()
 
 
 class HostGpus:
@@ -93,7 +97,9 @@ class HostGpus:
 def find_host(url: str) -> str:
     """Return the host of an address, "" for this machine."""
     host = urlsplit(url).hostname or ""
-    return "" if host in LOOPBACK else host
+    if host in LOOPBACK:
+        return ""
+    return host
 
 
 def find_gpus(
@@ -108,7 +114,9 @@ def find_gpus(
     if not known:
         return EngineGpus(())
     sizes = [int(text) for name in PARALLEL_SIZES if (text := probe.page.facts.get(name, "")).isdecimal()]
-    size = math.prod(sizes) if sizes and all(sizes) else None
+    size = None
+    if sizes and all(sizes):
+        size = math.prod(sizes)
     if host == "":
         port = urlsplit(probe.url).port
         process = next((candidate for candidate in find_candidates() if candidate.port == port), None)
@@ -154,7 +162,9 @@ def find_candidates(proc: Path = PROC) -> tuple[Candidate, ...]:
         port = int(named[1]) if named else USUAL_PORTS.get(command[0])
         if port is not None and port < 65_536:
             sizes = [int(tensor or pipeline) for tensor, pipeline in PARALLEL.findall(words)]
-            parallel = math.prod(sizes[:2]) if sizes else None
+            parallel = None
+            if sizes:
+                parallel = math.prod(sizes[:2])
             candidates.setdefault(port, Candidate(port=port, pid=pid, parallel=parallel))
     for port in ENGINE_PORTS:
         candidates.setdefault(port, Candidate(port=port))

@@ -130,14 +130,18 @@ def _find_page(place: str, ways: Ways) -> EngineProbe | GpuPage | ConfigError | 
         answer = find_engine(place, ways)
         if isinstance(answer, EngineProbe):
             return answer
-        exporter = _find_gpu_exporter(Peer.read(dict(url=url, **ways))) if answer.kind in NO_ENGINE else None
+        exporter = None
+        if answer.kind in NO_ENGINE:
+            exporter = _find_gpu_exporter(Peer.read(dict(url=url, **ways)))
     except ScrapeError as error:
         return f"{shown}: {error.text}"
     except ConfigError as error:
         return ConfigError(tuple(f"{shown}: {problem}" for problem in error.problems))
     if exporter is not None:
         return GpuPage(url, exporter)
-    return answer.text if shown in answer.text else f"{shown}: {answer.text}"
+    if shown in answer.text:
+        return answer.text
+    return f"{shown}: {answer.text}"
 
 
 def _find_gpu_exporter(peer: Peer) -> GpuExporter | None:
@@ -310,7 +314,9 @@ def _describe_kind(probe: EngineProbe, group: Sequence[EngineProbe], gpus: str) 
     own = engine_kv_tokens(probe.page.facts) or 0.0
     alike = min(size for size in sizes if size >= SAME_CACHE * own)
     release = probe.page.facts.get(ENGINE_VERSION, "")
-    cache = f"KV cache of {alike:,.0f} tokens" if own else ""
+    cache = ""
+    if own:
+        cache = f"KV cache of {alike:,.0f} tokens"
     return probe.engine.title, f"release {release}" if release else "", gpus, cache
 
 
@@ -332,4 +338,6 @@ def _name_replica(probe: EngineProbe, engines: Sequence[EngineProbe]) -> str:
     """Return host and port, with the path where two engines share them."""
     parts = urlsplit(probe.url)
     shared = [engine for engine in engines if urlsplit(engine.url).netloc == parts.netloc]
-    return parts.netloc if len(shared) == 1 else parts.netloc + parts.path
+    if len(shared) == 1:
+        return parts.netloc
+    return parts.netloc + parts.path

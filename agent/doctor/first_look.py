@@ -61,7 +61,9 @@ class FirstLookContext(RuleContext):
 
     def periods(self, binned: Iterable[BinnedWindow]) -> tuple[Any, ...]:
         known = RuleContext.periods(self, binned)
-        return known * 3 if len(known) == 1 else known
+        if len(known) == 1:
+            return known * 3
+        return known
 
 
 def look_at_tier(
@@ -126,7 +128,9 @@ def look_at_tier(
 def _find_age(pages: Collection[Snapshot]) -> float | None:
     """Return the age of the youngest engine in seconds, None if a page does not tell when its process started."""
     ages = [page.t - page.started_at for page in pages if page.started_at is not None]
-    return min(ages) if len(ages) == len(pages) else None
+    if len(ages) == len(pages):
+        return min(ages)
+    return None
 
 
 def _compare_with_life(lives: tuple[Window, ...], spans: tuple[Window, ...]) -> tuple[str, ...]:
@@ -189,7 +193,9 @@ def _ease_minimums(tier: TierContext) -> TierContext:
 def _describe_ongoing(result: RuleResult | None) -> str:
     """Return the present value of what fired over the engines' life, "" where it is within its limits now."""
     if isinstance(result, Unknown):
-        return result.text if _is_doubt(result) else ""
+        if _is_doubt(result):
+            return result.text
+        return ""
     if result is None or not isinstance(result.observed, Reading) or not isinstance(result.expected, Reading):
         return ""
     value, expected = result.observed.value, result.expected
@@ -227,7 +233,9 @@ def _judge_latency(context: RuleContext) -> Iterator[RuleResult]:
         if is_significant_share(share.best, n, requests, allowed, LIKELY_CONFIDENCE):
             page = context.limit("page_fast_burn") * allowed
             is_grave = is_significant_share(share.best, n, requests, page, LIKELY_CONFIDENCE)
-            what = format_count(round(n), "request") if rule.per_request else "output events"
+            what = "output events"
+            if rule.per_request:
+                what = format_count(round(n), "request")
             yield context.verdict(
                 Status.CRITICAL if is_grave else Status.WARNING,
                 Certainty.LIKELY,
@@ -272,7 +280,9 @@ def _judge_queues(context: RuleContext, objective: float, promise: str) -> Itera
 
 def _judge_failures(tier: TierContext, spans: Mapping[str, Window], now: float) -> Iterator[Verdict]:
     """Yield the finding of requests that failed beyond chance. The daemon's rule needs minutes."""
-    value = readings.read(SIGNALS["failed_share"], sum_windows(tuple(spans.values())), tier.basis) if spans else None
+    value = None
+    if spans:
+        value = readings.read(SIGNALS["failed_share"], sum_windows(tuple(spans.values())), tier.basis)
     rule = BY_NAME["AvailabilityBurn"]
     context = RuleContext(rule=rule, catalogue=BY_NAME, tier=tier, now=now)
     if not isinstance(value, Reading) or value.value is None:
@@ -338,7 +348,9 @@ def _show_signals(
     whole = sum_windows(lives)
     for name in LABELS:
         since_start: SignalValue | None = _read_shown(name, whole, basis)
-        lately = _read_shown(name, sum_windows(spans), basis) if spans else None
+        lately = None
+        if spans:
+            lately = _read_shown(name, sum_windows(spans), basis)
         unit = "ratio" if name in REFUSALS else SIGNALS[name].unit
         # A page has the present level only.
         if name not in REFUSALS and SIGNALS[name].how in LEVELS:
@@ -433,8 +445,12 @@ def _read_bounds(name: str, value: SignalValue) -> tuple[float, float] | None:
         return None
     if name.endswith("_seconds"):
         is_known = value.n >= FEWEST and value.low is not None and value.high is not None
-        return (value.low or 0.0, value.high or 0.0) if is_known else None
-    return None if value.value is None else (value.value, value.value)
+        if is_known:
+            return (value.low or 0.0, value.high or 0.0)
+        return None
+    if value.value is None:
+        return None
+    return (value.value, value.value)
 
 
 def describe_load(spans: Mapping[str, Window]) -> str:

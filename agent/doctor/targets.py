@@ -148,7 +148,9 @@ def check_page(page: TargetPage) -> Iterator[CheckResult]:
         yield fail(f"{page.error.kind}: {page.error.text}", f"{LOOK}; docs/connections.md has a target's keys")
         return
     size = f"{page.page_bytes / 1000:.1f} kB in {page.seconds * 1000:.0f} ms"
-    shared = f"; {page.description}, this is a replica" if page.description else ""
+    shared = ""
+    if page.description:
+        shared = f"; {page.description}, this is a replica"
     yield ok(f"{place}: {size}{shared}")
     if page.page_bytes > NEARLY * peer.max_bytes:
         yield warn(f"its page of {size} nears max_page_bytes ({peer.max_bytes})", "raise max_page_bytes")
@@ -167,7 +169,9 @@ def check_signals(page: TargetPage) -> Iterator[CheckResult]:
         return
     engine = next(e for e in ENGINES if (e.name, e.generation) == (snapshot.engine, snapshot.generation))
     count, missing = _find_signals(snapshot, page.tier)
-    absent = f"; not exposed: {', '.join(missing)}" if missing else ""
+    absent = ""
+    if missing:
+        absent = f"; not exposed: {', '.join(missing)}"
     sources = {"the configuration": page.target.engine_version, "its names": version_range(engine, page.families)}
     words = ", ".join(f"{release} by {source}" for source, release in sources.items() if release)
     yield ok(f"{engine.label}{words and f' ({words})'}: {count} of {count + len(missing)} signals{absent}")
@@ -216,7 +220,9 @@ def check_clock(page: TargetPage) -> Iterator[CheckResult]:
         return
     advice = "run a time service (chrony, systemd-timesyncd) on both machines"
     if ahead is not None and abs(ahead) > CLOCK_SECONDS:
-        side = "ahead of" if ahead > 0 else "behind"
+        side = "behind"
+        if ahead > 0:
+            side = "ahead of"
         yield warn(f"the target's clock is {abs(ahead):.0f} s {side} this machine's", advice)
     elif ahead is None:
         yield ok("not compared: the target sends no Date")
@@ -241,7 +247,9 @@ def _describe_match(page: TargetPage, snapshot: Snapshot, tier: TierPlan) -> str
     words += [f"KV cache {kv_format}"] if kv_format else []
     words += [f"{len(page.gpus.gpus)} x {tier.gpu.product}"] if page.gpus.gpus else []
     text = f"as planned: {', '.join(words)}"
-    return text if has_model else f"{text}; the page tells no model, {tier.model} is the plan's alone"
+    if has_model:
+        return text
+    return f"{text}; the page tells no model, {tier.model} is the plan's alone"
 
 
 def _compare_engine_and_model(snapshot: Snapshot, tier: TierPlan) -> Iterator[CheckResult]:
@@ -278,7 +286,9 @@ def _kv_format(snapshot: Snapshot) -> str:
 
 def _plain_format(text: str) -> str:
     lowered = text.casefold()
-    return "fp8" if lowered.startswith("fp8") else FORMATS.get(lowered, lowered)
+    if lowered.startswith("fp8"):
+        return "fp8"
+    return FORMATS.get(lowered, lowered)
 
 
 def _compare_gpus(page: TargetPage, tier: TierPlan) -> Iterator[CheckResult]:

@@ -155,7 +155,9 @@ def _read_cells(path: Path) -> tuple[pd.DataFrame, list[str]]:
     names = [name.strip().lower() for name in cells.iloc[0]] if len(cells) else []
     for name in COLUMNS:
         if names.count(name) > 1 or (name in (TIME, REQUESTS) and name not in names):
-            have = "no column" if name not in names else "more than one column"
+            have = "more than one column"
+            if name not in names:
+                have = "no column"
             text = f"has {have} {name}; the header must be {HEADER}, one row a bin"
             raise TraceError(path, text, int(cells.index[0]) if names else None)
     if len(cells) < 2:

@@ -81,7 +81,9 @@ def _start(request: ForecastRequest, reader: Reader) -> TierForecast | None:
     """Return a forecaster that starts with the first known minute, None if there is none."""
     kinds = _read(reader, request, request.settled_until - KEPT_SECONDS - request.bin_seconds)
     known = np.flatnonzero(np.isfinite(kinds[-1].values))
-    return TierForecast(request, *(select_bins(series, int(known[0])) for series in kinds)) if len(known) else None
+    if len(known):
+        return TierForecast(request, *(select_bins(series, int(known[0])) for series in kinds))
+    return None
 
 
 def _read(reader: Reader, request: ForecastRequest, since: float) -> list[Series]:

@@ -50,7 +50,9 @@ class InputSeries:
 
 def input_from_options(options: SimpleNamespace) -> InputSeries:
     """Return the input of the options --history, --config, --tier and --bin. Raise ConfigError, TraceError, HistoryError."""
-    loaded = load(find(options.config)) if options.history is None or options.config is not None else None
+    loaded = None
+    if options.history is None or options.config is not None:
+        loaded = load(find(options.config))
     if options.history is not None:
         return input_from_csv(options.history, loaded, options.bin, options.tier)
     assert loaded is not None
@@ -78,7 +80,9 @@ def _lengths_of(loaded: LoadedConfig, tier: str | None) -> CapacityLengths:
     if tier is None and len(contexts) == 1:
         (tier,) = contexts
     context = contexts.get(tier or "")
-    return context.capacity.lengths if context is not None and context.capacity is not None else UNTOLD
+    if context is not None and context.capacity is not None:
+        return context.capacity.lengths
+    return UNTOLD
 
 
 def input_from_history(loaded: LoadedConfig, tier: str, bin_seconds: float | None) -> InputSeries:

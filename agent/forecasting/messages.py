@@ -61,7 +61,9 @@ class ForecastRequest:
     @property
     def lengths(self) -> CapacityLengths:
         """Return the lengths that capacity counts: the unit of work."""
-        return UNTOLD if self.capacity is None else self.capacity.lengths
+        if self.capacity is None:
+            return UNTOLD
+        return self.capacity.lengths
 
     @property
     def horizon_seconds(self) -> float:
@@ -141,7 +143,9 @@ def build_request(
     )
     if not request.no_replicas:
         request = replace(request, capacity=context.capacity)
-    planned_seconds = plan.cold_start_seconds if plan else None
+    planned_seconds = None
+    if plan:
+        planned_seconds = plan.cold_start_seconds
     if start := cold_start(starts, planned_seconds):
         request = replace(request, lead_seconds=start.p95_seconds, lead_source=start.sentence)
     if plan and plan.fleet:

@@ -82,7 +82,9 @@ def _count_ready(store: Reader, tier: str, now: float) -> int | None:
     newest = max((part.window.start // MINUTE_SECONDS for part in recent), default=0.0)
     last = [part for part in recent if part.window.start // MINUTE_SECONDS == newest]
     seen = {part.replica for part in last if part.window.coverage > 0}
-    return len(seen) if seen and None not in seen else None
+    if seen and None not in seen:
+        return len(seen)
+    return None
 
 
 def _durations(store: Reader, tier: str, now: float) -> Window:

@@ -53,7 +53,9 @@ class Stretch:
         """Return the share (0-1) of minutes with demand within their quantile, or None without quantiles."""
         quantile, demand = self.quantile[: -self.world.lead], self.world.demand[self.world.lead :]
         known = np.isfinite(quantile)
-        return float((demand <= quantile)[known].mean()) if known.any() else None
+        if known.any():
+            return float((demand <= quantile)[known].mean())
+        return None
 
     def prewarmed(self, minimum: int, margin: Margin) -> SimulatedFleet:
         """Return the fleet of our policy with at least `minimum` replicas."""
@@ -117,7 +119,9 @@ def compare_strategies(
     """
 
     def minimum(margin: Margin) -> int:
-        return at_least if ratio is None else before.minimum_warm(ratio, at_least, margin)
+        if ratio is None:
+            return at_least
+        return before.minimum_warm(ratio, at_least, margin)
 
     price, equal = late_to_warm(judged.world.lead, certainty), minimum(NO_MARGIN)
     comparison = compare_policies(

@@ -101,7 +101,9 @@ class ForecastService:
         try:
             result = self._ask(request, memory_bytes)
         except WorkerError as error:
-            return None if self._stopped else self._record_failure(request, tier, error)
+            if self._stopped:
+                return None
+            return self._record_failure(request, tier, error)
         with self._lock:
             self._runs += 1
             tier.result = result
@@ -117,7 +119,9 @@ class ForecastService:
             self._memory_bytes = result.memory_bytes
             missed, tier.failures, tier.retry_at = tier.failures, 0, 0.0
             before, tier.trouble = tier.trouble, ""
-        return _event(request, f"forecasting works again; failures before: {missed}") if before else None
+        if before:
+            return _event(request, f"forecasting works again; failures before: {missed}")
+        return None
 
     def _ask(self, request: ForecastRequest, memory_bytes: int) -> ForecastResponse:
         try:
@@ -143,8 +147,12 @@ class ForecastService:
                 tier.retry_at = self._monotonic() + pause
             fresh, tier.trouble = not tier.trouble, text
         _log.warning('forecast failed tier=%s error="%s"%s', request.tier, text, error.trace and f"\n{error.trace}")
-        kept = "; the forecast before it stays until it is outlived" if tier.result is not None else ""
-        return _event(request, text + kept) if fresh else None
+        kept = ""
+        if tier.result is not None:
+            kept = "; the forecast before it stays until it is outlived"
+        if fresh:
+            return _event(request, text + kept)
+        return None
 
     def projections(self) -> dict[str, Projection]:
         """Return the newest projection of each tier, outdated projections included."""
@@ -192,7 +200,9 @@ class ForecastService:
     def pid(self) -> int | None:
         """Return the process id of the worker, or None without a worker."""
         child = self._child
-        return None if child is None else child.pid
+        if child is None:
+            return None
+        return child.pid
 
     def stop(self) -> None:
         """Send no more requests. A pending request ends at once and is not counted."""
@@ -244,4 +254,6 @@ def _point_at(projection: Projection, t: float) -> ForecastPoint | None:
     if not begun or len(projection.points) < 2:
         return None
     width = projection.points[1].t - projection.points[0].t
-    return begun[-1] if t < begun[-1].t + width else None
+    if t < begun[-1].t + width:
+        return begun[-1]
+    return None

@@ -127,13 +127,17 @@ class TierForecast:
         )
         if forecast is None:
             response = replace(response, gap=TOO_YOUNG)
-        return response if self._warmer is None else replace(response, minimum_warm=self._minimum)
+        if self._warmer is None:
+            return response
+        return replace(response, minimum_warm=self._minimum)
 
     def _prewarm(
         self, request: ForecastRequest, forecast: ForecastResult | None, factors: Array, requests: ForecastResult | None
     ) -> Prewarm:
         known = np.flatnonzero(np.isfinite(self._work.rates))
-        seen_until = self._work.start + (int(known[-1]) + 1) * MINUTE_SECONDS if len(known) else None
+        seen_until = None
+        if len(known):
+            seen_until = self._work.start + (int(known[-1]) + 1) * MINUTE_SECONDS
         prewarm = Prewarm(
             tier=request.tier,
             zone=request.zone,
@@ -183,7 +187,9 @@ class TierForecast:
         if decision is None or lead_seconds is None:
             return None
         capacity, event_factor = decision.capacity, self._factor_at_lead()
-        expected = self._live.expected if self._live is not None and decision.quantile_rps is not None else None
+        expected = None
+        if self._live is not None and decision.quantile_rps is not None:
+            expected = self._live.expected
         ahead = requests.projection.points if requests is not None else ()
         until = request.now + lead_seconds
         expected_requests = next((point.q50 for point in reversed(ahead) if point.t <= until), None)
@@ -222,7 +228,9 @@ class TierForecast:
         if self._work.now_rps() is None:
             age = "is not known" if seen_until is None else f"is {format_duration(request.now - seen_until)} old"
             return f"the newest demand of the tier {age}; after {SILENT_MINUTES} min nothing is recommended"
-        return "" if self._worth is not None else prewarm_value.TOO_SHORT
+        if self._worth is not None:
+            return ""
+        return prewarm_value.TOO_SHORT
 
     def _factor_at_lead(self) -> float:
         return float(self._work.factors(self.end + (self._lead or 0) * MINUTE_SECONDS, MINUTE_SECONDS, 1)[0])
@@ -232,7 +240,9 @@ class TierForecast:
         lead, prices = self._lead or lead_minutes(request.horizon_seconds), _prices(request)
         if prices is not None and self._capacity is not None:
             return min(certainty(lead, prices.late_to_warm(self._capacity.rps)), HIGHEST_CERTAINTY)
-        return certainty(lead) if request.certainty is None else request.certainty
+        if request.certainty is None:
+            return certainty(lead)
+        return request.certainty
 
     def _look_back(self, request: ForecastRequest, capacity: Capacity, run: LeadRun) -> None:
         """Set the worth of pre-warming in the last week, and the minimum that follows from prices."""

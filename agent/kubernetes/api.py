@@ -120,7 +120,9 @@ def parse_event(line: bytes) -> dict[str, Any]:
         raise KubernetesApiError(": an event without an object")
     if event.get("type") == "ERROR":
         code = event["object"].get("code")
-        status = code if type(code) is int and 100 <= code < 1000 else None
+        status = None
+        if type(code) is int and 100 <= code < 1000:
+            status = code
         raise KubernetesApiError(f" ended the watch with {status or 'no status'}", status)
     return event
 

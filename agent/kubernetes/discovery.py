@@ -49,7 +49,9 @@ class TierCandidates:
 
 def find_open_tiers(names: Iterable[str], known: TierCandidates) -> tuple[str, ...]:
     """Return the tiers that a pod of any namespace may join."""
-    return () if known.namespaces else tuple(name for name in sorted(set(names)) if known.is_open(name))
+    if known.namespaces:
+        return ()
+    return tuple(name for name in sorted(set(names)) if known.is_open(name))
 
 
 def tier_of(pod: Pod, known: TierCandidates) -> str:
@@ -58,7 +60,9 @@ def tier_of(pod: Pod, known: TierCandidates) -> str:
     holds_gpu = (pod.wants_gpu and not pod.by_claim) or pod.place in known.holders
     named = {*known.namespaces, *(name for entry in known.entries for name in entry.namespaces)}
     if not holds_gpu and pod.namespace not in named:
-        kind = "devices by a claim, which may be no GPU" if pod.by_claim else "no GPU"
+        kind = "no GPU"
+        if pod.by_claim:
+            kind = "devices by a claim, which may be no GPU"
         raise ExcludedPodError(f"requests {kind}, and discovery.kubernetes.tiers does not name its namespace")
     tier = _tier_by_label(pod, known) or _tier_by_entries(pod, known)
     namespaces = {name for entry in known.entries if entry.tier == tier for name in entry.namespaces}
@@ -210,7 +214,9 @@ def _is_candidate(pod: Pod, keys: Kubernetes) -> bool:
 
 
 def _worker_index(pod: Pod) -> str | None:
-    return pod.labels.get(f"{LWS}worker-index") if f"{LWS}name" in pod.labels else None
+    if f"{LWS}name" in pod.labels:
+        return pod.labels.get(f"{LWS}worker-index")
+    return None
 
 
 def _worker(pod: Pod, known: TierCandidates) -> DiscoveredPod:
@@ -253,7 +259,9 @@ def _port(pod: Pod, keys: Kubernetes) -> int:
                 f"has no container port of discovery.kubernetes.ports (its ports: {names}); give sizewatch.io/port"
             )
         return listed.number
-    number = int(given) if re.fullmatch(r"[0-9]{1,5}", given) else 0
+    number = 0
+    if re.fullmatch(r"[0-9]{1,5}", given):
+        number = int(given)
     for port in pod.ports:
         if given == port.name or number == port.number:
             return port.number

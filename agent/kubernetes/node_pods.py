@@ -189,4 +189,6 @@ def pods_of(config: Config, clock: Callable[[], float]) -> PodSource | None:
     keys = config.discovery.kubernetes
     if keys is None:
         return None
-    return SidecarPod(keys, clock) if keys.scope == "pod" else NodePods(keys, clock)
+    if keys.scope == "pod":
+        return SidecarPod(keys, clock)
+    return NodePods(keys, clock)

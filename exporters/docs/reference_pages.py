@@ -102,7 +102,9 @@ def configuration_page(schema: Schema) -> str:
         kind, default = _kind(part), "required" if required else ""
         if not required and part.get("default") not in (None, [], {}):
             default = f"`{str(part['default']).lower()}`"
-        section = path.partition(".")[0] if "." in path else ""
+        section = ""
+        if "." in path:
+            section = path.partition(".")[0]
         if kind != SECTION:
             rows.setdefault(section, []).append((f"`{path}`", kind, default, part.get("description", "")))
     parts = [CONFIGURATION]
@@ -197,7 +199,9 @@ def _source_row(row: SourceRow) -> tuple[str, ...]:
     """Return a source with its conditions in PromQL notation."""
     where = [f'{label}=~"{pattern}"' for label, pattern in row.where.items()]
     where += [f'{label}!~"{pattern}"' for label, pattern in row.unless.items()]
-    conditions = f"{{{','.join(where)}}}" if where else ""
+    conditions = ""
+    if where:
+        conditions = f"{{{','.join(where)}}}"
     return f"`{row.family}`", f"`{row.source}{conditions}`", row.since, row.until, row.note
 
 

@@ -257,7 +257,9 @@ def _divide(upper: Factor | Reading, lower: Factor) -> Factor:
 
 
 def _quotient(upper: float | None, lower: float | None) -> float | None:
-    return None if upper is None or not lower else upper / lower
+    if upper is None or not lower:
+        return None
+    return upper / lower
 
 
 def _predict(context: TierContext, binned: BinnedWindow, metric: str) -> float | str:
@@ -389,7 +391,9 @@ def _geometric_mean(values: Sequence[float | None], weights: Sequence[float]) ->
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
-    return math.exp(fmean(map(math.log, known), weights)) if all(known) else 0.0
+    if all(known):
+        return math.exp(fmean(map(math.log, known), weights))
+    return 0.0
 
 
 def _compare_capacity(context: TierContext) -> CapacityFactor | None:

@@ -151,7 +151,9 @@ def diagnosis_text(diagnosis: EngineDiagnosis) -> str:
         parts += [text_grid([["mixed", f"{len(diagnosis.looks)} tiers, each judged alone: {tiers}"]], indent=0), ""]
     for look in diagnosis.looks:
         age = "" if look.age_seconds is None else f", up for {format_duration(look.age_seconds)}"
-        seen = f"seen for {format_duration(look.span_seconds)}" if look.span_seconds else "one page seen"
+        seen = "one page seen"
+        if look.span_seconds:
+            seen = f"seen for {format_duration(look.span_seconds)}"
         title = f"{look.tier}: {format_count(len(look.pages), 'engine')}{age}, {seen}"
         rows = [*_describe_engines(look), *_describe_findings(look, diagnosis)]
         parts += [title, text_grid(rows), ""]
@@ -215,13 +217,17 @@ def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[l
         yield ["", diagnosis.objectives]
     for verdict in look.since_start:
         ongoing = look.ongoing.get(verdict.rule)
-        word = "earlier" if look.span_seconds else "so far"
+        word = "so far"
+        if look.span_seconds:
+            word = "earlier"
         text = f"since its start: {verdict.sentence} ({verdict.certainty})"
         yield ["still", f"{text}; {ongoing}"] if ongoing else [word, text]
 
 
 def _describe_finding(verdict: Verdict) -> Iterator[list[str]]:
-    replica = f"{verdict.subject.replica}: " if verdict.subject.replica else ""
+    replica = ""
+    if verdict.subject.replica:
+        replica = f"{verdict.subject.replica}: "
     yield [verdict.status, f"{replica}{verdict.sentence}"]
     expected = "" if isinstance(verdict.expected, Missing) else f"; expected {quantity(verdict.expected, verdict.unit)}"
     counted = "" if isinstance(verdict.observed, Missing) else f", n {verdict.observed.n:,.0f}"
@@ -243,7 +249,9 @@ def _signal_grid(look: TierLook) -> RenderableType:
 
 
 def _words(value: SignalValue | None, unit: str) -> str:
-    return "" if value is None else quantity(value, unit)
+    if value is None:
+        return ""
+    return quantity(value, unit)
 
 
 def _describe_rest(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[list[str]]:
@@ -265,7 +273,9 @@ def explain_gap(
     """Add to a missing signal the engine release and the reason for its absence."""
     if not isinstance(value, Missing):
         needs_time = why_no_rate and signal.unit.endswith(("per_second", "per_hour", "money"))
-        return Missing(gap=Gap.NOT_EXPOSED, text=why_no_rate) if needs_time else value
+        if needs_time:
+            return Missing(gap=Gap.NOT_EXPOSED, text=why_no_rate)
+        return value
     if value.gap is not Gap.NOT_EXPOSED or value.text:
         return value
     if any(family in GPU_NAMES for family in signal.families):
@@ -374,4 +384,6 @@ def _quantity_text(quantity: Mapping[str, Any]) -> str:
     text = f"{value / _GIB:.2f} GiB" if unit == "bytes" else number(value, _UNITS.get(unit, unit))
     if unit in ("joules", "errors", "events"):
         text = f"{text} {unit}"
-    return f"{text} (a poll)" if quantity["polled"] else text
+    if quantity["polled"]:
+        return f"{text} (a poll)"
+    return text

@@ -277,7 +277,9 @@ class Recommendation:
             wanted = max(wanted, self.next_step.replicas)
         if self.ready > wanted:
             return f"{self.ready - wanted} may go"
-        return "keep them" if self.ready > self.replicas else "enough for that"
+        if self.ready > self.replicas:
+            return "keep them"
+        return "enough for that"
 
     @property
     def sentence(self) -> str:
@@ -384,7 +386,9 @@ def _list_reasons(report: Prewarm, decided: Recommendation) -> Iterator[tuple[st
     usable = Reading(value=capacity.rps, low=capacity.low, high=capacity.high, n=0.0)
     if decided.quantile_rps is not None and decided.expected_rps is not None:
         margin = f"{decided.quantile_rps - decided.expected_rps:+.3g} rps margin to {_level(decided.certainty)}"
-        event = f" (x {decided.event_factor:g} for a known event)" if decided.event_factor != 1.0 else ""
+        event = ""
+        if decided.event_factor != 1.0:
+            event = f" (x {decided.event_factor:g} for a known event)"
         yield "demand", f"{_rps(decided.quantile_rps)} = {_rps(decided.expected_rps)} expected{event} {margin}"
     if decided.weighing:
         yield "work", decided.weighing
@@ -405,7 +409,9 @@ def describe_count(count: ReplicaCount) -> str:
     text = f"{count.arithmetic_text}; {count.utilization:.0%} used"
     if count.utilization_one_lost is not None:
         text += f", {count.utilization_one_lost:.0%} with one lost"
-    return f"{text}; {count.bounds_text} by the bounds of what one takes" if count.bounds_text else text
+    if count.bounds_text:
+        return f"{text}; {count.bounds_text} by the bounds of what one takes"
+    return text
 
 
 def _schedule_parts(report: Prewarm) -> tuple[RenderableType, ...]:
@@ -424,7 +430,9 @@ def _worth_parts(worth: PrewarmValue) -> tuple[RenderableType, ...]:
     head = ("strategy", "violation min", "late requests", "replica-hours", worth.currency or "money")
     rows = []
     for strategy in worth.strategies:
-        mark = " *" if strategy.name == worth.recommended else ""
+        mark = ""
+        if strategy.name == worth.recommended:
+            mark = " *"
         numbers = (strategy.violation_minutes, strategy.late_requests, strategy.replica_hours, strategy.money)
         cells = ["-" if value is None else figure(value) for value in numbers]
         rows.append([f"{strategy.name}{mark}", *cells])

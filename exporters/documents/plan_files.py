@@ -161,7 +161,9 @@ def _tier_values(tier: TierFacts) -> dict[str, object]:
     if tier.assumed and not tier.gpus_here:
         product = product or "cpu"
     kv_tokens = engine_kv_tokens(page.facts)
-    memory = f"KV cache: {kv_tokens} tokens" if kv_tokens else "KV cache: not told"
+    memory = "KV cache: not told"
+    if kv_tokens:
+        memory = f"KV cache: {kv_tokens} tokens"
     if tier.context_tokens:
         memory += f"; context length: {tier.context_tokens} tokens"
     gpus = "" if tier.gpus_per_replica is None else f" {tier.gpus_per_replica}"
@@ -184,7 +186,9 @@ def _tier_values(tier: TierFacts) -> dict[str, object]:
 
 
 def _filled(value: str, what: str) -> str:
-    return f" {scalar(value)}" if value else f"  # FILL IN: {what}"
+    if value:
+        return f" {scalar(value)}"
+    return f"  # FILL IN: {what}"
 
 
 def _seen(page: Snapshot, stem: str) -> str:
@@ -256,7 +260,9 @@ def workload_files(workload: BenchmarkWorkload, tool: str, model: str, head: str
     own = count(workload.shared_blocks)
     # The engine compiles, and the shared prefix is computed, before the first load.
     for seed, rps in enumerate((workload.loads[0], *workload.loads)):
-        tag = f"r{rps:g}" if seed else "warm_up"
+        tag = "warm_up"
+        if seed:
+            tag = f"r{rps:g}"
         lines = _requests(workload, rps, Random(seed), own)[: None if seed else WARM_UP]
         values = {
             "tag": tag,

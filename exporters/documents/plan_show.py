@@ -41,7 +41,9 @@ def show(plan: Plan, name: str) -> str:
     curve, point = Curve.from_plan(tier), operating_point(tier)
     parts: list[RenderableType] = [name, text_grid(_head_rows(tier))]
     if tier.curve is not None:
-        origin = "Predicted" if tier.curve.remark else "Measured"
+        origin = "Measured"
+        if tier.curve.remark:
+            origin = "Predicted"
         parts += ["", f"{origin} curve of one replica", _curve_grid(tier.curve), text_grid(_evidence_rows(tier.curve))]
     if tier.pools == ("mixed",):
         parts += ["", "Operating point of one replica", text_grid(_point_rows(tier, curve, point))]
@@ -101,11 +103,15 @@ def _evidence_rows(curve: BenchmarkCurve) -> Rows:
 def _point_rows(tier: TierPlan, curve: Curve | None, point: OperatingPoint | None) -> Rows:
     if point is None:
         return [("not known", "there is no curve that keeps the SLO, and the plan gives none by hand")]
-    least = "" if point.knee_reached else "at least "
+    least = "at least "
+    if point.knee_reached:
+        least = ""
     usable = f"{least}{number(point.usable_rps, '')} completed requests per second; {_limit(tier, curve, point)}"
     rows = [("usable", usable), ("measured at", _lengths_at(tier, curve, point))]
     if point.c_max is None:
-        why = "the operating point names none" if point.given else "no concurrencies are given"
+        why = "no concurrencies are given"
+        if point.given:
+            why = "the operating point names none"
         return [*rows, ("C_max", f"not known: {why}")]
     text = f"{least}{number(point.c_max, '')} requests in the system"
     if curve and curve.is_littles_law and not point.given:
@@ -125,7 +131,9 @@ def _point_rows(tier: TierPlan, curve: Curve | None, point: OperatingPoint | Non
 
 def _limit(tier: TierPlan, curve: Curve | None, point: OperatingPoint) -> str:
     """Return why the usable load of a replica is what it is."""
-    derived = curve.usable(tier.slo) if curve else None
+    derived = None
+    if curve:
+        derived = curve.usable(tier.slo)
     if derived is None:
         return "as the plan gives it"
     if point.given:
@@ -148,12 +156,16 @@ def _lengths_at(tier: TierPlan, curve: Curve | None, point: OperatingPoint) -> s
         return "lengths that the plan does not tell"
     text = f"{' and '.join(texts)} a request on average"
     hits = lengths.prefix_hit_ratio
-    return text if hits is None else f"{text}; {hits:.0%} of prompts in the prefix cache"
+    if hits is None:
+        return text
+    return f"{text}; {hits:.0%} of prompts in the prefix cache"
 
 
 def _peak(tier: TierPlan) -> float:
     """Return the planned peak in requests per second, 0 without one."""
-    rates = tier.workload.requests_per_second if tier.workload else None
+    rates = None
+    if tier.workload:
+        rates = tier.workload.requests_per_second
     return (rates.peak if rates else None) or 0.0
 
 
@@ -196,7 +208,9 @@ def _planned_rows(tier: TierPlan, curve: Curve | None, point: OperatingPoint | N
         return [("planned", text)]
     gpus = replicas * tier.gpu.per_replica
     price = f"{amount(gpus * cost.gpu_hour_price, cost.currency)} an hour"
-    tokens = curve.value_at("output_tokens_per_second", point) if curve and point else None
+    tokens = None
+    if curve and point:
+        tokens = curve.value_at("output_tokens_per_second", point)
     if tokens and cost.planned_utilization:
         each = cost_per_million_tokens(gpus, cost.gpu_hour_price, tokens * 3600 * replicas * cost.planned_utilization)
         price += (
@@ -283,15 +297,21 @@ def _change(old: Any, new: Any) -> str:
         return f"{_text(old)} before, not given any more"
     text = f"{_text(old)} -> {_text(new)}"
     is_number = isinstance(old, int | float) and not isinstance(new, bool | str)
-    return f"{text} ({new / old - 1:+.0%})" if is_number and old else text
+    if is_number and old:
+        return f"{text} ({new / old - 1:+.0%})"
+    return text
 
 
 def _text(value: Any) -> str:
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        if value:
+            return "yes"
+        return "no"
     if isinstance(value, int | float):
         return f"{value:,.6g}"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)
 
 
 def _curve(before: TierPlan, after: TierPlan) -> Iterator[str]:
@@ -322,6 +342,8 @@ def _cost(before: TierPlan, after: TierPlan) -> Iterator[str]:
     line = f"cost: {texts[0]} -> {texts[1]}"
     if paid[0] is not None and paid[1] is not None and len(currencies) == 1:
         apart, currency = abs(paid[1] - paid[0]), currencies.pop()
-        change = "less" if paid[1] < paid[0] else "more"
+        change = "more"
+        if paid[1] < paid[0]:
+            change = "less"
         line += f": {amount(apart, currency)} a day {change}, {amount(apart * 365, currency)} a year"
     yield line

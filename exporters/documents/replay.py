@@ -159,7 +159,9 @@ def replay_json(result: ReplayResult) -> dict[str, Any]:
 
 def _cut(finding: Finding) -> str:
     """Return what the cut minute did to a finding of it."""
-    return "began" if finding.ended_at is None else "ended"
+    if finding.ended_at is None:
+        return "began"
+    return "ended"
 
 
 def replay_text(result: ReplayResult) -> str:
@@ -189,7 +191,9 @@ def _section(title: str, rows: Iterable[tuple[Verdict | UnknownSpan, str]]) -> l
         # Rules of the same subjects share these.
         groups = groupby(by_rule, key=lambda rule: by_rule[rule])
         lines.append((", ".join(f"{', '.join(rules)} ({', '.join(names)})" for names, rules in groups), text))
-    return ["", title, text_grid(lines)] if lines else []
+    if lines:
+        return ["", title, text_grid(lines)]
+    return []
 
 
 def _finding_rows(finding: Finding, result: ReplayResult) -> list[tuple[str, str]]:
@@ -223,7 +227,9 @@ def explanation(verdict: Verdict, runbook: str = "") -> list[str]:
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{minutes}:{rest:02}"
 
 
 HEADS = {
@@ -289,7 +295,9 @@ def result_words(step13: Step13) -> str:
         return f"new plan since {since}: no minute under it is over; is the daemon up?"
     if step13.is_learning:
         return learning_words(step13.seen_seconds)
-    return NO_BENCHMARK if step13.unvisited is None and step13.status in FIRING else HEADS[step13.status]
+    if step13.unvisited is None and step13.status in FIRING:
+        return NO_BENCHMARK
+    return HEADS[step13.status]
 
 
 def headline(step13: Step13) -> str:
@@ -391,8 +399,12 @@ def line(entry: TimelineEntry, now: float) -> str:
 def place(entry: TimelineEntry) -> str:
     """Return the subject: a tier, a replica or everything."""
     if entry.tier is None:
-        return "all" if entry.kind != TimelineKind.FOREIGN_ALERT else "no tier"
-    return entry.tier if entry.replica is None else f"{entry.tier}/{entry.replica}"
+        if entry.kind != TimelineKind.FOREIGN_ALERT:
+            return "all"
+        return "no tier"
+    if entry.replica is None:
+        return entry.tier
+    return f"{entry.tier}/{entry.replica}"
 
 
 def timeline_json(entries: Iterable[TimelineEntry], since: float, until: float) -> dict[str, Any]:

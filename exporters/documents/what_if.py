@@ -71,7 +71,9 @@ def reach_limit(what_if: WhatIf, limit: CapacityLimit) -> ReachedLimit:
     if limit.best is None:
         return ReachedLimit(limit=limit, words=words)
     rps = limit.best * what_if.asked.replicas
-    fewest = math.ceil(round(what_if.rps / limit.best, 9)) if limit.best else None
+    fewest = None
+    if limit.best:
+        fewest = math.ceil(round(what_if.rps / limit.best, 9))
     return ReachedLimit(limit=limit, words=words, rps=rps, headroom=rps / what_if.rps - 1, fewest_replicas=fewest)
 
 
@@ -85,7 +87,9 @@ def headline(what_if: WhatIf, zone: str) -> str:
         first = what_if.burns.findings[0]
         since = format_local(first.started_at, zone, "%a %d %b %H:%M")
         text = f"{RULES[first.rule].title} is open at this size since {since} ({zone}): {text}"
-    reached = reach_limit(what_if, what_if.first_limit) if what_if.first_limit else None
+    reached = None
+    if what_if.first_limit:
+        reached = reach_limit(what_if, what_if.first_limit)
     if reached is None or reached.rps is None or reached.headroom is None:
         return f"{text}; at which load something breaks is not known."
     at = number(reached.rps, "per_second")
@@ -94,7 +98,9 @@ def headline(what_if: WhatIf, zone: str) -> str:
     if reached.headroom < 0:
         return f"{text}; {met}, at {at} already."
     # What is broken at this load does not break at a higher one.
-    return f"{text}." if is_burning else f"{text}; {met}, at {at} ({reached.headroom:+.0%})."
+    if is_burning:
+        return f"{text}."
+    return f"{text}; {met}, at {at} ({reached.headroom:+.0%})."
 
 
 def whatif_text(what_if: WhatIf, zone: str) -> str:
@@ -117,12 +123,16 @@ def pools_text(pools_what_if: PoolsWhatIf) -> str:
     """Return the answer for prefill and decode pools: use, need, cost and reasons."""
     summary, facts = pools_what_if.summary, {}
     for pool in pools_what_if.pools:
-        now = f"{pool.now:.3g} on average now" if pool.now else "none was seen"
+        now = "none was seen"
+        if pool.now:
+            now = f"{pool.now:.3g} on average now"
         text = f"{_replicas(pool.replicas)}, {pool.utilization:.0%} used; {now}; {describe_count(pool.needed)} "
         facts[pool.pool] = f"{text}({pool.needed.capacity.reason}); {_describe_cost(pool.cost)}"
     most = max(pool.utilization for pool in pools_what_if.pools)
     have = "+".join(str(pool.replicas) for pool in pools_what_if.pools)
-    fills = "fills first" if most <= 1 else "is full"
+    fills = "is full"
+    if most <= 1:
+        fills = "fills first"
     claim = f"{pools_what_if.tier}: {have} replicas at {number(pools_what_if.rps, 'per_second')}: the "
     claim += f"{summary['first_pool']} pool {fills}, {most:.0%} used. The tier takes "
     claim += f"up to {summary['most_rps']:.3g} rps; the traffic wants P:D {summary['wanted_ratio']:.2g}."
@@ -203,7 +213,9 @@ def _curve_parts(what_if: WhatIf) -> tuple[RenderableType, ...]:
         notes[f"{times}: the curve is read at so much more load"] = None
     for key, value in what_if.asked.benchmark.items():
         name, unit = QUANTITIES[key]
-        objective = getattr(plan.slo, key, None) if plan else None
+        objective = None
+        if plan:
+            objective = getattr(plan.slo, key, None)
         cells = [format_reading(column.benchmark[key], unit) for column in columns]
         rows.append((name, *cells, "" if objective is None else number(objective, unit)))
         if isinstance(value, Missing):

@@ -30,7 +30,14 @@ from exporters.metrics.names import OWN, RECOMMENDED, REPORT_UP
 from exporters.status.page import TIERS_OPEN, render_page, status_json
 from exporters.status.plan_comparison import ROWS, PlanComparison, compare_with_plan, judge_number
 from exporters.status.records import AgentHealth, AgentStatus, ForecastHealth, ForecastStatus, TierStatus
-from exporters.status.tier_overview import describe_state, headline, numbers_text, overview_text, summarize_tier, worst_first
+from exporters.status.tier_overview import (
+    describe_state,
+    headline,
+    numbers_text,
+    overview_text,
+    summarize_tier,
+    worst_first,
+)
 from forecast.capacity.cold_start import ColdStart, LeadSource
 from forecast.capacity.prewarm import Prewarmer
 from rules.catalogue.registry import RULES
