@@ -21,15 +21,12 @@ from rules.telemetry.snapshots import Snapshot
 MODELS = "/v1/models"
 """Path of the model list of an OpenAI-compatible server. vLLM and SGLang include `max_model_len`."""
 
-MOST_MODEL = 300
-"""Maximum letters of a model name. A page with several names has them joined."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProbe:
     """Facts of one engine instance, the first where its page holds several. `holds` says how many those are.
 
-    `context_tokens` is None if neither page nor model card has it.
+    `context_tokens` is None if neither page nor model card has it. `model` has several names joined, at most 300 letters.
     """
 
     url: str
@@ -56,7 +53,7 @@ def probe_engine(peer: Peer) -> EngineProbe:
         url=peer.url,
         engine=reader.engine,
         page=page,
-        model=quote_external_text(page.facts.get("model") or str(card.get("id") or ""), MOST_MODEL),
+        model=quote_external_text(page.facts.get("model") or str(card.get("id") or ""), 300),
         context_tokens=int(context) if context.isdecimal() and len(context) < 10 else None,
         holds=reader.describe_engines(),
     )
