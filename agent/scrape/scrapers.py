@@ -36,7 +36,8 @@ WAKE_SECONDS = 0.25
 """Seconds after which an interrupt is noticed."""
 
 ALONE_SECONDS = 0.2
-"""Seconds of a cycle in which each scrape may end before the next begins: threads that compute at once cost a tenth more."""
+"""Seconds of a cycle, at most a 75th of it, in which each scrape may end before the next begins: threads that compute at
+once cost a tenth more."""
 
 CLOSING_SHARE = 0.8
 """Part of the interval after which a cycle closes. What still runs has failed."""
@@ -284,6 +285,8 @@ class Scrapers:
     ) -> None:
         self._clock = clock
         self._cycle_seconds = cycle_seconds
+        # A slow target of a short cycle needs the rest of it.
+        self._alone_seconds = min(ALONE_SECONDS, cycle_seconds / 75)
         self._interrupted = threading.Event()
         self._fetcher = fetcher
         self._scrapers = {t.key: _Scraper(t, fetcher(t.peer)) for t in targets}
@@ -300,7 +303,7 @@ class Scrapers:
             is_free = scraper.running is None or scraper.running.done()
             if is_free and scraper.backoff.is_due(self._cycles):
                 started[key] = scraper.start(partial(self._scrape, scraper))
-                wait((started[key],), max(0.0, self._started_at + ALONE_SECONDS - time.monotonic()))
+                wait((started[key],), max(0.0, self._started_at + self._alone_seconds - time.monotonic()))
         return started
 
     def collect_results(self, started: StartedScrapes) -> Mapping[tuple[str, str], ScrapeResult]:

@@ -65,7 +65,7 @@ class ScrapeSource(Source):
         """Yield one observation, dated after the last scrape. A failed target or GPU loses only its own part."""
         running = self._scrapers.start_scrapes()
         # Read the GPUs during the scrapes: the waits for a hung driver and a hung target then overlap.
-        readings = self.gpus.read_gpus(now)
+        readings = self.gpus.read_gpus(self._clock())
         before = {target.key for target in self.targets}
         observations = self._scrapers.collect_results(running)
         results = self.engines.split(self._configured, observations)

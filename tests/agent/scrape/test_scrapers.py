@@ -188,7 +188,7 @@ def test_defect_costs_its_target_alone(fetch: Mock, name: str, caplog: pytest.Lo
 
 
 @contextmanager
-def half_held(count: int) -> Iterator[tuple[Scrapers, threading.Event]]:
+def half_held(count: int, cycle_seconds: float = CEILING_SECONDS) -> Iterator[tuple[Scrapers, threading.Event]]:
     """Scrapers of `count` targets that hang, each before one that answers."""
     free = threading.Event()
 
@@ -205,7 +205,7 @@ def half_held(count: int) -> Iterator[tuple[Scrapers, threading.Event]]:
         for n in range(count)
         for kind in ("held", "well")
     ]
-    scrapers = Scrapers(both, fetcher=fetcher, cycle_seconds=CEILING_SECONDS)
+    scrapers = Scrapers(both, fetcher=fetcher, cycle_seconds=cycle_seconds)
     try:
         yield scrapers, free
     finally:
@@ -226,6 +226,16 @@ def test_many_hung_targets_cost_nobody() -> None:
         cycle = scrapers.collect_results(started)
         closer.join()
         assert kinds(cycle) == ["left alone", "page"] * 32
+
+
+@pytest.mark.parametrize(("cycle_seconds", "most"), [(0.5, 0.0067), (1.0, 0.0134), (15.0, 0.2), (60.0, 0.2)])
+def test_wait_alone_leaves_the_cycle(cycle_seconds: float, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(scrapers_module, "wait", lambda scrapes, seconds: waits.append(seconds))
+    with half_held(2, cycle_seconds) as (scrapers, _):
+        scrapers.start_scrapes()
+    assert len(waits) == 4
+    assert 0.0 <= max(waits) <= most
 
 
 def test_late_scrape_failed_and_occupies_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
