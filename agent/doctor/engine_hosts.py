@@ -28,7 +28,8 @@ COMMAND = re.compile("|".join((*USUAL_PORTS, "tritonserver", "dynamo")))
 INTERPRETER = re.compile(r"python[\d.]*|env|nohup|numactl|sh|bash")
 """Programs that run the one that is named after them."""
 
-PORT = re.compile(r"(?:.*--metrics-port|.*?--(?:http-)?port)[= ](\d{1,5})\b")
+PORT = re.compile(r"--(?:http-)?port[= ](\d{1,5})\b")
+METRICS_PORT = re.compile(r"--metrics-port[= ](\d{1,5})\b")
 PARALLEL = re.compile(r"--?(?:tensor|pipeline)[-_]parallel[-_]size[= ](\d+)|--?(?:tp|pp)(?:[-_]size)?[= ](\d+)")
 
 PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
@@ -156,7 +157,7 @@ def find_candidates(proc: Path = PROC) -> tuple[Candidate, ...]:
         except OSError:
             continue
         words = " ".join(arguments)
-        command, named = COMMAND.search(find_program(arguments)), PORT.search(words)
+        command, named = COMMAND.search(find_program(arguments)), METRICS_PORT.search(words) or PORT.search(words)
         if command is None or pid == os.getpid():
             continue
         port = int(named[1]) if named else USUAL_PORTS.get(command[0])

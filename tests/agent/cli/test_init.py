@@ -1,5 +1,6 @@
 """`sizewatch init`: engines by ports and command lines of a made /proc, the files it writes, and what it says without one."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +46,7 @@ USUAL = [(port, f"port {port}", None) for port in (8000, 30000, 8080, 3000, 8001
         ("sglang serve --tp 2 --port=31000", 31000, 2),
         ("tritonserver --http-port 9002", 9002, None),
         ("tritonserver --http-port 9000 --metrics-port=9002", 9002, None),
+        ("tritonserver --metrics-port 9002 --http-port 9000", 9002, None),
         ("/usr/bin/llama-server --metrics", 8080, None),
         ("vllm serve m -tp 8", 8000, 8),
         ("pip install vllm", 0, None),
@@ -61,6 +63,14 @@ def test_engine_port_comes_from_its_command(proc: Path, command: str, port: int,
     engine = [(port, "process 77", parallel)] if port else []
     assert places(init.find_candidates(proc)) == engine + [place for place in USUAL if place[0] != port]
     assert places(init.find_candidates(proc / "none")) == USUAL
+
+
+def test_long_command_line_costs_no_minutes(proc: Path) -> None:
+    process(proc, 77, "java -cp " + "/opt/spark/jars/library.jar:" * 3000)
+    process(proc, 78, "vllm serve m --port 9999")
+    begin = time.monotonic()
+    assert places(init.find_candidates(proc))[0] == (9999, "process 78", None)
+    assert time.monotonic() - begin < 5.0
 
 
 def candidates(*served: Engine) -> tuple[init.Candidate, ...]:
