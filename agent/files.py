@@ -70,7 +70,7 @@ class DataDir:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(self._lock, 32, 0).decode(errors="replace")
+            holder = os.pread(self._lock, 32, 0).decode(errors="replace") or "not named: the disk was full"
             self.close()
             if isinstance(error, BlockingIOError):
                 text = f"is in use by another sizewatch (process {holder}); stop that one, or name another"
