@@ -35,10 +35,6 @@ from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 WAKE_SECONDS = 0.25
 """Seconds after which an interrupt is noticed."""
 
-ALONE_SECONDS = 0.2
-"""Seconds of a cycle, at most a 75th of it, in which each scrape may end before the next begins: threads that compute at
-once cost a tenth more."""
-
 CLOSING_SHARE = 0.8
 """Part of the interval after which a cycle closes. What still runs has failed."""
 
@@ -285,8 +281,6 @@ class Scrapers:
     ) -> None:
         self._clock = clock
         self._cycle_seconds = cycle_seconds
-        # A slow target of a short cycle needs the rest of it.
-        self._alone_seconds = min(ALONE_SECONDS, cycle_seconds / 75)
         self._interrupted = threading.Event()
         self._fetcher = fetcher
         self._scrapers = {t.key: _Scraper(t, fetcher(t.peer)) for t in targets}
@@ -298,12 +292,14 @@ class Scrapers:
         # Count cycles in place of time: a clock set back must not extend a backoff by hours.
         self._cycles += 1
         self._started_at = time.monotonic()
+        # Threads that compute at once cost a tenth more. A slow target needs the most of a short cycle.
+        alone_until = self._started_at + min(0.2, self._cycle_seconds / 75)
         started = {}
         for key, scraper in self._scrapers.items():
             is_free = scraper.running is None or scraper.running.done()
             if is_free and scraper.backoff.is_due(self._cycles):
                 started[key] = scraper.start(partial(self._scrape, scraper))
-                wait((started[key],), max(0.0, self._started_at + self._alone_seconds - time.monotonic()))
+                wait((started[key],), max(0.0, alone_until - time.monotonic()))
         return started
 
     def collect_results(self, started: StartedScrapes) -> Mapping[tuple[str, str], ScrapeResult]:
