@@ -1,6 +1,5 @@
 """`sizewatch init`: engines by ports and command lines of a made /proc, the files it writes, and what it says without one."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,12 +64,11 @@ def test_engine_port_comes_from_its_command(proc: Path, command: str, port: int,
     assert places(init.find_candidates(proc / "none")) == USUAL
 
 
-def test_long_command_line_costs_no_minutes(proc: Path) -> None:
-    process(proc, 77, "java -cp " + "/opt/spark/jars/library.jar:" * 3000)
+def test_long_command_line_is_searched_once(proc: Path) -> None:
+    """A search from each of its letters would take hours."""
+    process(proc, 77, "java -cp " + "/opt/spark/jars/library.jar:" * 30_000)
     process(proc, 78, "vllm serve m --port 9999")
-    begin = time.monotonic()
     assert places(init.find_candidates(proc))[0] == (9999, "process 78", None)
-    assert time.monotonic() - begin < 5.0
 
 
 def candidates(*served: Engine) -> tuple[init.Candidate, ...]:
