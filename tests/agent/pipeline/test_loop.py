@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import making
 import pytest
@@ -22,6 +23,7 @@ from agent.gpu.collector import GpuCollector, GpuReader
 from agent.pipeline.change_log import ChangeLog
 from agent.pipeline.runtime_state import OPEN_MINUTES, TREND_MINUTES, RunningSums, RuntimeState
 from agent.scrape.scrapers import Scrapers, Target
+from agent.sources.scrape import ScrapeSource
 from exporters.status.records import AgentStatus
 from rules.confidence import Certainty
 from rules.evaluator.observation import (
@@ -69,6 +71,18 @@ class Watched:
 
     def status(self) -> AgentStatus:
         return self.parts.status(self.clock.now)
+
+
+def test_gpus_bear_the_time_of_their_reading() -> None:
+    clock, gpus = StandingClock(T), Mock(latest={})
+
+    def start_scrapes() -> None:
+        clock.now += 0.2
+
+    scrapers = Mock(start_scrapes=start_scrapes, collect_results=lambda _: {})
+    (seen,) = ScrapeSource((), scrapers, gpus, clock=clock).observe(T)
+    gpus.read_gpus.assert_called_once_with(T + 0.2)
+    assert seen.now == T + 0.2
 
 
 @contextmanager

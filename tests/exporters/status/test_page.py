@@ -415,6 +415,7 @@ def test_json_equals_the_page() -> None:
         assert [r["name"] for r in told["replicas"]] == [r.name for r in tier.replicas]
     ttft = found["tiers"][0]["numbers"][0]
     assert (ttft["now"]["low"], ttft["now"]["high"], ttft["planned"]["value"]) == (0.75, 1.0, 2.0)
+    assert ttft["window_seconds"] == 300.0
     assert {alert["severity"] for alert in found["alerts"]} == {"critical", "warning"}
     assert {incident["root"] for incident in found["incidents"]} >= {"KvCacheCascade", "PrefixHitDivergence"}
 
