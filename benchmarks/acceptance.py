@@ -296,8 +296,8 @@ class Acceptance:
     def _conclude(self) -> None:
         """Fill the table."""
         engines = len(self._warmed.starts) + 2
-        # A scrape that a busy machine misses makes everything stale until the next.
-        wait_for(lambda: query(self._prometheus, f"count(sizewatch_target_up) == {engines}"), PATIENCE_SECONDS)
+        # On a busy machine Prometheus' last scrape may be of the cycle before, in which a replica still started.
+        wait_for(lambda: query(self._prometheus, f"count(sizewatch_target_up == 1) == {engines}"), PATIENCE_SECONDS)
         up = query(self._prometheus, "sizewatch_target_up == 1")
         gpu = query(self._prometheus, f'sizewatch_gpu_memory_used_bytes{{gpu="{self._gpu}"}} > 0')
         text = f"{len(up)} of {engines} engines, {len(gpu)} GPU by NVML"
