@@ -8,7 +8,8 @@ A new tool is a model of its run, whose fields have their places in its file, an
 - GuideLLM's report in JSON: the shape of 0.3 and of `metadata.version` 2 (0.8). Keys ending in `_ms` are milliseconds.
   `inter_token_latency_ms` is TPOT. `time_per_output_token_ms` changed its meaning (PEERS 3.2, item 5a). Requests per
   second are the mean: their percentiles are of single intervals (item 4).
-- AIPerf's `profile_export_aiperf.json` (export schema 1.0 to 1.5). Times of requests are milliseconds.
+- AIPerf's `profile_export_aiperf.json` (the first releases, export schema 1.0 to 1.5), and that of GenAI-Perf, which it
+  succeeds: it has the load in `perf_analyzer/stimulus` or beside the model. Times of requests are milliseconds.
   `inter_token_latency` is TPOT, `inter_chunk_latency` is per gap (item 5a).
 """
 
@@ -299,9 +300,11 @@ class ProfileRun(BenchmarkRun):
         requests="request_count/avg request_latency/count",
         failed="error_request_count/avg",
         clients="input_config/phases/profiling/concurrency input_config/loadgen/concurrency "
-        "run_info/variation_values/phases.profiling.concurrency",
+        "run_info/variation_values/phases.profiling.concurrency "
+        "input_config/perf_analyzer/stimulus/concurrency input_config/concurrency",
         requested_rps="input_config/phases/profiling/rate input_config/loadgen/request_rate "
-        "run_info/variation_values/phases.profiling.rate run_info/variation_values/phases.profiling.request_rate",
+        "run_info/variation_values/phases.profiling.rate run_info/variation_values/phases.profiling.request_rate "
+        "input_config/perf_analyzer/stimulus/request_rate input_config/request_rate",
         duration_seconds="benchmark_duration/avg",
         output_tokens_per_second="output_token_throughput/avg",
         started_at="start_time",
@@ -324,9 +327,14 @@ class ProfileRun(BenchmarkRun):
     @model_validator(mode="before")
     @classmethod
     def _by_name(cls, data: Any) -> Any:
-        """Return the data with phases by name."""
+        """Return the data with phases by name, and with the metrics of the first releases where later ones have them."""
         if data.get("was_cancelled"):
             raise ValueError("is of a run that was cancelled")
+        if isinstance(data.get("records"), dict):
+            data = {**data, **data["records"]}
+        for metric in ("request_latency", "time_to_first_token", "inter_token_latency", "inter_chunk_latency"):
+            if (unit := look_up(data, f"{metric}/unit")) not in (None, "ms"):
+                raise ValueError(f"has {metric} in the unit {str(unit)[:20]!r}, not ms")
         phases = look_up(data, "input_config/phases")
         if isinstance(phases, list):
             measured = (p for p in phases if isinstance(p, dict) and "profiling" in (p.get("name"), p.get("kind")))
@@ -358,6 +366,8 @@ FORMATS: tuple[tuple[str, type[BenchmarkRun], str], ...] = (
     ("guidellm", EntryRun, "benchmarks/0/metrics/requests_per_second"),
     ("aiperf", ProfileRun, "request_throughput/unit"),
     ("aiperf", ProfileRun, "request_latency/unit"),
+    ("aiperf", ProfileRun, "records/request_throughput/unit"),
+    ("aiperf", ProfileRun, "records/request_latency/unit"),
     ("aiconfigurator", PredictedRun, "isl osl ttft tpot concurrency"),
     ("aiconfigurator", PredictedRun, "prefill_isl"),
     ("aiconfigurator", PredictedRun, "z_itl"),

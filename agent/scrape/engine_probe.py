@@ -18,9 +18,6 @@ from exporters.render.safe_text import quote_external_text
 from rules.engines.registry import EngineTable
 from rules.telemetry.snapshots import Snapshot
 
-MODELS = "/v1/models"
-"""Path of the model list of an OpenAI-compatible server. vLLM and SGLang include `max_model_len`."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProbe:
@@ -43,7 +40,8 @@ def probe_engine(peer: Peer) -> EngineProbe:
     reader.read_engines(body, time.time())
     reader.set_version(fetch_version(PageFetcher, peer, reader.engine.version_path))
     page = next(iter(reader.read_engines(body, time.time()).values()))
-    models = peer.model_copy(update={"url": urlunsplit(urlsplit(peer.url)._replace(path=MODELS, query=""))})
+    # That of an OpenAI-compatible server. vLLM and SGLang include `max_model_len`.
+    models = peer.model_copy(update={"url": urlunsplit(urlsplit(peer.url)._replace(path="/v1/models", query=""))})
     try:
         card = dict(json.loads(fetch_page(models, JSON))["data"][0])
     except (ScrapeError, ValueError, LookupError, TypeError, RecursionError):

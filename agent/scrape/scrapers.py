@@ -32,17 +32,11 @@ from rules.engines.registry import ENGINES, EngineTable
 from rules.engines.several import SeveralEnginesError, is_router, split_page
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 
-WAKE_SECONDS = 0.25
-"""Seconds after which an interrupt is noticed."""
-
 CLOSING_SHARE = 0.8
 """Part of the interval after which a cycle closes. What still runs has failed."""
 
 GRACE_SECONDS = 1.0
 """Seconds beyond a scrape's deadline. DNS lookups ignore the deadline: without a resolver they take half a minute."""
-
-VERSION_SECONDS = 2.0
-"""Timeout of the question for the release, which follows a scrape that succeeded."""
 
 VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,59}")
 """Pattern of a release: it becomes a label."""
@@ -128,7 +122,13 @@ class PageReader:
         if layouts:
             return label, layouts
         text = f"not a page of {self._configured}, which is configured for it"
-        if self._configured is None:
+        # Names of any web server apart, and a single name may be another program's.
+        shared, endings = ("http_", "process_"), ("", "_total", "_bucket")
+        own = [family + ending for family in families if not family.startswith(shared) for ending in endings]
+        declared = (e.title for e in self._engines if sum(is_mapped_name(name, (e,)) for name in own) > 1)
+        if all(name.startswith(shared) for name, _ in names) and (title := next(declared, "")):
+            text = f"{title}, but no series yet: the page has HELP and TYPE lines without samples"
+        elif self._configured is None:
             known = ", ".join(sorted({e.label for e in self._engines})) or "none"
             text = f"no page of an engine that sizewatch reads ({known})"
         raise ScrapeError(ScrapeFailure.INCONSISTENT, text)
@@ -330,7 +330,8 @@ class Scrapers:
             left = self._started_at + seconds - time.monotonic()
             if not running or left <= 0:
                 return
-            wait(running.values(), min(left, WAKE_SECONDS))
+            # An interrupt is noticed after a quarter of a second.
+            wait(running.values(), min(left, 0.25))
 
     def _late_result(self, scraper: _Scraper) -> ScrapeResult:
         waited, place = time.monotonic() - self._started_at, place_of(scraper.target.peer.url)
@@ -380,7 +381,8 @@ def fetch_version(fetcher_of: Callable[..., PageFetcher], peer: Peer, path: str)
     page_url = urlsplit(peer.url)
     # Beside the page: a path in front of both is that of a proxy.
     url = urlunsplit(page_url._replace(path=page_url.path.rpartition("/")[0] + path, query=""))
-    there = {"url": url, "timeout_seconds": min(peer.timeout_seconds, VERSION_SECONDS)}
+    # The scrape before it succeeded.
+    there = {"url": url, "timeout_seconds": min(peer.timeout_seconds, 2.0)}
     with closing(fetcher_of(peer.model_copy(update=there), JSON)) as fetcher:
         try:
             version = json.loads(fetcher.fetch())["version"]

@@ -52,6 +52,7 @@ EXPORT: dict[str, Any] = {
 }
 
 
+METRICS = tuple(name for name, block in EXPORT.items() if isinstance(block, dict) and "unit" in block)
 NAMED = {"endpoint": {"model_names": ["llama"]}}
 TWICE = {"request_throughput": metric("requests/sec", 64.0)}
 FAILED = [{"error_details": {"code": 500}, "count": 30}, {"error_details": {"code": 429}, "count": 20}]
@@ -83,6 +84,14 @@ EXPORTS: dict[str, dict[str, Any]] = {
     "varied rate": values(rate=64.0),
     "replayed arrivals": phases({"name": "profiling", "type": "fixed_schedule"}),
     "no load": values(),
+    "GenAI-Perf": {
+        "input_config": {"model_names": ["llama"], "perf_analyzer": {"stimulus": {"concurrency": 32}}},
+        **TWICE,
+    },
+    "GenAI-Perf of a rate": {"input_config": {"perf_analyzer": {"stimulus": {"request_rate": 64.0}}}, **TWICE},
+    "older GenAI-Perf": {"input_config": {"model": ["llama"], "concurrency": 32, "request_rate": None}, **TWICE},
+    "first release": {**dict.fromkeys(METRICS), "records": {name: EXPORT[name] for name in METRICS}},
+    "other unit": {"time_to_first_token": metric("us", 50.0, 150.0)},
     "no configuration": {"input_config": None},
     "errors of two kinds are added up": {"error_summary": FAILED},
     "count of errors comes first": {"error_summary": FAILED[:1], "error_request_count": metric("requests", 50.0)},

@@ -122,9 +122,27 @@ def test_failing_target_is_named_by_kind(
 
 
 @pytest.mark.parametrize(
+    ("page", "title"),
+    [
+        ((TESTS / "cases" / "10-empty" / "headers_only.prom").read_text(), "vLLM"),
+        (
+            '# TYPE vllm:num_requests_running gauge\n# TYPE vllm:cache_config_info gauge\nhttp_requests_total{a="b"} 3\n',
+            "vLLM",
+        ),
+        ("# TYPE sglang:num_running_reqs gauge\n# TYPE sglang:time_to_first_token_seconds histogram\n", "SGLang"),
+        ("# TYPE tgi_queue_size gauge\n# TYPE tgi_batch_current_size gauge\nprocess_start_time_seconds 17\n", "TGI"),
+        ("# TYPE ray_vllm_num_requests_running gauge\n# TYPE ray_vllm_num_requests_waiting gauge\nup 1\n", "vLLM"),
+    ],
+)
+def test_declared_engine_has_no_series_yet(page: str, title: str) -> None:
+    with pytest.raises(ScrapeError, match=f"inconsistent: {title}, but no series yet"):
+        PageReader().read(page.encode(), 0.0)
+
+
+@pytest.mark.parametrize(
     ("page", "engine"),
     [
-        ((TESTS / "cases" / "10-empty" / "headers_only.prom").read_text(), None),
+        ("# TYPE http_requests_total counter\nhttp_requests_total 3\nprocess_start_time_seconds 17\n", None),
         ((TESTS / "cases" / "10-empty" / "scalellm.prom").read_text(), None),
         ("# TYPE request_success_total counter\nup 1\n", None),
         ("# TYPE vllm:num_requests_running gauge\n# TYPE vllm:num_requests_waiting gauge\nup 1\n", "sglang"),
