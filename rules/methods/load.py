@@ -26,9 +26,9 @@ from rules.methods.evidence import (
 )
 from rules.plan.load_bins import QUEUE, BinnedWindow, describe_growth, mean_waiting
 from rules.telemetry import histograms
-from rules.telemetry.arrivals import UNSERVED, unserved
+from rules.telemetry.arrivals import UNSERVED, count_arrivals, unserved
 from rules.telemetry.histograms import Histogram, count_requests
-from rules.telemetry.outcomes import HTTP_OK, count_gone
+from rules.telemetry.outcomes import FINISHED, HTTP_OK, count_gone
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import families_of
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
@@ -168,7 +168,15 @@ def judge_beyond(context: RuleContext) -> RuleResult:
         if hold(unplaced).watched_seconds > last.watched_seconds / 2:
             text = "scrapes are too far apart to tell how many requests were in the system"
             return context.unknown(Gap.NOT_SCRAPED, text)
-    sentence = f"At most {most} a replica; the benchmark goes to {top}"
+    sentence, whole = (
+        f"At most {most} a replica; the benchmark goes to {top}",
+        hold(context.binned).sum_families(FAMILIES),
+    )
+    if whole.covered_seconds > 0 and (gone := count_gone(whole)) > whole.counters.get(FINISHED, 0.0):
+        arrived = number((count_arrivals(whole.counters, gone) or 0.0) / whole.covered_seconds, "per_second")
+        ends = f"at most {most} are finished" if whole.counters[FINISHED] > 0 else "none is finished"
+        sentence = f"{arrived} arrive at a replica, {ends}; the benchmark goes to {top}"
+        details = (f"{gone:,.0f} clients left before the end of their answers",)
     if overloads:
         longest = max(overloads, key=attrgetter("beyond.watched_seconds"))
         end = "too short for a finding" if longest.lasting else "over by now"

@@ -295,7 +295,7 @@ def test_requests_whose_clients_all_leave_have_arrived() -> None:
     recording, _ = load(CASES / "26-all-abort")
     states = replay(recording, load_plan(CPU_SMALL)).rule_states
     said = {one.result.rule: one.result.sentence for one in states if isinstance(one.result, Verdict)}
-    assert said["LoadBeyondBenchmark"].startswith("At most 0 rps a replica; the benchmark goes to ")
+    assert said["LoadBeyondBenchmark"].startswith("2 rps arrive at a replica, none is finished; the benchmark goes to ")
     assert said["DemandExceedsCapacity"].startswith("2 rps arrive")
     assert said["AvailabilityBurn"].startswith("0.0% of 4,1")
 
