@@ -24,6 +24,7 @@ from agent.benchmarks.formats import read_all_results
 from agent.benchmarks.plan_edit import PlanFile, chosen_tier, open_plan, replace_curve, write
 from agent.benchmarks.run_model import CONTRADICTION
 from agent.cli import arguments as cli
+from agent.cli.inspect import read_page_body
 from agent.cli.loading import load_config, open_history, write_calibration, writing
 from agent.config.files import load_plan
 from agent.config.load import build_tier_contexts, load, select_tier
@@ -33,6 +34,7 @@ from agent.errors import CannotJudgeError, ConfigError, ScrapeError
 from agent.history.daily_queries import read_production
 from agent.http_client.errors import place_of
 from agent.scrape.engine_probe import EngineProbe, probe_engine
+from agent.scrape.scrapers import PageReader
 from exporters.documents.calibration import ADAPTER as CALIBRATION
 from exporters.documents.calibration import CalibrationFile, calibration_text, compare_calibrations
 from exporters.documents.plan_files import LOAD_GENERATORS, WRITTEN, TierFacts, curve_lines, skeleton, workload_files
@@ -41,7 +43,8 @@ from exporters.render.text import format_duration
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import check_plan
 from rules.plan.curve import operating_point
-from rules.plan.schema import Plan, Provenance, plan_schema
+from rules.plan.gpus import engine_kv_tokens
+from rules.plan.schema import Architecture, Plan, Provenance, plan_schema
 from rules.plan.validation import problems_of
 from rules.resize.workload import derive_benchmark
 from rules.telemetry.snapshots import GpuReadout
@@ -128,6 +131,8 @@ def tier_name(product: str, model: str) -> str:
 def _check(options: SimpleNamespace) -> int:
     """Check a plan. An invalid plan raises ConfigError (exit 2). A grave mistake fails the check; a weakness does not."""
     plan = _chosen(options)
+    if options.page is not None:
+        plan = _take_kv_tokens(plan, options)
     findings = check_plan(plan, CATALOGUE)
     for finding in findings:
         print(f"{finding.severity}: {finding.path}: {finding.text}")
@@ -139,6 +144,20 @@ def _check(options: SimpleNamespace) -> int:
         return cli.Exit.FINDING
     print(f"{options.plan}: a valid plan of {counted}")
     return cli.Exit.FINE
+
+
+def _take_kv_tokens(plan: Plan, options: SimpleNamespace) -> Plan:
+    """Return the plan with the KV tokens of an engine's page in its only tier, and say where the page does not tell them."""
+    if len(plan.tiers) > 1:
+        raise ConfigError((f"{options.plan}: has several tiers; say whose page it is with --tier",))
+    name, tier = next(iter(plan.tiers.items()))
+    page = PageReader().read(read_page_body(options, options.page), time.time())
+    tokens = engine_kv_tokens(page.facts, tier.architecture)
+    if tokens is None:
+        text = "not known: the page does not tell them; of a hybrid model, blocks x block size is another number"
+        print(f"warning: tiers.{name}.architecture.kv_tokens: {text}")
+    shape = (tier.architecture or Architecture.model_validate({})).model_copy(update={"kv_tokens": tokens})
+    return plan.model_copy(update={"tiers": {name: tier.model_copy(update={"architecture": shape})}})
 
 
 def _chosen(options: SimpleNamespace) -> Plan:
@@ -394,6 +413,13 @@ def _tell(remarks: Sequence[ImportRemark]) -> int:
 PLAN = cli.argument("plan", "PLAN", "sizing plan (YAML or JSON)")
 TIER = cli.tier_option("one tier; default all")
 
+CHECK = (
+    PLAN,
+    TIER,
+    cli.option("--page", "PAGE", "live or saved page of an engine of the tier: its KV tokens count"),
+    *cli.connection_options("the page"),
+)
+
 INIT = (
     cli.argument("url", "URL...", "metrics pages of one tier's replicas", str, nargs=-1, required=True),
     cli.tier_option("name of the tier; default: of GPU and model"),
@@ -425,7 +451,7 @@ BEFORE_AND_AFTER = (
 )
 
 SUBCOMMANDS = (
-    cli.make_command("check", "every problem of a plan, and what weakens it", (PLAN, TIER), _check),
+    cli.make_command("check", "every problem of a plan, and what weakens it", CHECK, _check),
     cli.make_command(
         "show", "the curve as a table, with C_max, usable rps and the fleet arithmetic", (PLAN, TIER), _show
     ),

@@ -168,10 +168,8 @@ def judge_beyond(context: RuleContext) -> RuleResult:
         if hold(unplaced).watched_seconds > last.watched_seconds / 2:
             text = "scrapes are too far apart to tell how many requests were in the system"
             return context.unknown(Gap.NOT_SCRAPED, text)
-    sentence, whole = (
-        f"At most {most} a replica; the benchmark goes to {top}",
-        hold(context.binned).sum_families(FAMILIES),
-    )
+    sentence = f"At most {most} a replica; the benchmark goes to {top}"
+    whole = hold(context.binned).sum_families(FAMILIES)
     if whole.covered_seconds > 0 and (gone := count_gone(whole)) > whole.counters.get(FINISHED, 0.0):
         arrived = number((count_arrivals(whole.counters, gone) or 0.0) / whole.covered_seconds, "per_second")
         ends = f"at most {most} are finished" if whole.counters[FINISHED] > 0 else "none is finished"

@@ -245,3 +245,26 @@ def test_present_hour_counts_too(tmp_path: Path, capsys: Captured) -> None:
     assert ask("-c", config, "--since", "1h", "--out", str(tmp_path / "bench")) == 0
     assert capsys.readouterr().out.startswith("t: 2 h observed")
     assert (tmp_path / "bench" / "run.sh").read_text().startswith("#!/bin/sh")
+
+
+HYBRID = TESTS / "cases" / "35-hybrid-kv"
+
+
+@pytest.mark.parametrize("name", ["untold.prom", "untold_block4.prom"])
+def test_blocks_of_hybrid_model_tell_no_tokens(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """30,000 blocks of 16 held 240,000 tokens: its groups of layers each take blocks for a token (vLLM 51163)."""
+    assert main.main(["plan", "check", str(HYBRID / "plan-big.yaml"), "--page", str(HYBRID / name)]) == 0
+    assert "architecture.kv_tokens: not known: the page does not tell them" in capsys.readouterr().out
+
+
+def test_plan_check_counts_tokens_of_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.prom"
+    told = (HYBRID / "told.prom").read_text()
+    page.write_text(told.replace('kv_cache_size_tokens="1250000"', 'kv_cache_size_tokens="90000"'))
+    check = ["plan", "check", str(HYBRID / "plan-big.yaml"), "--page"]
+    assert main.main([*check, str(page)]) == 0
+    assert "the KV cache holds 90,000 tokens; the planned load, " in capsys.readouterr().out
+    assert main.main([*check, str(HYBRID / "told.prom")]) == 0
+    assert "kv_tokens" not in capsys.readouterr().out
+    assert main.main(["plan", "check", str(TESTS / "plans" / "mixed-tier.yaml"), "--page", str(page)]) == 2
+    assert "say whose page it is with --tier" in capsys.readouterr().err
