@@ -94,10 +94,13 @@ class VllmRun(BenchmarkRun):
     def _by_field(cls, data: Any) -> Any:
         """Return the data with the statistics of each time together, the setup, and whether all was sent at once.
 
-        Refuse a warm-up run, which `vllm bench sweep` numbers -1.
+        Refuse a warm-up run, which `vllm bench sweep` numbers -1 and users name.
         """
         if data.get("run_number") == -1:
             raise ValueError("is a warm-up run (run_number -1)")
+        for key in ("tag", "label", "phase"):
+            if re.match(r"warm[-_ ]?up(?![a-z])", str(data.get(key)), re.IGNORECASE):
+                raise ValueError(f"is a warm-up run (by its {key})")
         if data.get("ramp_up_strategy"):
             raise ValueError("ramps its rate up; a point of a curve is one steady load")
         times = {}

@@ -225,6 +225,9 @@ def test_sglang_and_sweeps_read_as_the_golden(tmp_path: Path) -> None:
         "empty sweep": [],
         "run that is no object": [load("sweep_run.json"), 3],
         "warm-up run": load("sweep_warmup.json"),
+        "warm-up by its label": load("sweep_run.json") | {"label": "warmup"},
+        "warm-up by its tag": load("sweep_run.json") | {"tag": "Warm-up_c16"},
+        "label of a measured run": load("sweep_run.json") | {"label": "after warmup", "tag": "warmups=10", "warmup": 5},
         "warm-up run of a sweep": [load("sweep_warmup.json"), load("sweep_run.json")],
     }
     check_golden(__file__, "sglang_runs.txt", describe_variants(tmp_path, first, documents))
