@@ -101,10 +101,8 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
         return verdict
     rule = BY_NAME[verdict.rule]
     suspects = [row for row in SUSPECTS if row.explains(rule)]
-    if not suspects:
-        return verdict
     used = hold(binned).on_curve if rule.method is judge_tail else hold(binned)
-    if not used:
+    if not suspects or not used:
         return verdict
     # Only the families that checks read are added.
     context = CauseContext(rule=rule, context=view, binned=used, total=used.sum_families(READ))
