@@ -120,10 +120,7 @@ class FirstView:
 
     def show(self, daemon: Daemon) -> None:
         """Print what the end of a cycle has to add."""
-        status = None
-        if self._cycles_with < CYCLES_WITH_TRAFFIC:
-            status = daemon.status()
-        if status is None:
+        if self._cycles_with >= CYCLES_WITH_TRAFFIC or (status := daemon.status()) is None:
             return
         text = ""
         serving = [tier for tier in status.tiers if any(map(tier.estimate, TRAFFIC))]

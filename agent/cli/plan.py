@@ -156,6 +156,7 @@ def _take_kv_tokens(plan: Plan, options: SimpleNamespace) -> Plan:
     if tokens is None:
         text = "not known: the page does not tell them; of a hybrid model, blocks x block size is another number"
         print(f"warning: tiers.{name}.architecture.kv_tokens: {text}")
+        return plan
     shape = (tier.architecture or Architecture.model_validate({})).model_copy(update={"kv_tokens": tokens})
     return plan.model_copy(update={"tiers": {name: tier.model_copy(update={"architecture": shape})}})
 

@@ -381,7 +381,7 @@ def fetch_version(fetcher_of: Callable[..., PageFetcher], peer: Peer, path: str)
     page_url = urlsplit(peer.url)
     # Beside the page: a path in front of both is that of a proxy.
     url = urlunsplit(page_url._replace(path=page_url.path.rpartition("/")[0] + path, query=""))
-    # The scrape before it succeeded.
+    # Soon: the target has just answered a scrape.
     there = {"url": url, "timeout_seconds": min(peer.timeout_seconds, 2.0)}
     with closing(fetcher_of(peer.model_copy(update=there), JSON)) as fetcher:
         try:

@@ -257,6 +257,14 @@ def test_blocks_of_hybrid_model_tell_no_tokens(name: str, capsys: pytest.Capture
     assert "architecture.kv_tokens: not known: the page does not tell them" in capsys.readouterr().out
 
 
+def test_planned_tokens_stay_where_page_tells_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.yaml"
+    told = (HYBRID / "plan-big.yaml").read_text()
+    plan.write_text(told.replace("attention: hybrid", "attention: hybrid, kv_tokens: 90000"))
+    assert main.main(["plan", "check", str(plan), "--page", str(HYBRID / "untold.prom")]) == 0
+    assert "the KV cache holds 90,000 tokens" in capsys.readouterr().out
+
+
 def test_plan_check_counts_tokens_of_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.prom"
     told = (HYBRID / "told.prom").read_text()

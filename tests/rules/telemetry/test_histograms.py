@@ -101,6 +101,8 @@ def test_parts_add_on_common_edges(scene: list[tuple[tuple[float, ...], list[flo
     if everything:
         common = set.intersection(*[set(grid) for grid, several in scene if several])
         assert whole.edges == tuple(sorted(common))
+    else:
+        assert whole.edges == tuple(sorted(set().union(*[grid for grid, _ in scene])))
     assert whole == histogram(everything, whole.edges)
 
 
