@@ -20,9 +20,6 @@ from forecast.series.observed import FEWEST, ObservedBins
 LEVELS = (0.05, 0.5, 0.95, 0.99)
 """Levels of the quantiles. The forecast is the median."""
 
-WEIGHT_HALF_LIFE_DAYS = 3.0
-"""Half-life of an error in the mean that weighs a method."""
-
 SHARPNESS = 8.0
 """Power of a method's mean error in its weight: a method with a tenth more error has half the weight."""
 
@@ -49,6 +46,7 @@ class Horizon:
     """Forecasts of the bins 1 to `leads[-1]` after an origin, made every `stride` bins from bin `first` on.
 
     `parts` are slices of the leads with weights and errors of their own. `powers` of the level are the scales of errors.
+    Quantiles are of the errors of `error_days`. In the mean error that weighs a method, half of them is the half-life.
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class Horizon:
             late = -(-int(self.leads[part][-1]) // self._stride)
             made, known = self._made[:, part], actual[:, part]
             errors = _mean_known(np.abs(made - known[:, :, None]))
-            self._weights[:, place] = _weigh(_delayed(errors, late), self._rows(WEIGHT_HALF_LIFE_DAYS))
+            self._weights[:, place] = _weigh(_delayed(errors, late), self._rows(self._error_days / 2))
             self._forecasts[:, part] = (made * self._weights[:, place, None, :]).sum(axis=-1)
             level[:, part] = self._level(self.origins, self._forecasts[:, part])
             sample = np.unique(np.linspace(part.start, part.stop - 1, LEADS_A_PART).astype(np.int64))
