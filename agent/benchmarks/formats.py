@@ -49,15 +49,18 @@ from rules.problems import cap_problems
 
 SETUP = {
     "engine_version": ("engine_version", "vllm_version", "sglang_version", "version"),
-    "tensor_parallel": ("tp", "tp_size", "tensor_parallel"),
-    "pipeline_parallel": ("pp", "pp_size", "pipeline_parallel"),
-    "data_parallel": ("dp", "dp_size", "data_parallel"),
+    "tensor_parallel": ("tp", "tp_size", "tensor_parallel", "tensor_parallel_size"),
+    "pipeline_parallel": ("pp", "pp_size", "pipeline_parallel", "pipeline_parallel_size"),
+    "data_parallel": ("dp", "dp_size", "data_parallel", "data_parallel_size"),
     "max_num_seqs": ("max_num_seqs", "max_running_requests"),
 }
-"""Keys of the user's `--metadata`, by field of a curve's `measured`. What is no release or number there is left out."""
+"""Keys of `--metadata` and of a sweep, by field of a curve's `measured`. What is no release or number is left out."""
 
 TIMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "latency": "e2el"}
 """Word in the keys of the file by field of a run."""
+
+
+STATISTICS = ("mean", "median", "p90", "p95", "p99")
 
 
 class VllmRun(BenchmarkRun):
@@ -92,20 +95,12 @@ class VllmRun(BenchmarkRun):
     @model_validator(mode="before")
     @classmethod
     def _by_field(cls, data: Any) -> Any:
-        """Return the data with the statistics of each time together, the setup, and whether all was sent at once.
-
-        Refuse a warm-up run, which `vllm bench sweep` numbers -1 and users name.
-        """
-        if data.get("run_number") == -1:
-            raise ValueError("is a warm-up run (run_number -1)")
-        for key in ("tag", "label", "phase"):
-            if re.match(r"warm[-_ ]?up(?![a-z])", str(data.get(key)), re.IGNORECASE):
-                raise ValueError(f"is a warm-up run (by its {key})")
+        """Return the data with the statistics of each time together, the setup, and whether all was sent at once."""
         if data.get("ramp_up_strategy"):
             raise ValueError("ramps its rate up; a point of a curve is one steady load")
         times = {}
         for field, word in TIMES.items():
-            times[field] = {name: data.get(f"{name}_{word}_ms") for name in ("mean", "median", "p99")}
+            times[field] = {name: data.get(f"{name}_{word}_ms") for name in STATISTICS}
         setup: dict[str, str | int] = {}
         for field, keys in SETUP.items():
             text = next((str(data[key]).strip() for key in keys if data.get(key)), "")
@@ -114,6 +109,9 @@ class VllmRun(BenchmarkRun):
             elif field != "engine_version" and re.fullmatch(r"[1-9][0-9]{0,4}", text):
                 setup[field] = int(text)
         values = {**data, **times, "setup": setup, "burst": False}
+        # All of a data set.
+        if data.get("num_prompts") == -1:
+            values["num_prompts"] = 0
         # vLLM writes the word, a YAML writer the number.
         if data.get("request_rate") in ("inf", math.inf):
             values |= {"request_rate": None, "burst": not data.get("max_concurrency")}
@@ -125,6 +123,8 @@ class VllmRun(BenchmarkRun):
             self.failed = max(self.num_prompts - self.requests, 0)
         else:
             self.failed = self.reported_failed
+        # A data set may hold fewer.
+        self.request_total = min(self.num_prompts, self.sent)
         if not self.burst:
             self.set_loop()
         if self.ended_at:
@@ -180,6 +180,7 @@ class StageRun(BenchmarkRun):
         completed_rps="successes/throughput/requests_per_sec",
         requests="successes/count",
         failed="failures/count",
+        request_total="load_summary/count",
         clients="load_summary/concurrency",
         requested_rps="load_summary/requested_rate",
         sent_rps="load_summary/achieved_rate",
@@ -227,6 +228,7 @@ class EntryRun(BenchmarkRun):
         requests="metrics/request_totals/successful request_totals/successful",
         failed="metrics/request_totals/errored request_totals/errored",
         cut_off="metrics/request_totals/incomplete request_totals/incomplete",
+        request_total="metrics/request_totals/total request_totals/total",
         duration_seconds="duration",
         latency="metrics/request_latency/successful",
         ttft="metrics/time_to_first_token_ms/successful",
@@ -292,6 +294,14 @@ class ErrorKind(BaseModel):
     count: Tally = 0
 
 
+UNITS = {
+    **dict.fromkeys(("request_latency", "time_to_first_token", "inter_token_latency", "inter_chunk_latency"), "ms"),
+    "request_throughput": "requests/sec",
+    "output_token_throughput": "tokens/sec",
+    "benchmark_duration": "sec",
+}
+
+
 class ProfileRun(BenchmarkRun):
     """One run. With a rate, concurrency is only its cap. Without both, the loop is not known.
 
@@ -335,9 +345,9 @@ class ProfileRun(BenchmarkRun):
             raise ValueError("is of a run that was cancelled")
         if isinstance(data.get("records"), dict):
             data = {**data, **data["records"]}
-        for metric in ("request_latency", "time_to_first_token", "inter_token_latency", "inter_chunk_latency"):
-            if (unit := look_up(data, f"{metric}/unit")) not in (None, "ms"):
-                raise ValueError(f"has {metric} in the unit {str(unit)[:20]!r}, not ms")
+        for metric, usual in UNITS.items():
+            if (unit := look_up(data, f"{metric}/unit")) not in (None, usual, usual.replace("sec", "s")):
+                raise ValueError(f"has {metric} in the unit {str(unit)[:20]!r}, not {usual}")
         phases = look_up(data, "input_config/phases")
         if isinstance(phases, list):
             measured = (p for p in phases if isinstance(p, dict) and "profiling" in (p.get("name"), p.get("kind")))
@@ -377,6 +387,10 @@ FORMATS: tuple[tuple[str, type[BenchmarkRun], str], ...] = (
 )
 """Places that only the files of a tool have, all of a row. The first row that fits counts."""
 
+NAMED_BY = ("run_number", "tag", "label", "phase", "stage", "name", "run_name", "_benchmark_name")
+WARM_UP = re.compile(r"-\d+$|warm[-_ ]?up(?![a-z])", re.IGNORECASE)
+"""Begin of the name of a warm-up run, or its number."""
+
 NAMES = tuple(dict.fromkeys(name for name, _, _ in FORMATS))
 
 
@@ -392,7 +406,11 @@ def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[No
     for path in paths:
         try:
             for location, data in decode_file(path):
-                for run in _find_model(location, data).read_all(location, data, errors):
+                model = _find_model(location, data)
+                if marks := find_warm_up_marks(path, data):
+                    errors.append(NotAResultError(location, f"is a warm-up run (by its {marks[0]})"))
+                    continue
+                for run in model.read_all(location, data, errors):
                     run.source = str(path)
                     try:
                         set_point(run)
@@ -410,6 +428,14 @@ def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[No
     if not runs:
         raise _join([error for error in errors if CONTRADICTION in error.text] or errors)
     return runs, errors
+
+
+def find_warm_up_marks(path: Path, data: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a document, or the file name, that call it a warm-up. `vllm bench sweep` numbers it -1."""
+    named = {key: str(data.get(key)) for key in NAMED_BY} | {"file name": path.name}
+    if data.get("warmup") is True:
+        named["warmup"] = "warmup"
+    return [key for key, name in named.items() if WARM_UP.match(name)]
 
 
 def _find_model(location: str, data: Mapping[str, Any]) -> type[BenchmarkRun]:

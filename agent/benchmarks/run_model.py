@@ -6,8 +6,10 @@ all tools: Little's law for open loops, generator limits, start bursts, too few 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import pairwise, product
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -26,8 +28,14 @@ from pydantic_core import PydanticUndefined
 from agent.errors import NotAResultError
 from exporters.render.text import copy_fields
 from rules.plan.schema import Point, Provenance
-from rules.plan.validation import PROBLEMS, path_text, problems_of
-from rules.telemetry.contradictions import OF_MEANS, at_once_contradiction, find_contradictions
+from rules.plan.validation import path_text, problems_of
+from rules.telemetry.contradictions import (
+    FEWEST_REQUESTS,
+    OF_MEANS,
+    ROUNDED,
+    at_once_contradiction,
+    find_contradictions,
+)
 from rules.telemetry.wording import format_count, probability
 
 CONTRADICTION = "which cannot be"
@@ -41,6 +49,9 @@ GENERATOR_LIMITED = 0.98
 
 START_SHARE = 0.01
 """Share of clients among the requests above which their start burst is the P99 (PEERS 3.2, item 11)."""
+
+OF_RATES = 1.8
+"""Factor between a rate and the counts and times behind it that neither rounding nor arrivals by chance explain."""
 
 CHUNKED = 0.1
 """Ratio of median gap to TPOT below which a chunk has several tokens (PEERS 3.2, item 5: 0.04 ms of 3.5 to 16 ms)."""
@@ -79,11 +90,16 @@ class Statistics(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, populate_by_name=True)
 
     mean: Measured = Field(None, validation_alias=AliasChoices("mean", "avg"))
+    min: Measured = None
     p50: Measured = Field(None, validation_alias=AliasChoices("p50", "median"))
+    p90: Measured = Field(None, validation_alias=AliasChoices("p90", AliasPath("percentiles", "p90")))
     p95: Measured = Field(None, validation_alias=AliasChoices("p95", AliasPath("percentiles", "p95")))
     p99: Measured = Field(None, validation_alias=AliasChoices("p99", AliasPath("percentiles", "p99")))
     max: Measured = None
 
+
+RISING = (("min", "p50", "p90", "p95", "p99", "max"), ("min", "mean", "max"))
+"""Statistics of which none is below the one before it."""
 
 Distribution = Annotated[Statistics, BeforeValidator(lambda v: {} if v is None else v)]
 
@@ -125,9 +141,9 @@ def file_places(*same: str, **places: str) -> ConfigDict:
 class BenchmarkRun(BaseModel):
     """Load as reported by a file. A tool's model has the places of its file; a field without one is worked out.
 
-    `requests` succeeded; `failed` and `cut_off` (in flight at the end) are extra. `clients` of a closed loop are its
-    load, of an open one their limit. `burst`: all requests were sent at once. `at_once` is the mean number of requests in
-    the system as reported. `itl` are gaps between two chunks, `tpot` is per request. Times of day are unix seconds.
+    `requests` succeeded; `failed` and `cut_off` (in flight at the end) are extra, `request_total` all. `clients` of a closed
+    loop are its load, of an open one their limit. `burst`: all requests were sent at once. `at_once` is the mean number of
+    requests in the system as reported. `itl` are gaps between two chunks, `tpot` is per request. Times of day are unix seconds.
     `source` is the file, `location` the file and the place in it. `engine`, `gpu`, `gpus` and `configuration` are of
     predictions. `set_point` works out the `point`.
     """
@@ -143,6 +159,7 @@ class BenchmarkRun(BaseModel):
     requests: Count
     failed: Tally = 0
     cut_off: Tally = 0
+    request_total: Tally = 0
     loop: Literal["open", "closed"] | None = None
     burst: bool = False
     clients: Measured = None
@@ -255,35 +272,59 @@ def set_point(run: BenchmarkRun) -> None:
         )
     except ValidationError as error:
         problem = problems_of(error, Point)[0]
-        text = f"does not make a point of a curve: {problem}"
-        if error.errors()[0]["type"] == PROBLEMS:
-            text = f"contradicts itself: {problem}, {CONTRADICTION}"
-        raise NotAResultError(run.location, text) from None
+        raise NotAResultError(run.location, f"does not make a point of a curve: {problem}") from None
     run.remarks = [*_remarks(run, sent), *run.remarks]
 
 
 def _drop_contradictions(run: BenchmarkRun) -> Iterator[str]:
     """Clear the times of answers that were not streamed, with a remark. Raise NotAResultError for other contradictions."""
     tokens, e2e, clients = run.generation_tokens.mean, run.latency.mean, None if run.burst else run.clients
-    tpot = run.tpot.mean or run.tpot.p50
-    contradictions = [
-        *find_contradictions(ttft=run.ttft.mean, e2e=e2e, tpot=tpot, tokens=tokens),
-        *find_contradictions(ttft=run.ttft.p99, e2e=run.latency.p99, of="P99"),
-    ]
+    ttft, tpot = run.ttft.mean, run.tpot.mean or run.tpot.p50
+    if e2e is None and ttft is not None and tpot and tokens:
+        e2e = ttft + tpot * max(0.0, tokens - 1)
+    contradictions = [*find_contradictions(ttft=ttft, e2e=e2e, tpot=tpot, tokens=tokens)]
+    for of in ("p50", "p99"):
+        contradictions += find_contradictions(ttft=getattr(run.ttft, of), e2e=getattr(run.latency, of), of=of.upper())
     texts = [entry.text for entry in contradictions if not entry.not_streamed]
-    if run.ttft.mean is not None and tpot and tokens:
-        e2e = e2e or run.ttft.mean + tpot * max(0.0, tokens - 1)
-    steady = run.requests if run.loop == "closed" and not (run.failed or run.cut_off) else None
+    texts += _find_impossible(run, e2e or 0.0)
+    steady = None
+    # Each request that was cut off may have held a client for the whole run.
+    if run.loop == "closed" and not run.failed and run.cut_off < (run.clients or 0.0) / 4:
+        steady = run.requests
     if clients and e2e and (text := at_once_contradiction(clients, run.completed_rps, e2e, steady)):
         texts.append(text)
-    if run.at_once and e2e and not 1 / OF_MEANS <= run.completed_rps * e2e / run.at_once <= OF_MEANS:
-        reported = f"the reported {run.at_once:.4g} requests at once"
-        texts.append(f"{run.completed_rps:.4g} rps x {e2e:.4g} s are not {reported}")
     if texts:
         raise NotAResultError(run.location, f"tells what excludes each other: {'; '.join(texts)}, {CONTRADICTION}")
     if contradictions:
         run.ttft = run.tpot = run.itl = NOTHING
         yield f"{contradictions[0].text}, {CONTRADICTION}; TTFT, TPOT and ITL are left out"
+
+
+def _find_impossible(run: BenchmarkRun, e2e: float) -> Iterator[str]:
+    """Yield numbers of a run that its counts, its duration and its mean E2E in seconds exclude."""
+    if not 0.99 * run.request_total <= run.sent <= (run.request_total or run.sent):
+        yield f"{run.requests} requests succeeded and {run.sent - run.requests} did not, of {run.request_total}"
+    duration, rps, output = run.duration_seconds or math.inf, run.completed_rps, run.output_tokens_per_second
+    rows = (
+        ("completed rps", rps, run.requests / duration, OF_RATES),
+        ("output tokens per second", output, rps * (run.generation_tokens.mean or 0.0), OF_MEANS),
+        ("requests at once", run.at_once, rps * e2e, OF_MEANS),
+    )
+    for what, reported, derived, factor in rows:
+        if reported and derived and not 1 / factor <= reported / derived <= factor:
+            yield f"{reported:.4g} {what} are reported, {derived:.4g} follow from the other numbers"
+    if run.requested_rps and run.requests >= FEWEST_REQUESTS and rps > OF_RATES * run.requested_rps:
+        yield f"{rps:.4g} completed rps are above {run.requested_rps:.4g} requested rps"
+    known = {"E2E": run.latency, "TTFT": run.ttft, "TPOT": run.tpot, "ITL": run.itl}
+    for (what, times), names in product(known.items(), RISING):
+        values = [(name, value) for name in names if (value := getattr(times, name)) is not None]
+        for (lower, low), (upper, high) in pairwise(values):
+            # A mean of equal numbers is above them by the last digit of a float.
+            if high < low * (1 - 1e-9):
+                yield f"{what} {upper} {high:.4g} s is below its {lower} {low:.4g} s"
+    longest = max(e2e, *(getattr(times, name) or 0.0 for times in (run.latency, run.ttft) for name in ("p99", "max")))
+    if longest > ROUNDED * duration:
+        yield f"a request of {longest:.4g} s is longer than the run of {duration:.4g} s"
 
 
 def _remarks(run: BenchmarkRun, sent: float | None) -> Iterator[str]:

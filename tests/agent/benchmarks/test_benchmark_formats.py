@@ -2,7 +2,7 @@ import copy
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,8 @@ def test_content_tells_the_format(tmp_path: Path) -> None:
     path = tmp_path / "stage_0_lifecycle_metrics.yaml"
     path.write_text(RUN.read_text(encoding="utf-8"), encoding="utf-8")
     assert isinstance(read_results(path)[0], VllmRun)
+    warm_up = path.rename(tmp_path / "warm-up_c04.json")
+    assert refusal(warm_up) == "is a warm-up run (by its file name)"
 
 
 @pytest.mark.parametrize("content", ["{}", '{"backend": "vllm"}', '{"benchmarks": []}'])
@@ -226,6 +228,8 @@ def test_sglang_and_sweeps_read_as_the_golden(tmp_path: Path) -> None:
         "run that is no object": [load("sweep_run.json"), 3],
         "warm-up run": load("sweep_warmup.json"),
         "warm-up by its label": load("sweep_run.json") | {"label": "warmup"},
+        "warm-up by its name": load("sweep_run.json") | {"_benchmark_name": "warm up"},
+        "warm-up that says so": load("sweep_run.json") | {"warmup": True},
         "warm-up by its tag": load("sweep_run.json") | {"tag": "Warm-up_c16"},
         "label of a measured run": load("sweep_run.json") | {"label": "after warmup", "tag": "warmups=10", "warmup": 5},
         "warm-up run of a sweep": [load("sweep_warmup.json"), load("sweep_run.json")],
@@ -239,11 +243,12 @@ def test_sglang_and_sweeps_read_as_the_golden(tmp_path: Path) -> None:
 
 CLOSED = {"request_rate": "inf", "max_concurrency": 8}
 # 40 requests at 3 rps are sent in 13.3 s; the last answer takes 1.5 s more, so 2.7 rps are completed.
-SHORT = {"request_rate": 3.0, "completed": 40, "duration": 14.8, "request_throughput": 2.7, "total_output_tokens": 2000}
+SHORT = {"request_rate": 3.0, "completed": 40, "duration": 14.8, "request_throughput": 2.7}
 # 2000 requests in 250 s, of which no answer took more than 2 s: at most 8.06 rps were sent.
 SLOW = {"duration": 250.0, "request_throughput": 8.0}
+SLOWEST = {"request_throughput": 4.66e-7, "output_throughput": 2.33e-5}
 METADATA = {"vllm_version": "0.32.0", "tp": "4", "pp_size": 2, "dp": "1", "max_num_seqs": "256"}
-ALONE = {"max_concurrency": 1, "completed": 1, "total_output_tokens": 50, "request_throughput": 1.5}
+ALONE = {"max_concurrency": 1, "completed": 1, "request_throughput": 1.5}
 UNMEASURED = {"p99.9_ttft_ms": 400.0, "p95_ttft_ms": 100.0, "p90_itl_ms": 9.0}
 ZEROS = dict.fromkeys(("median_tpot_ms", "p99_tpot_ms", "median_ttft_ms", "p99_ttft_ms"), 0.0)
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -263,8 +268,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "late answers are no fault of the generator": {**SLOW, "latencies": [60.0, *[0.6] * 99]},
     "late starts censor the point": {"start_times": [1000.0 + second for second in range(100)]},
     "starts in time do not": {"start_times": [1000.0 + tenth / 10 for tenth in range(100)]},
-    "start burst is the P99 of 799 requests": {**CLOSED, "completed": 799, "total_output_tokens": 40_000},
-    "start burst is not the P99 of 800": {**CLOSED, "completed": 800, "total_output_tokens": 40_000},
+    "start burst is the P99 of 799 requests": {**CLOSED, "completed": 799},
+    "start burst is not the P99 of 800": {**CLOSED, "completed": 800},
     **{f"{count} requests": {"completed": count, "num_prompts": count} for count in (16, 298, 458, 459, 999, 1000)},
     "no request succeeded": {"completed": 0, "failed": 2000},
     "most requests failed": {"completed": 900, "failed": 1100},
@@ -278,20 +283,45 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "unknown rate": {"request_rate": "fast"},
     "date without digits": {"date": "yesterday"},
     "date before computers": {"date": "19600101-120000"},
-    "longer than the time until then": {"date": "20261120-181609", "duration": 4_294_967_296},
+    "longer than the time until then": {"date": "20261120-181609", "duration": 4_294_967_296, **SLOWEST},
     "start without a time": {"start_times": [1, None]},
     "seconds as milliseconds": {"p99_tpot_ms": 61_000.0},
     "metadata has release and limits": METADATA,
+    "setup of a sweep": {"tensor_parallel_size": 4, "data_parallel_size": 2},
+    "all of a data set": {"num_prompts": -1},
+    "as many as its data set has": {"num_prompts": 5000},
+    "more than were sent": {"num_prompts": 1900},
+    "more tokens than requests have": {"output_throughput": 1600.0},
+    "fewer tokens than requests have": {"output_throughput": 160.0},
+    "rate above requests over time": {"request_throughput": 18.0},
+    "rate of twice as many as was asked for": {"request_rate": 5.0},
+    "answers in one piece": {"mean_tpot_ms": 0.05, "median_tpot_ms": 0.05, "p99_tpot_ms": 0.1},
+    "token of a minute": {"mean_tpot_ms": 11_000.0, "median_tpot_ms": 10_000.0, "p99_tpot_ms": 20_000.0},
+    "half above all gaps": {"median_itl_ms": 50.0},
+    "median after the last token": {"median_ttft_ms": 100.0, "median_e2el_ms": 60.0},
     "unreadable metadata is left out": {"tp": "four", "max_num_seqs": 0, "version": "a b"},
 }
 
 
+def vllm_run(changed: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain run with these keys. With another count it is as long, and has the tokens, that fit the count."""
+    run = {**PLAIN, **changed}
+    if isinstance(count := changed.get("completed"), int):
+        run |= {"duration": count / run["request_throughput"], "output_throughput": 50 * run["request_throughput"]}
+        run |= {"total_input_tokens": 200 * count, "total_output_tokens": 50 * count, **changed}
+    return run
+
+
 def test_vllm_runs_read_as_the_golden(tmp_path: Path) -> None:
-    documents = {name: {**PLAIN, **changed} for name, changed in VARIANTS.items()}
+    documents = {name: vllm_run(changed) for name, changed in VARIANTS.items()}
     timeless = {key: value for key, value in PLAIN.items() if not key.startswith("p99_")}
     documents["other percentiles are no P99"] = {**timeless, **UNMEASURED}
     uncounted = {key: value for key, value in PLAIN.items() if key != "failed"}
-    documents["missing count of failures is worked out"] = {**uncounted, "completed": 1980}
+    documents["missing count of failures is worked out"] = {
+        **uncounted,
+        "completed": 1980,
+        "total_output_tokens": 99_000,
+    }
     check_golden(__file__, "vllm_runs.txt", describe_variants(tmp_path, PLAIN, documents))
 
 

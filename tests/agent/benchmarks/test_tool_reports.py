@@ -54,7 +54,11 @@ EXPORT: dict[str, Any] = {
 
 METRICS = tuple(name for name, block in EXPORT.items() if isinstance(block, dict) and "unit" in block)
 NAMED = {"endpoint": {"model_names": ["llama"]}}
-TWICE = {"request_throughput": metric("requests/sec", 64.0)}
+TWICE = {
+    "request_throughput": metric("requests/sec", 64.0),
+    "output_token_throughput": metric("tokens/sec", 3200.0),
+    "benchmark_duration": metric("sec", 31.25),
+}
 FAILED = [{"error_details": {"code": 500}, "count": 30}, {"error_details": {"code": 429}, "count": 20}]
 
 
@@ -91,6 +95,10 @@ EXPORTS: dict[str, dict[str, Any]] = {
     "GenAI-Perf of a rate": {"input_config": {"perf_analyzer": {"stimulus": {"request_rate": 64.0}}}, **TWICE},
     "older GenAI-Perf": {"input_config": {"model": ["llama"], "concurrency": 32, "request_rate": None}, **TWICE},
     "first release": {**dict.fromkeys(METRICS), "records": {name: EXPORT[name] for name in METRICS}},
+    "requests a minute": {"request_throughput": metric("requests/min", 594.0)},
+    "duration in minutes": {"benchmark_duration": metric("min", 3.4)},
+    "throughput by another name": {"request_throughput": metric("requests/s", 9.9)},
+    "warm-up by its tag": {"tag": "warmup"},
     "other unit": {"time_to_first_token": metric("us", 50.0, 150.0)},
     "no configuration": {"input_config": None},
     "errors of two kinds are added up": {"error_summary": FAILED},
@@ -153,7 +161,8 @@ def benchmark(
     strategy: Mapping[str, Any] | None = None, totals: Mapping[str, int] | None = None, **changed: Any
 ) -> Any:
     """One benchmark as GuideLLM from 0.4 on writes it."""
-    counts = {"successful": 1200, "errored": 0, "incomplete": 0, "total": 1200, **(totals or {})}
+    counts = {"successful": 1200, "errored": 0, "incomplete": 0, **(totals or {})}
+    counts = {"total": sum(counts.values()), **counts}
     return {
         "type_": "generative_benchmark",
         "config": {"strategy": strategy or {"type_": "constant", "rate": 10.0}, "backend": {"model": "qwen"}},
@@ -170,11 +179,14 @@ def report(*benchmarks: Any) -> dict[str, Any]:
 
 def of_strategy(strategy: Mapping[str, Any], concurrency: float = 22.77) -> dict[str, Any]:
     """A report of a load whose rate fits so many requests at once."""
-    return report(benchmark(strategy, requests_per_second=statistics(concurrency / 2.3, 11_244.0)))
+    rps = concurrency / 2.3
+    rates = {"requests_per_second": statistics(rps, 11_244.0), "output_tokens_per_second": statistics(128 * rps, 1e6)}
+    return report({**benchmark(strategy, **rates), "duration": 1200 / rps})
 
 
-SINGLE = benchmark({"type_": "synchronous"}, requests_per_second=statistics(0.43, 0.44))
+(SINGLE,) = of_strategy({"type_": "synchronous"}, 1.0)["benchmarks"]
 NEGATIVE = benchmark(time_to_first_token_ms=statistics(-1.7e12, 89_488.0))
+UNSORTED = {"mean": 1006.0, "median": 1006.0, "percentiles": {"p90": 1100.0, "p99": 1019.0}}
 SLOW = {"time_to_first_token_ms": statistics(1000.0, 4e6), "request_latency": statistics(2.3, 4100.0)}
 REPORTS: dict[str, dict[str, Any]] = {
     "poisson is an open loop": of_strategy({"type_": "poisson", "rate": 10.0, "max_concurrency": 10240}),
@@ -195,9 +207,15 @@ REPORTS: dict[str, dict[str, Any]] = {
     # GuideLLM issue 216: an overloaded server, and times to a first token that never came.
     "negative times leave a benchmark out": report(benchmark(), NEGATIVE),
     "first token after the last": report(benchmark(time_to_first_token_ms=statistics(1006.0, 89_488.0))),
+    "percentiles that fall": report(benchmark(time_to_first_token_ms={"successful": UNSORTED})),
+    "minimum above the mean": report(benchmark(request_latency={"successful": {"mean": 2.3, "min": 2.31}})),
+    "median of the first token after the last": report(benchmark(request_latency={"successful": {"median": 0.9}})),
+    "half of them unaccounted for": report(benchmark(totals={"successful": 900, "total": 1800})),
+    "more clients than requests at once": of_strategy({"type_": "concurrent", "streams": 64}, 24.0),
     "no rate": report(benchmark({"type_": "constant"})),
     "latency as text": report(benchmark(request_latency="2.3 s")),
-    "more than an hour": report(benchmark(**SLOW)),
+    "more than an hour": report({**benchmark(**SLOW), "duration": None, "end_time": None}),
+    "longer than the run": report(benchmark(**SLOW)),
     "no object": report(7),
     "milliseconds of the day": report(benchmark() | {"start_time": 1.7e12, "end_time": 1.7e12 + 1e5}),
     "no benchmark": report(),
@@ -281,6 +299,8 @@ STAGES: dict[str, dict[str, Any]] = {
     "unstreamed answers have their latency only": with_latency(**dict.fromkeys(STREAMED)),
     "side of the server": {"load_summary": {}, "successes": SERVER, "failures": {}},
     "average of stages": {**stage(), "load_summary": {"count": 38717, "schedule_delay": None}},
+    "other count than the load's": stage({"count": 6100}),
+    "more completed than was asked for": stage({"requested_rate": 50.0, "achieved_rate": None}),
     "no request succeeded": {**stage(count=0), "failures": {"count": 7}},
     "no rate": stage(throughput={"requests_per_sec": None}),
     "no throughput": stage(throughput=[]),
