@@ -126,7 +126,7 @@ WAYS_IN = (
     ("username", "NAME", "user of {whose}, with --password-file"),
     ("password_file", "FILE", "password of that user"),
     ("ca_file", "FILE", "CA that signed the certificate of {whose}"),
-    ("client_cert_file", "FILE", "client certificate, where {whose} wants one"),
+    ("client_cert_file", "FILE", "client certificate for {whose}"),
     ("client_key_file", "FILE", "its key, where it is not in that file"),
     ("server_name", "NAME", "what the certificate of {whose} is for, where that is not the host"),
 )

@@ -6,6 +6,8 @@ Each signal has a value or the reason for its absence.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -80,14 +82,20 @@ def parameters() -> Parameters:
 def run(options: SimpleNamespace) -> int:
     """Print the page. An unreadable page raises ScrapeError or PathError, which name it (exit 2)."""
     body = read_page_body(options, options.page)
-    # The query of an address may be a secret.
-    name = place_of(options.page) if "://" in options.page else options.page
-    try:
+    with naming(options.page) as name:
         if not _print_gpu_page(options, body, name):
             _print_engine_page(options, body, name)
+    return Exit.FINE
+
+
+@contextmanager
+def naming(page: str) -> Iterator[str]:
+    """Yield the page's name, without the query of an address: it may be a secret. A ScrapeError of the block gets it."""
+    name = place_of(page) if "://" in page else page
+    try:
+        yield name
     except ScrapeError as error:
         raise ScrapeError(error.kind, f"{name}: {error.text}") from error
-    return Exit.FINE
 
 
 def read_page_body(options: SimpleNamespace, page: str) -> bytes:

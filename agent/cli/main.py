@@ -172,4 +172,4 @@ def _run(words: list[str]) -> int:
 
 def _complain(name: str, *lines: str) -> None:
     for line in lines:
-        print(f"sizewatch {name}: {line}", file=sys.stderr)
+        print(f"sizewatch {name}".rstrip() + f": {line}", file=sys.stderr)

@@ -24,7 +24,7 @@ from agent.benchmarks.formats import read_all_results
 from agent.benchmarks.plan_edit import PlanFile, chosen_tier, open_plan, replace_curve, write
 from agent.benchmarks.run_model import CONTRADICTION
 from agent.cli import arguments as cli
-from agent.cli.inspect import read_page_body
+from agent.cli.inspect import naming, read_page_body
 from agent.cli.loading import load_config, open_history, write_calibration, writing
 from agent.config.files import load_plan
 from agent.config.load import build_tier_contexts, load, select_tier
@@ -151,7 +151,9 @@ def _take_kv_tokens(plan: Plan, options: SimpleNamespace) -> Plan:
     if len(plan.tiers) > 1:
         raise ConfigError((f"{options.plan}: has several tiers; say whose page it is with --tier",))
     name, tier = next(iter(plan.tiers.items()))
-    page = PageReader().read(read_page_body(options, options.page), time.time())
+    body = read_page_body(options, options.page)
+    with naming(options.page):
+        page = PageReader().read(body, time.time())
     tokens = engine_kv_tokens(page.facts, tier.architecture)
     if tokens is None:
         text = "not known: the page does not tell them; of a hybrid model, blocks x block size is another number"

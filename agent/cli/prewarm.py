@@ -14,7 +14,7 @@ from typing import TypeVar
 import click
 
 from agent.cli import arguments as cli
-from agent.cli.forecast import HISTORY
+from agent.cli.forecast import DAY_SECONDS, HISTORY
 from agent.cli.loading import load_config, open_history
 from agent.config.load import build_tier_contexts, select_tier
 from agent.errors import CannotJudgeError, ConfigError
@@ -38,7 +38,7 @@ def parameters() -> cli.Parameters:
         cli.tier_option("which tier; default the only one"),
         *HISTORY,
         cli.option("--usable-rps", "N", "what one replica carries; default what it takes now", cli.number(1e-9, 1e9)),
-        cli.option("--start", "DURATION", start, cli.duration()),
+        cli.option("--start", "DURATION", start, cli.duration(most=DAY_SECONDS)),
         cli.flag("--explain", "also what pre-warming was worth on the last week"),
         cli.choice("--format", ("text", "json", *FORMATS), "text", formats),
         cli.JSON,

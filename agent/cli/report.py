@@ -40,9 +40,10 @@ def run(options: SimpleNamespace) -> int:
         raise ConfigError((f"{loaded.path}: report.deliver: names no destination to send the report to",))
     with writing(options.out):
         # Before the work of half a minute, which may end without a report.
-        if not options.out.is_dir():
-            options.out.mkdir(parents=True)
-            options.out.rmdir()
+        missing = [folder for folder in (options.out, *options.out.parents) if not folder.exists()]
+        options.out.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            folder.rmdir()
     now = time.time()
     texts, report = make_files(loaded, options.since, now, now, tell_progress)
     with writing(options.out):

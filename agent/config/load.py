@@ -112,10 +112,11 @@ def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str]
     plan, named = None, data.get("plan") if isinstance(data, Mapping) else None
     # Before the configuration is valid, so that problems of both are told.
     if isinstance(named, str) and named and "${" not in named:
+        file = path.parent / named
         try:
-            plan = load_plan(path.parent / named)
+            plan = load_plan(file)
         except ConfigError as bad:
-            problems = bad.problems
+            problems = bad.problems if file.is_file() else name_file(f"{path}: plan", bad.problems)
     try:
         config = parse_config(data, folder=path.parent, environment=environment, role=role, plan=plan)
     except ConfigError as bad:
@@ -135,11 +136,11 @@ def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str]
 def load_web(path: Path) -> Web:
     """Return section `web` of a configuration file. The rest of it and the plan may be invalid. Raise ConfigError."""
     data = read_document(path)
-    section = data.get("web", {}) if isinstance(data, Mapping) else data
+    section, place = (data.get("web", {}), "web.") if isinstance(data, Mapping) else (data, "")
     try:
         return Web.read(section, {"folder": path.parent, "environment": os.environ})
     except ConfigError as bad:
-        raise ConfigError(tuple(f"{path}: web.{problem}" for problem in bad.problems)) from None
+        raise ConfigError(name_file(path, (f"{place}{problem}" for problem in bad.problems))) from None
 
 
 def config_schema() -> dict[str, Any]:

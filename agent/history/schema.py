@@ -68,8 +68,9 @@ def translate_sqlite_errors(path: Path) -> Iterator[None]:
         if code == sqlite3.SQLITE_NOTADB:
             raise HistoryOpenError(path, f"is no history ({text}); move it away, or give another path") from error
         # Python gives no code for a text that is not UTF-8. The cause is left out because it holds the row.
-        name = getattr(error, "sqlite_errorname", "the file is damaged")
-        raise HistoryError(path, f"{text} ({name})") from None
+        name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
+        advice = "; put a backup in its place, or move it away" if name.startswith("SQLITE_CORRUPT") else ""
+        raise HistoryError(path, f"{text} ({name}){advice}") from None
 
 
 APPLICATION_ID = 0x535A5748

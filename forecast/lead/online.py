@@ -157,7 +157,7 @@ class OnlineLeadForecaster:
             fill_gaps(minutes), SeasonalPrior(now=np.array(self._now), then=np.array(self._then))
         )
         targets = np.full(len(signals), np.nan)
-        targets[: len(minutes) - self._lead] = minutes[self._lead :]
+        targets[: max(0, len(minutes) - self._lead)] = minutes[self._lead :]
         self._fit = fit_errors(signals, targets, len(minutes), self._lead)
         self._expect()
 

@@ -102,7 +102,7 @@ def differences(golden: Golden) -> list[str] | None:
     if document is None:
         return None
     if not golden.path.is_file():
-        return [f"{golden.name}: there is no golden file; write it with --write"]
+        return [f"{golden.name}: there is no golden file; write it: make goldens WRITE=1"]
     before = json.loads(golden.path.read_text(encoding="utf-8"))
     return [f"{golden.name} {line}" for line in _compare(before, _plain(document), golden.tolerance)]
 

@@ -59,6 +59,7 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     ("zzz", 2, "No such command 'zzz'."),
     ("chek", 2, "No such command 'chek'. Did you mean 'check'?"),
     ("plan nosuch", 2, "No such command 'nosuch'"),
+    ("'' --out", 2, "sizewatch: an argument is empty"),
     ("report --out ''", 2, "report: an argument is empty; is a variable of the shell not set?"),
     ("plan improt", 2, "No such command 'improt'. Did you mean 'import'?"),
     ("check --formt json", 2, "No such option '--formt'. Did you mean '--format'?"),
@@ -81,6 +82,9 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     ("plan show /nowhere/plan.yaml", 2, ABSENT),
     (f"plan show {PLAN} --tier other", 2, "has no tier other; it has cpu-small"),
     (f"plan check {CONFIG}", 2, "ten-mistakes.yaml: targets: is not a key"),
+    (f"plan check {PLAN} --page {PLAN}", 2, "cpu-small.yaml: line 2 is not a line of an exposition page"),
+    ("report -c none/sizewatch.yaml --out a/b/c", 2, NO_HISTORY),
+    ("status -c empty.prom", 2, "empty.prom: file: must be a mapping of keys to values"),
     ("render --root /nowhere", 2, "holds no docs/"),
     ("status --url http://127.0.0.1:9 --bearer-token-file /none", 2, "bearer_token_file /none: No such file or"),
     # Commands that read a page.
@@ -155,6 +159,7 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     ("prewarm --history hours.csv --usable-rps 1", 3, "how long a start takes is not known"),
     (f"{PREWARM} --usable-rps 0", 2, "must be from 1e-09 to 1e+09"),
     (f"{PREWARM} --usable-rps nan", 2, "must be from 1e-09 to 1e+09"),
+    (f"{PREWARM} --start 2d", 2, "must be from 1ms to 1d"),
     (f"{PREWARM} --maximum 0", 2, "0 is not in the range x>=1"),
     (f"{PREWARM} --token-secret a", 2, "is no NAME/KEY"),
     (KEDA, 2, "say with --workload what is scaled"),
@@ -243,11 +248,13 @@ def test_wrong_words_get_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(folder)
+    before = sorted(folder.iterdir())
     assert main.main(shlex.split(words)) == code
     out, err = capsys.readouterr()
     command = words.partition(" ")[0]
     assert sentence in (err or out)
     assert not out or (code == 3 and not err)
-    assert not err or err.startswith((f"sizewatch {command}: ", "Usage: sizewatch"))
+    assert not err or err.startswith((f"sizewatch {command}: ", "Usage: sizewatch", "sizewatch: "))
     assert "Traceback" not in err
     assert ":secret@" not in err
+    assert sorted(folder.iterdir()) == before

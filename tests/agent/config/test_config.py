@@ -224,7 +224,7 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"#" * (5 * 1024 * 1024))
     assert "is larger than" in file_problems(path)[0]
     named = written(tmp_path, "plan: gone.yaml\n")
-    assert file_problems(named) == (f"{tmp_path}/gone.yaml: there is no such file",)
+    assert file_problems(named) == (f"{named}: plan: {tmp_path}/gone.yaml: there is no such file",)
 
 
 def test_problems_of_a_plan_name_its_file(tmp_path: Path) -> None:

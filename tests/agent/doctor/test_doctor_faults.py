@@ -147,7 +147,7 @@ PROCESSES = partial(another_behind_one_address, b"process_start_time_seconds 1",
 MODELS = partial(another_behind_one_address, b'model_name="small-llama"', b'model_name="other"')
 
 FAULTS: tuple[tuple[Fault, str, CheckLevel, str, str], ...] = (
-    (cut_history, "history", FAIL, "d/history.db: database disk image is malformed", ""),
+    (cut_history, "history", FAIL, "malformed (SQLITE_CORRUPT); put a backup in its place, or move it away", ""),
     (full_disk, "data_dir", FAIL, "d: No space left on device", "free space"),
     (read_only_history, "history", FAIL, "d/history.db: cannot be written by this user", "run as the user that owns it"),
     (read_only_disk, "data_dir", FAIL, "d: Read-only file system", "name another data_dir"),

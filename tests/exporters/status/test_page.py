@@ -253,6 +253,11 @@ def unseen() -> TierStatus:
     return TierStatus(context=load_bins.build_tier_context("new", None), recent=None, replicas=replicas)
 
 
+def young() -> TierStatus:
+    tier = unplanned_tier()
+    return replace(tier, recent=replace(tier.recent, start=tier.recent.end - 40.0))
+
+
 @pytest.mark.parametrize(
     ("tiers", "status", "words"),
     [
@@ -260,8 +265,9 @@ def unseen() -> TierStatus:
         ((unseen(),), Status.UNKNOWN, ("No verdict yet", "new ? no verdict yet", "no data in the last 5 minutes")),
         ((), Status.UNKNOWN, ("Nothing is watched", "Name a tier with its targets in the configuration")),
         ((unplanned_tier(),), Status.OK, ("1 tier without a plan", "not in plan ? not judged", "790 ms 750 ms to 1 s")),
+        ((young(),), Status.OK, ("Numbers are of the last 40 s, lines of the last hour.",)),
     ],
-    ids=["quiet", "before the first verdict", "no tier", "no plan"],
+    ids=["quiet", "before the first verdict", "no tier", "no plan", "first minutes"],
 )
 def test_a_page_without_incidents_says_so(
     tiers: tuple[TierStatus, ...], status: Status, words: tuple[str, ...]

@@ -91,6 +91,8 @@ def test_little_history_learns_later() -> None:
     for minute in minutes[first + 800 : first + 1300].tolist():
         live.step(minute, float("nan"), float("nan"))
     assert live.quantile(0.95) is not None
+    late = OnlineLeadForecaster(minutes, SeasonalPrior.silent(len(minutes) + 1), len(minutes) + 1)
+    assert late.quantile(0.95) is None, "no answer is known within so long a lead"
 
 
 def test_unseen_minutes_are_no_zero() -> None:
