@@ -57,9 +57,6 @@ EFFECTS: Mapping[str, str] = {
 EXPECTED_EFFECT = "more is expected than the fleet can serve"
 """Effect of a demand that is only forecast."""
 
-_LATENCY_ROOTS = frozenset({*BURNS, "AvailabilityBurn"})
-"""Rules whose own sentence has the share of missed requests."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
@@ -166,8 +163,7 @@ def _find_home(finding: Finding, near: Sequence[_Group]) -> _Group | None:
 
 
 def _order(finding: Finding) -> tuple[float, str, str, str, float]:
-    subject = finding.subject
-    return finding.started_at, subject.tier, finding.rule, subject.replica or "", finding.end
+    return finding.started_at, finding.subject.tier, finding.rule, finding.subject.replica or "", finding.end
 
 
 def _incident(
@@ -219,8 +215,8 @@ def _newest_verdict(finding: Finding, newest: Mapping[tuple[str, Subject], Verdi
 
 
 def _select_relief(findings: Iterable[Finding], verdicts: Mapping[int, Verdict]) -> str:
-    """Return the first action of the most upstream rule that pages, "" without one. It stays while findings come and go."""
-    known = (finding for finding in findings if finding.rule in BY_NAME)
+    """Return the first action of the most upstream certain rule that pages, "" without one. It outlives its finding."""
+    known = (finding for finding in findings if finding.rule in BY_NAME and finding.certain_transitions)
     paging = (finding for finding in known if BY_NAME[finding.rule].severity is Severity.PAGE)
     first = min(paging, key=lambda finding: stage_of(finding.rule), default=None)
     return next(iter(verdicts[id(first)].actions), "") if first is not None else ""
@@ -237,7 +233,7 @@ def _select_missed(findings: Sequence[Finding], verdicts: Iterable[Verdict]) -> 
 
 def _sentence(verdict: Verdict, when: str, effect: str, missed: MissedObjective | None) -> str:
     """Return the root's claim, the time, the effect and the share of missed requests, as far as MOST_WORDS allow."""
-    share = "" if verdict.rule in _LATENCY_ROOTS else describe_missed(missed)
+    share = "" if verdict.rule in (*BURNS, "AvailabilityBurn") else describe_missed(missed)
     head = f"{split_claim(verdict.sentence)[0]} {when}"
     tails = (", ".join(filter(None, (effect, share))), share, effect)
     whole = (f"{head}; {tail}" for tail in tails if tail)
@@ -274,14 +270,15 @@ def describe_missed(missed: MissedObjective | None) -> str:
 
 def _select_root(findings: Sequence[Finding]) -> Finding:
     """Return the most upstream finding; of several the loudest, the one that most symptoms suspect, the earliest."""
-    begins: dict[str, float] = {}
-    for finding in findings:
-        begins.setdefault(finding.rule, finding.started_at)
-    roots = [candidate for candidate in findings if _is_evident(candidate) or not _list_causes(candidate, begins)]
+    by_rule = group_by(findings, lambda finding: finding.rule)
+    causes = {id(finding): _list_causes(finding, by_rule) for finding in findings}
+    roots = [finding for finding in findings if not causes[id(finding)] or _is_evident(finding, causes[id(finding)])]
     rules = {root.rule for root in roots}
     suspected: Counter[str] = Counter()
     for finding in findings:
-        suspected.update(_suspected_rules(finding, rules.intersection(_list_causes(finding, begins))))
+        near = rules.intersection(causes[id(finding)])
+        finders = (near.intersection(SUSPECTED.get(cause.cause, ())) for cause in finding.worst.causes)
+        suspected.update(next(filter(None, finders), ()))
     by_severity = list(Severity)
     return min(
         roots,
@@ -295,26 +292,31 @@ def _select_root(findings: Sequence[Finding]) -> Finding:
     )
 
 
-def _list_causes(finding: Finding, begins: Mapping[str, float]) -> list[str]:
+def _list_causes(finding: Finding, by_rule: Mapping[str, Sequence[Finding]]) -> list[str]:
     """Return the rules of the same incident that explain a finding: of a lower stage, and begun in time for it.
 
-    `begins` are the first begins of the incident's rules in unix seconds.
+    What is only likely explains what is certain if that suspects it, finds the same cause, or began while it lasted.
     """
-    upstream = [rule for rule in begins if 0 < stage_of(rule) < stage_of(finding.rule)]
+    seen = {cause.cause for cause in finding.worst.causes}
+    suspects = {rule for cause, of in SUSPECTED.items() if cause in seen or finding.rule in of for rule in of}
     sharp, late = finding.started_at + SHARP_SECONDS, finding.end + NEAR_SECONDS
-    return [rule for rule in upstream if begins[rule] <= (sharp if BY_NAME[rule].per_scrape else late)]
+    causes = []
+    for rule, others in by_rule.items():
+        is_upstream = 0 < stage_of(rule) < stage_of(finding.rule)
+        if not is_upstream or others[0].started_at > (sharp if BY_NAME[rule].per_scrape else late):
+            continue
+        is_sure = rule in suspects or not finding.certain_transitions
+        if is_sure or any(o.certain_transitions or o.started_at <= finding.started_at <= o.end for o in others):
+            causes.append(rule)
+    return causes
 
 
-def _is_evident(finding: Finding) -> bool:
-    """Return whether a finding names its own cause for certain, and no rule finds that cause."""
+def _is_evident(finding: Finding, causes: Collection[str]) -> bool:
+    """Return whether a finding names its own cause for certain, and no rule of the incident finds that cause."""
     first = next(iter(finding.worst.causes), None)
-    return first is not None and first.certainty is Certainty.CERTAIN and SUSPECTED.get(first.cause) == ()
-
-
-def _suspected_rules(finding: Finding, rules: Collection[str]) -> frozenset[str]:
-    """Return those of `rules` that find the first cause of a finding that any of them finds."""
-    texts = (frozenset(SUSPECTED.get(cause.cause, ())).intersection(rules) for cause in finding.worst.causes)
-    return next(filter(None, texts), frozenset())
+    if first is None or first.certainty is not Certainty.CERTAIN or "EngineStalled" in causes:
+        return False
+    return SUSPECTED.get(first.cause) in ((), ("EngineStalled",))
 
 
 def _severity(findings: Sequence[Finding]) -> Severity:

@@ -52,8 +52,8 @@ LEVELS = {OBJECTIVES[0]: outcomes.OVERDUE, outcomes.FAILED: outcomes.HELD}
 LEVEL_SECONDS = 3600.0
 """How long the levels of minutes are kept: the long window of the fastest rung."""
 
-LATEST_SECONDS = 180.0
-"""Age in seconds of the minutes that tell how many requests are overdue now: replicas close theirs one after the other."""
+LATEST_SECONDS, RARELY_SECONDS = 180.0, 420.0
+"""Ages in seconds of minutes that tell how many requests are overdue now: of each, and of the last two (rare scrapes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +91,6 @@ class SlowRequestCount(histograms.Share):
         return Reading(value=self.best / self.n, low=self.low / self.n, high=self.high / self.n, n=self.n)
 
 
-_SEEN = (*OBJECTIVES, outcomes.FINISHED)
-
-
 def empty_budget(context: TierContext) -> Budget:
     """Return the budget of a tier without requests."""
     basis = context.basis
@@ -104,7 +101,8 @@ def empty_budget(context: TierContext) -> Budget:
 
 def add_minute(budget: Budget, minute: Window) -> Budget:
     """Add a closed minute of one replica. A minute without counts changes nothing."""
-    seen = max((minute.seconds_of(f) for f in _SEEN if f in minute.histograms or f in minute.counters), default=0.0)
+    known = (f for f in (*OBJECTIVES, outcomes.FINISHED) if f in minute.histograms or f in minute.counters)
+    seen = max(map(minute.seconds_of, known), default=0.0)
     row = _row(budget, minute, windows.minute_of(minute), MINUTE_SECONDS, seen)
     if row is None:
         return budget
@@ -149,7 +147,9 @@ def count_slow_requests(budget: Budget, family: str, since: float, until: float)
 
 def count_overdue(budget: Budget, family: str, now: float) -> float:
     """Return the requests of the latest minutes that have missed the objective and are not counted as slow yet."""
-    levels = (n for (of, t), n in budget.levels.items() if of == family and now - LATEST_SECONDS < t <= now)
+    since = max([now - RARELY_SECONDS, *budget.rows[-2 * ROW : -ROW : ROW]]) - 1
+    since = min(since, now - LATEST_SECONDS)
+    levels = (n for (of, t), n in budget.levels.items() if of == family and since < t <= now)
     return max(levels, default=0.0)
 
 

@@ -55,7 +55,7 @@ def test_cascade_is_one_incident() -> None:
 
 def test_root_refines_under_one_id() -> None:
     roots = [group_incidents(CASCADE[:n])[0] for n in range(1, len(CASCADE) + 1)]
-    rules = ("KvCacheCascade", "KvCacheCascade", "LoadBeyondBenchmark", *["WorkloadDrift"] * 3)
+    rules = (*["KvCacheCascade"] * 3, *["WorkloadDrift"] * 3)
     assert tuple(one.root.rule for one in roots) == rules
     ended = [replace(one, ended_at=one.ended_at or 900.0) for one in CASCADE]
     outlived, over = group_incidents([*ended[:-1], CASCADE[-1]])[0], group_incidents(ended)[0]
@@ -139,6 +139,7 @@ BEGUN, OVER = finding("WorkloadDrift", 0.0), finding("WorkloadDrift", 0.0, 100.0
 EVICTED = finding("KvEviction", 0.0, 100.0)
 BURNING = suspecting(finding("TtftSloBurn", 910.0), "prompt lengths")
 FELT = finding("AvailabilityBurn", 0.0)
+GUESS = finding("LoadBeyondBenchmark", 0.0, 100.0, certainty=Certainty.LIKELY)
 SURE_DEATH, LIKELY_DEATH = (
     suspecting(finding("AvailabilityBurn", 60.0), "engine stopped", certainty=certainty) for certainty in Certainty
 )
@@ -175,6 +176,10 @@ def test_earliest_certain_note_is_root(likely_at: float, root: str) -> None:
         # A symptom that names its own cause for certain is a root.
         ([finding("NoHeadroom", 0.0), SURE_DEATH], ["AvailabilityBurn"]),
         ([finding("NoHeadroom", 0.0), LIKELY_DEATH], ["NoHeadroom"]),
+        ([finding("EngineStalled", 30.0, status=Status.WARNING), SURE_DEATH], ["EngineStalled"]),
+        # A guess explains what is certain if that began while it lasted.
+        ([GUESS, finding("ReplicaImbalance", 100.0, status=Status.WARNING)], ["LoadBeyondBenchmark"]),
+        ([GUESS, finding("ReplicaImbalance", 101.0, status=Status.WARNING)], ["ReplicaImbalance"]),
         # What follows single scrapes explains only what began just before.
         ([FELT, finding("TierDown", SHARP_SECONDS)], ["TierDown"]),
         ([FELT, finding("TierDown", SHARP_SECONDS + 1.0)], ["AvailabilityBurn"]),

@@ -132,6 +132,13 @@ def test_late_minute_joins_its_row() -> None:
     assert error_budget.count_slow_requests(late, TTFT, START + 500, now).n == 360
 
 
+@pytest.mark.parametrize(("at", "overdue"), [(4, 14.0), (2, 14.0), (0, 0.0)])
+def test_rare_scrapes_show_their_queue(at: int, overdue: float) -> None:
+    levels = {("ttft_seconds", START + 60.0 * at): 14.0}
+    seen = replace(of([minute(number) for number in (0, 2, 4)]), levels=levels)
+    assert error_budget.count_overdue(seen, "ttft_seconds", START + 480.0) == overdue
+
+
 def test_partial_hour_gains_minutes() -> None:
     kept = restored(600)
     known = error_budget.count_observed_seconds(kept)
