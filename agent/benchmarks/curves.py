@@ -1,7 +1,6 @@
 """Benchmark curve from the measured loads of one or several result files, and the remarks on it.
 
-Selects, pools, sorts and rounds the loads. It does no I/O. Reasons to leave out a load are in `_select`. Remarks cover
-what only the importer knows; `rules.plan.checks` covers every plan.
+Remarks cover what only the importer knows; `rules.plan.checks` covers every plan.
 """
 
 from __future__ import annotations
@@ -22,9 +21,6 @@ from rules.plan.mistakes import FEW_FOR_A_P99
 from rules.plan.schema import LITTLES_LAW, BenchmarkCurve, Point, Provenance, TierPlan, TokenQuantiles, same_model
 from rules.plan.validation import problems_of
 from rules.telemetry.windows import group_by
-
-SIGNIFICANT = 4
-"""Significant digits: no sweep repeats itself within 0.05 %."""
 
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", *LIMITED[1:])
 
@@ -139,14 +135,10 @@ def _provenance(measured: Sequence[BenchmarkRun]) -> tuple[Provenance | None, li
     for kind in ("prompt_tokens", "generation_tokens"):
         lengths = {}
         for name in TokenQuantiles.model_fields:
-            values, weights = [], []
-            for run in measured:
-                length = getattr(getattr(run, kind), name)
-                if length is not None:
-                    values.append(length)
-                    weights.append(float(run.point.requests or 1))
-            if values:
-                lengths[name] = round_significant(fmean(values, weights))
+            pairs = [(getattr(getattr(run, kind), name), float(run.point.requests or 1)) for run in measured]
+            known_pairs = [pair for pair in pairs if pair[0] is not None]
+            if known_pairs:
+                lengths[name] = round_significant(fmean(*zip(*known_pairs, strict=True)))
         try:
             if lengths:
                 known[kind] = TokenQuantiles.model_validate(lengths)
@@ -174,9 +166,9 @@ def _round_point(point: Point) -> Point:
     rounded, digits = {}, {}
     if point.requests is not None and point.requests < FEW_FOR_A_P99:
         digits = DIGITS_OF_FEW
-    for name, value in point.model_dump().items():
+    for name, value in point:
         if isinstance(value, float):
-            rounded[name] = round_significant(value, digits.get(name, SIGNIFICANT))
+            rounded[name] = round_significant(value, digits.get(name, 4))
     return point.model_copy(update=rounded)
 
 
@@ -206,7 +198,8 @@ def pool_points(points: Sequence[Point]) -> Point:
     return Point.model_validate({**merged, "censored": all(point.censored for point in sure)})
 
 
-def round_significant(value: float, digits: int = SIGNIFICANT) -> float:
+def round_significant(value: float, digits: int = 4) -> float:
+    """Return a value in so many digits: no sweep repeats itself within 0.05 %."""
     return float(f"{value:.{digits}g}")
 
 

@@ -1,16 +1,13 @@
 """Formats of benchmark result files, detected by content: a JSON object, a list of them, one a line, or a table.
 
-A new tool is a model of its run, whose fields have their places in its file, and a row of FORMATS.
+A new tool is a model of its run, whose fields have their places in its file, and a row of FORMATS. docs/plan-import.md
+has the releases, files and units.
 
-- `vllm bench serve` (vllm/benchmarks/serve.py, vLLM 0.6 to 0.32) and SGLang's script derived from it. Keys ending in
-  `_ms` are milliseconds; `duration` and the arrays are seconds. `date` is the local time at the end of the run.
-- inference-perf (`stage_N_lifecycle_metrics.json`, 0.1 to 0.6). Times are seconds. `inter_token_latency` is per gap.
-- GuideLLM's report in JSON: the shape of 0.3 and of `metadata.version` 2 (0.8). Keys ending in `_ms` are milliseconds.
-  `inter_token_latency_ms` is TPOT. `time_per_output_token_ms` changed its meaning (PEERS 3.2, item 5a). Requests per
-  second are the mean: their percentiles are of single intervals (item 4).
-- AIPerf's `profile_export_aiperf.json` (the first releases, export schema 1.0 to 1.5), and that of GenAI-Perf, which it
-  succeeds: it has the load in `perf_analyzer/stimulus` or beside the model. Times of requests are milliseconds.
-  `inter_token_latency` is TPOT, `inter_chunk_latency` is per gap (item 5a).
+- vLLM and SGLang's script derived from it: `date` is the local time at the end of the run.
+- inference-perf: `inter_token_latency` is per gap.
+- GuideLLM, of 0.3 and of `metadata.version` 2: `inter_token_latency_ms` is TPOT, `time_per_output_token_ms` changed its
+  meaning (PEERS 3.2, item 5a). Percentiles of requests per second are of single intervals (item 4): the mean is read.
+- AIPerf and GenAI-Perf: `inter_token_latency` is TPOT, `inter_chunk_latency` is per gap (item 5a).
 """
 
 from __future__ import annotations
@@ -30,7 +27,6 @@ from agent.benchmarks.aiconfigurator import PredictedRun, decode_table
 from agent.benchmarks.run_model import (
     CONTRADICTION,
     NOTHING,
-    TRACE,
     BenchmarkRun,
     Count,
     Distribution,
@@ -66,22 +62,21 @@ STATISTICS = ("mean", "median", "p90", "p95", "p99")
 class VllmRun(BenchmarkRun):
     """One run. `request_rate: "inf"` with `max_concurrency` is a closed loop, without it a burst.
 
-    A rate with `max_concurrency` is an open loop; if the limit binds, the point is `censored`.
+    A rate with `max_concurrency` is an open loop; if the limit binds, the point is `censored`. A rate of "trace" repeats
+    the times of a trace, which is no steady rate. SGLang writes `server_info` where the server is SGLang.
     """
 
     model_config = file_places(
-        *(*TIMES, "burst", "setup"),
+        *(*TIMES, "burst", "setup", "at_once"),
         completed_rps="request_throughput",
         requests="completed",
         clients="max_concurrency",
         requested_rps="request_rate",
         duration_seconds="duration",
-        at_once="mean_concurrency",
         output_tokens_per_second="output_throughput",
         ended_at="date",
-        model="model_id",
+        model="model_id served_model_name model_path",
     )
-    local_times: ClassVar[bool] = True
     milliseconds: ClassVar[tuple[str, ...]] = tuple(TIMES)
 
     reported_failed: Count | None = at_places("failed")
@@ -98,31 +93,39 @@ class VllmRun(BenchmarkRun):
         """Return the data with the statistics of each time together, the setup, and whether all was sent at once."""
         if data.get("ramp_up_strategy"):
             raise ValueError("ramps its rate up; a point of a curve is one steady load")
-        times = {}
+        run = {key.replace("e2e_latency", "e2el"): value for key, value in data.items()}
+        if isinstance(server := data.get("server_info"), dict):
+            run = server | run
+        errors, rate = run.get("errors"), run.get("request_rate")
+        if "failed" not in run and isinstance(errors, list):
+            run["failed"] = sum(map(bool, errors))
+        if run.get("num_prompts") == -1:
+            # All of a data set.
+            run["num_prompts"] = 0
         for field, word in TIMES.items():
-            times[field] = {name: data.get(f"{name}_{word}_ms") for name in STATISTICS}
-        setup: dict[str, str | int] = {}
+            run[field] = {name: run.get(f"{name}_{word}_ms") for name in STATISTICS}
+        setup: dict[str, Any] = {}
         for field, keys in SETUP.items():
-            text = next((str(data[key]).strip() for key in keys if data.get(key)), "")
+            text = next((str(run[key]).strip() for key in keys if run.get(key)), "")
             if field == "engine_version" and re.fullmatch(r"\S{1,60}", text):
                 setup[field] = text
             elif field != "engine_version" and re.fullmatch(r"[1-9][0-9]{0,4}", text):
                 setup[field] = int(text)
-        values = {**data, **times, "setup": setup, "burst": False}
-        # All of a data set.
-        if data.get("num_prompts") == -1:
-            values["num_prompts"] = 0
+        run |= {"setup": setup, "burst": False, "at_once": None}
+        if "mean_e2e_latency_ms" in data:
+            run["at_once"] = data.get("concurrency")
         # vLLM writes the word, a YAML writer the number.
-        if data.get("request_rate") in ("inf", math.inf):
-            values |= {"request_rate": None, "burst": not data.get("max_concurrency")}
-        return values
+        if rate in ("inf", math.inf):
+            run["burst"] = not run.get("max_concurrency")
+        if rate in ("inf", math.inf, "trace"):
+            run["request_rate"] = None
+        return run
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        self.failed = self.reported_failed or 0
         if self.reported_failed is None:
             self.failed = max(self.num_prompts - self.requests, 0)
-        else:
-            self.failed = self.reported_failed
         # A data set may hold fewer.
         self.request_total = min(self.num_prompts, self.sent)
         if not self.burst:
@@ -144,33 +147,6 @@ class VllmRun(BenchmarkRun):
             self.prompt_tokens = Statistics(mean=(self.input_tokens or 0.0) / self.requests)
             self.generation_tokens = Statistics(mean=(self.output_tokens or 0.0) / self.requests)
         return self
-
-
-class SglangRun(VllmRun):
-    """Run of `python -m sglang.bench_serving --output-file` (SGLang 0.3 to 0.5), by vLLM's keys: the script is derived.
-
-    A rate of "trace" repeats the times of a trace, which is no steady rate.
-    """
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_vllm(cls, data: Any) -> Any:
-        server, errors = data.get("server_info"), data.get("errors")
-        if not isinstance(server, dict):
-            server = {}
-        names = (server.get("served_model_name"), server.get("model_path"))
-        values = {
-            # Written where the server is SGLang. vLLM's reader takes them from metadata.
-            **{key: server[key] for keys in SETUP.values() for key in keys if key in server},
-            **{key.replace("e2e_latency", "e2el"): value for key, value in data.items()},
-            "model_id": next((name for name in names if isinstance(name, str)), ""),
-            "mean_concurrency": data.get("concurrency"),
-        }
-        if values.get("request_rate") == "trace":
-            values["request_rate"] = None
-        if "failed" not in values and isinstance(errors, list):
-            values["failed"] = sum(bool(error) for error in errors)
-        return values
 
 
 class StageRun(BenchmarkRun):
@@ -202,9 +178,7 @@ class StageRun(BenchmarkRun):
     @classmethod
     def _refuse_others(cls, data: Any) -> Any:
         """Refuse a summary, and the server's file (10,938 requests against 5,531 of the client: PEERS 3.2, item 8)."""
-        is_of_server = look_up(data, "successes/throughput") is None and look_up(data, "successes/rate") is not None
-        loads = (look_up(data, "load_summary/requested_rate"), look_up(data, "load_summary/concurrency"))
-        if is_of_server or loads == (None, None):
+        if not (look_up(data, "load_summary/requested_rate") or look_up(data, "load_summary/concurrency")):
             raise ValueError("is the server's side or a summary of stages: give stage_N_lifecycle_metrics.json")
         return data
 
@@ -260,24 +234,20 @@ class EntryRun(BenchmarkRun):
             # Throughput without a limit sends all requests at once.
             self.burst = self.clients is None
         elif kind:
-            self.remarks.append(TRACE.format(kind=f"of strategy {kind[:40]}"))
+            self.remarks.append(f"arrivals were of strategy {kind[:40]}, not a steady rate")
         if not self.burst and not self.remarks:
             self.set_loop()
-        if self.duration_seconds is None and self.started_at and self.ended_at:
-            self.duration_seconds = max(self.ended_at - self.started_at, 0.0) or None
         return self
 
     @classmethod
-    def read_all(cls, location: str, data: Mapping[str, Any], errors: list[NotAResultError]) -> list[Self]:
+    def read_all(cls, location: str, data: Mapping[str, Any], errors: list[BenchmarkError]) -> list[Self]:
         """Return the runs of a report. Beside open loops, a closed one has none.
 
         GuideLLM's sweep begins with one client and then all requests at once, to find the rates between. One client has
         no queue and is the lowest load. More clients are a burst. Neither makes the curve a closed loop.
         """
-        runs, entries = [], data["benchmarks"]
-        if not isinstance(entries, list):
-            raise NotAResultError(location, "has a wrong value: benchmarks: input should be a list")
-        for index, entry in enumerate(entries):
+        runs = []
+        for index, entry in enumerate(data["benchmarks"]):
             runs += super().read_all(f"{location}: benchmarks[{index}]", entry, errors)
         if any(run.loop == "open" for run in runs):
             for run in runs:
@@ -322,6 +292,8 @@ class ProfileRun(BenchmarkRun):
         output_tokens_per_second="output_token_throughput/avg",
         started_at="start_time",
         ended_at="end_time",
+        model="input_config/endpoint/model_names/0 input_config/endpoint/model input_config/model_names/0 "
+        "input_config/model/0 input_config/model",
         prompt_tokens="input_sequence_length",
         generation_tokens="output_sequence_length",
         latency="request_latency",
@@ -333,9 +305,6 @@ class ProfileRun(BenchmarkRun):
 
     pattern: str | None = at_places("input_config/phases/profiling/type")
     errors: Annotated[list[ErrorKind], BeforeValidator(lambda v: v or [])] = at_places("error_summary", [])
-    models: Any = at_places(
-        "input_config/endpoint/model_names input_config/endpoint/model input_config/model_names input_config/model"
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -343,6 +312,8 @@ class ProfileRun(BenchmarkRun):
         """Return the data with phases by name, and with the metrics of the first releases where later ones have them."""
         if data.get("was_cancelled"):
             raise ValueError("is of a run that was cancelled")
+        if look_up(data, "input_config/endpoint/model_names/1"):
+            raise ValueError("is of several models")
         if isinstance(data.get("records"), dict):
             data = {**data, **data["records"]}
         for metric, usual in UNITS.items():
@@ -357,103 +328,91 @@ class ProfileRun(BenchmarkRun):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        names = self.models if isinstance(self.models, list) else [self.models]
-        self.model = names[0] if len(names) == 1 and isinstance(names[0], str) else ""
         # The list has an entry per kind of error, not per request (PEERS 3.2, item 6).
         self.failed = self.failed or sum(kind.count for kind in self.errors)
         if self.pattern in ("fixed_schedule", "user_centric"):
             # No steady rate of single requests.
             self.requested_rps = self.clients = None
-            self.remarks.append(TRACE.format(kind=f"of pattern {self.pattern}"))
+            self.remarks.append(f"arrivals were of pattern {self.pattern}, not a steady rate")
         else:
             self.set_loop()
         return self
 
 
 FORMATS: tuple[tuple[str, type[BenchmarkRun], str], ...] = (
-    ("vllm-bench", VllmRun, "request_throughput completed model_id backend"),
-    ("vllm-bench", VllmRun, "request_throughput completed model_id endpoint_type"),
-    ("sglang-bench", SglangRun, "request_throughput completed mean_e2e_latency_ms"),
+    ("vllm-bench", VllmRun, "request_throughput completed model_id"),
+    ("sglang-bench", VllmRun, "request_throughput completed mean_e2e_latency_ms"),
     ("inference-perf", StageRun, "load_summary successes"),
-    ("guidellm", EntryRun, "metadata/guidellm_version benchmarks"),
+    ("guidellm", EntryRun, "metadata/guidellm_version benchmarks/0"),
     ("guidellm", EntryRun, "benchmarks/0/metrics/requests_per_second"),
-    ("aiperf", ProfileRun, "request_throughput/unit"),
-    ("aiperf", ProfileRun, "request_latency/unit"),
-    ("aiperf", ProfileRun, "records/request_throughput/unit"),
-    ("aiperf", ProfileRun, "records/request_latency/unit"),
+    ("aiperf", ProfileRun, "request_throughput/avg"),
+    ("aiperf", ProfileRun, "records/request_throughput/avg"),
     ("aiconfigurator", PredictedRun, "isl osl ttft tpot concurrency"),
-    ("aiconfigurator", PredictedRun, "prefill_isl"),
-    ("aiconfigurator", PredictedRun, "z_itl"),
 )
 """Places that only the files of a tool have, all of a row. The first row that fits counts."""
 
-NAMED_BY = ("run_number", "tag", "label", "phase", "stage", "name", "run_name", "_benchmark_name")
-WARM_UP = re.compile(r"-\d+$|warm[-_ ]?up(?![a-z])", re.IGNORECASE)
-"""Begin of the name of a warm-up run, or its number."""
-
 NAMES = tuple(dict.fromkeys(name for name, _, _ in FORMATS))
 
+NAMED_BY = ("run_number", "tag", "label", "phase", "stage", "name", "run_name", "_benchmark_name", "file name")
+WARM_UP = re.compile(r"-\d+$|warm[-_ ]?up(?![a-z])", re.IGNORECASE)
+"""Begin of the name of a warm-up run, or its number: `vllm bench sweep` gives it -1."""
 
-def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[NotAResultError]]:
+MOST_CHARACTERS = 256 << 20
+"""A report with every request of a long run has tens of MB. Decoding takes ten times its size."""
+
+
+def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[BenchmarkError]]:
     """Return all runs of the files, and an error for each file or run without a place in a curve.
 
     Raise one BenchmarkError with every unreadable file and its reason, or, if there is no run, with all contradictions
     or else with every error.
     """
     runs: list[BenchmarkRun] = []
-    errors: list[NotAResultError] = []
-    unreadable: list[BenchmarkError] = []
+    errors: list[BenchmarkError] = []
     for path in paths:
         try:
-            for location, data in decode_file(path):
-                model = _find_model(location, data)
-                if marks := find_warm_up_marks(path, data):
-                    errors.append(NotAResultError(location, f"is a warm-up run (by its {marks[0]})"))
-                    continue
-                for run in model.read_all(location, data, errors):
-                    run.source = str(path)
-                    try:
-                        set_point(run)
-                        runs.append(run)
-                    except NotAResultError as error:
-                        errors.append(error)
-        except NotAResultError as error:
-            errors.append(error)
+            documents = decode_file(path)
         except BenchmarkError as error:
-            unreadable.append(error)
-    if unreadable:
-        raise _join(unreadable)
-    if not runs and not errors:
-        raise BenchmarkError(paths[0], "holds no benchmark")
-    if not runs:
-        raise _join([error for error in errors if CONTRADICTION in error.text] or errors)
+            errors.append(error)
+            continue
+        for location, data in documents:
+            model = find_model(data)
+            named = {"file name": path.name, **data}
+            mark = next((key for key in NAMED_BY if WARM_UP.match(str(named.get(key)))), None)
+            if model is None:
+                text = f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})"
+                errors.append(NotAResultError(location, text))
+                continue
+            if mark is not None:
+                errors.append(NotAResultError(location, f"is a warm-up run (by its {mark})"))
+                continue
+            for run in model.read_all(location, data, errors):
+                run.source = str(path)
+                try:
+                    set_point(run)
+                    runs.append(run)
+                except NotAResultError as error:
+                    errors.append(error)
+    fatal = [error for error in errors if not isinstance(error, NotAResultError)]
+    if not runs and not fatal:
+        fatal = [error for error in errors if CONTRADICTION in error.text] or errors
+        fatal = fatal or [BenchmarkError(paths[0], "holds no benchmark")]
+    if fatal:
+        first, *more = fatal
+        raise type(first)(first.path, "; ".join(cap_problems([first.text, *map(str, more)])))
     return runs, errors
 
 
-def find_warm_up_marks(path: Path, data: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a document, or the file name, that call it a warm-up. `vllm bench sweep` numbers it -1."""
-    named = {key: str(data.get(key)) for key in NAMED_BY} | {"file name": path.name}
-    if data.get("warmup") is True:
-        named["warmup"] = "warmup"
-    return [key for key, name in named.items() if WARM_UP.match(name)]
-
-
-def _find_model(location: str, data: Mapping[str, Any]) -> type[BenchmarkRun]:
-    """Return the model of the tool that wrote a document. Raise NotAResultError where it is no tool's."""
+def find_model(data: Mapping[str, Any]) -> type[BenchmarkRun] | None:
+    """Return the model of the tool that wrote a document, None where it is no tool's."""
     for _, model, places in FORMATS:
         if all(look_up(data, place, ...) is not ... for place in places.split()):
             return model
-    raise NotAResultError(location, f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
-
-
-def _join(errors: Sequence[BenchmarkError]) -> BenchmarkError:
-    """Return one error, of the class of the first, that names all places."""
-    first, *more = errors
-    return type(first)(first.path, "; ".join(cap_problems([first.text, *map(str, more)])))
+    return None
 
 
 def decode_file(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the objects of a file with their locations: one, or one for each line, list entry or row.
+    """Return the objects of a file with their locations: one, or several one after the other, in a list or in rows.
 
     Lines are runs of `vllm bench serve --append-result` and SGLang, a list is summary.json of `vllm bench sweep`. Raise
     BenchmarkError if the file is unreadable or truncated, and NotAResultError if it holds no objects.
@@ -462,31 +421,34 @@ def decode_file(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
         raise NotAResultError(path, "is a folder")
     try:
         # A pipe that nobody writes to is empty, in place of a wait without end.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8-sig", errors="replace") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8-sig") as file:
             os.set_blocking(file.fileno(), True)
-            text = file.read()
+            text = file.read(MOST_CHARACTERS)
     except OSError as error:
         raise BenchmarkError(path, f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise NotAResultError(path, "is no text in UTF-8") from None
     if not text.strip():
         raise BenchmarkError(path, "is empty")
     table = decode_table(path, text)
     if table is not None:
         return table
-    if text.startswith("PK"):
-        raise NotAResultError(path, "is an archive, such as raw_data.npz of Dynamo's profiler: not imported")
     if not text.lstrip().startswith(("{", "[")):
         raise NotAResultError(path, "is no JSON")
-    lines = [(f"{path}: line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if len(lines) == 1 or not lines[0][1].rstrip().endswith("}"):
-        lines = [(str(path), text)]
     values: list[tuple[str, Any]] = []
-    for location, line in lines:
+    line, end = 1, 0
+    while begin := re.compile(r"\S").search(text, end):
+        line += text.count("\n", end, begin.start())
         try:
-            values.append((location, json.loads(line)))
+            value, end = json.JSONDecoder().raw_decode(text, begin.start())
         except (ValueError, RecursionError) as error:
-            raise BenchmarkError(location, f"is no valid JSON ({error}): was it cut off?") from None
-    if len(values) == 1 and isinstance(runs := values[0][1], list):
-        values = [(f"{path}: run {number}", run) for number, run in enumerate(runs, 1)]
+            raise BenchmarkError(path, f"is no valid JSON ({error}): was it cut off?") from None
+        values.append((f"{path}: line {line}", value))
+        line += text.count("\n", begin.start(), end)
+    if len(values) == 1:
+        values = [(str(path), values[0][1])]
+        if isinstance(runs := values[0][1], list):
+            values = [(f"{path}: run {number}", run) for number, run in enumerate(runs, 1)]
     for location, value in values:
         if not isinstance(value, dict):
             raise NotAResultError(location, "holds no object of keys and values")

@@ -1,7 +1,6 @@
 """Load of one run as a pydantic model, which the model of each tool fills from its file by aliases, and its point of a curve.
 
-Times are seconds, rates per second. Absent, null and zero are None: tools write 0 for no measurement. Rules for the point of
-all tools: Little's law for open loops, generator limits, start bursts, too few requests for a P99, refusal of failed runs.
+Times are seconds, rates per second. Absent, null and zero are None: tools write 0 for no measurement.
 """
 
 from __future__ import annotations
@@ -12,20 +11,11 @@ from datetime import UTC, datetime
 from itertools import pairwise, product
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    AliasChoices,
-    AliasGenerator,
-    AliasPath,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AliasChoices, AliasGenerator, AliasPath, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.functional_validators import BeforeValidator, model_validator
 from pydantic_core import PydanticUndefined
 
-from agent.errors import NotAResultError
+from agent.errors import BenchmarkError, NotAResultError
 from exporters.render.text import copy_fields
 from rules.plan.schema import Point, Provenance
 from rules.plan.validation import path_text, problems_of
@@ -55,8 +45,6 @@ OF_RATES = 1.8
 
 CHUNKED = 0.1
 """Ratio of median gap to TPOT below which a chunk has several tokens (PEERS 3.2, item 5: 0.04 ms of 3.5 to 16 ms)."""
-
-TRACE = "arrivals were {kind}, not a steady rate"
 
 
 def to_whole(value: Any) -> Any:
@@ -104,7 +92,6 @@ RISING = (("min", "p50", "p90", "p95", "p99", "max"), ("min", "mean", "max"))
 Distribution = Annotated[Statistics, BeforeValidator(lambda v: {} if v is None else v)]
 
 NOTHING = Statistics()
-UNKNOWN = Provenance()
 
 
 def _paths_of(places: str) -> AliasChoices:
@@ -150,8 +137,6 @@ class BenchmarkRun(BaseModel):
 
     origin: ClassVar[str] = "measured"
     """How the numbers came about: measured on an engine, or predicted by a planner."""
-    local_times: ClassVar[bool] = False
-    """Whether the times of day in the file have no zone and are read as UTC."""
     milliseconds: ClassVar[tuple[str, ...]] = ()
     """Times in milliseconds in the file; the others are in seconds."""
 
@@ -176,7 +161,7 @@ class BenchmarkRun(BaseModel):
     started_at: Moment = None
     ended_at: Moment = None
     model: Text = ""
-    setup: Provenance = UNKNOWN
+    setup: Provenance = Provenance()
     engine: Text = ""
     gpu: Text = ""
     gpus: Tally = 0
@@ -201,7 +186,7 @@ class BenchmarkRun(BaseModel):
         return self.requests + self.failed + self.cut_off
 
     @classmethod
-    def read_all(cls, location: str, data: Mapping[str, Any], errors: list[NotAResultError]) -> list[Self]:
+    def read_all(cls, location: str, data: Mapping[str, Any], errors: list[BenchmarkError]) -> list[Self]:
         """Return the runs of a document. Append an error for each that is left out, with its first wrong value."""
         try:
             return [cls.model_validate(data).model_copy(update={"location": location})]
@@ -234,12 +219,8 @@ def set_point(run: BenchmarkRun) -> None:
     Raise NotAResultError for a failed run, a value outside the limits of a plan's point, and numbers that exclude each
     other. A burst is all requests sent at once, or as many clients as requests: only its throughput is kept.
     """
-    if not run.requests and run.origin == "measured":
-        succeeded = f"none of {run.sent} requests" if run.sent else "no request"
-        raise NotAResultError(run.location, f"is of a failed run: {succeeded} succeeded")
-    for count, what in ((run.failed, "failed"), (run.cut_off, "were cut off")):
-        if count > run.requests:
-            raise NotAResultError(run.location, f"is of a failed run: {count} of {run.sent} requests {what}")
+    if run.origin == "measured" and run.requests < max(1, run.failed, run.cut_off):
+        raise NotAResultError(run.location, f"is of a failed run: {run.requests} of {run.sent} requests succeeded")
     if run.loop == "closed" and run.requests and (run.clients or 0) > max(1, run.sent - 1):
         run.burst = True
     run.remarks += _drop_contradictions(run)

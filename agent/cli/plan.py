@@ -310,8 +310,6 @@ def _imported(options: SimpleNamespace, tier: str | None) -> ImportedCurve:
         source = open_source(loaded, select_tier(loaded, tier))
         kind = observe(runs, source)
         remarks.append(ImportRemark(source="", text=f"telemetry is from {source.name}"))
-        if any(run.local_times and run.ended_at for run in runs):
-            remarks.append(ImportRemark(source="", text="dates of files have no time zone and were read as UTC"))
     folder = options.into.resolve().parent if options.into else Path.cwd()
     # File name bytes need not be text; a plan's are.
     for run in runs:

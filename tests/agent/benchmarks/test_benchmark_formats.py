@@ -111,10 +111,10 @@ def test_unknown_object_names_the_tools(tmp_path: Path, content: str) -> None:
         ("just words", "is no JSON"),
         ('{"a": 1', "is no valid JSON (Expecting ',' delimiter: line 1 column 8 (char 7)): was it cut off?"),
         ('{\n"a" 1}', "is no valid JSON (Expecting ':' delimiter: line 2 column 5 (char 6)): was it cut off?"),
-        ('{"a": 1}\n{"b": ', "is no valid JSON (Expecting value: line 1 column 7 (char 6)): was it cut off?"),
+        ('{"a": 1}\n{"b": ', "is no valid JSON (Expecting value: line 2 column 7 (char 15)): was it cut off?"),
         ('{"a": 1}\n[2]', "holds no object of keys and values"),
-        ('{"a": 1} 2', "is no valid JSON (Extra data: line 1 column 10 (char 9)): was it cut off?"),
-        (b"\xff\xfe{}", "is no JSON"),
+        ('{"a": 1} 2', "holds no object of keys and values"),
+        (b"\xff\xfe{}", "is no text in UTF-8"),
     ],
 )
 def test_undecodable_file_gets_one_sentence(tmp_path: Path, content: str | bytes, said: str) -> None:
@@ -141,8 +141,17 @@ def test_every_bad_file_is_named(tmp_path: Path) -> None:
 
 def test_marks_and_blank_lines_are_ignored(tmp_path: Path) -> None:
     text = json.dumps(SAMPLES["vllm-bench"])
-    found = read_results(written(tmp_path, f"\ufeff\n{text}\n\n{text}\n"))
-    assert [run.location.rpartition(": ")[2] for run in found] == ["line 2", "line 4"]
+    pretty = json.dumps(SAMPLES["vllm-bench"], indent=1)
+    found = read_results(written(tmp_path, f"\ufeff\n{text}\n\n{pretty}{text}\n"))
+    lines = [f"line {number}" for number in (2, 4, 4 + pretty.count("\n"))]
+    assert [run.location.rpartition(": ")[2] for run in found] == lines
+
+
+def test_foreign_line_leaves_the_others(tmp_path: Path) -> None:
+    lines = [json.dumps(document) for document in (PLAIN, {"a": 1}, {**PLAIN, "model_id": "b"})]
+    runs, (error,) = read_all_results((written(tmp_path, "\n".join(lines)),))
+    assert [run.model for run in runs] == ["llama", "b"]
+    assert str(error).startswith(f"{tmp_path}/result.json: line 2: is no benchmark result")
 
 
 NUMBERS = (-1, 0, 1e-320, 1e308, 10**400, 1.5, float("nan"), float("inf"), -float("inf"))
@@ -229,7 +238,6 @@ def test_sglang_and_sweeps_read_as_the_golden(tmp_path: Path) -> None:
         "warm-up run": load("sweep_warmup.json"),
         "warm-up by its label": load("sweep_run.json") | {"label": "warmup"},
         "warm-up by its name": load("sweep_run.json") | {"_benchmark_name": "warm up"},
-        "warm-up that says so": load("sweep_run.json") | {"warmup": True},
         "warm-up by its tag": load("sweep_run.json") | {"tag": "Warm-up_c16"},
         "label of a measured run": load("sweep_run.json") | {"label": "after warmup", "tag": "warmups=10", "warmup": 5},
         "warm-up run of a sweep": [load("sweep_warmup.json"), load("sweep_run.json")],

@@ -194,7 +194,7 @@ CANNOT_BE = "tells what excludes each other: "
 @pytest.mark.parametrize(
     ("keys", "code", "said"),
     [
-        ({"completed": 7, "failed": 9}, 0, "is of a failed run: 9 of 16 requests failed"),
+        ({"completed": 7, "failed": 9}, 0, "is of a failed run: 7 of 16 requests succeeded"),
         ({"request_throughput": "fast"}, 0, "has a wrong value: request_throughput: input should be a valid number"),
         ({"p99_ttft_ms": 1}, 1, f"{CANNOT_BE}TTFT p99 0.001 s is below its p95 0.08238 s, which cannot be"),
         ("ttft_above_e2e", 1, f"{CANNOT_BE}TTFT P99 9 s is above E2E P99 3.6 s, which cannot be"),
@@ -246,7 +246,8 @@ def test_other_files_of_a_folder_are_remarks(tmp_path: Path, capsys: Captured) -
     out, err = capsys.readouterr()
     assert len(yaml.safe_load(out)["curve"]["points"]) == 6
     assert f"{tmp_path}/server.json: is no benchmark result that sizewatch reads (vllm-bench" in err
-    assert f"{tmp_path}/notes.txt: is no JSON; left out; 1 more remark of this kind" in err
+    assert f"{tmp_path}/notes.txt: is no JSON; left out" in err
+    assert f"{tmp_path}/binary.json: is no text in UTF-8; left out" in err
     assert f"{tmp_path}/folder.json: is a folder; left out" in err
     said = refused(capsys, tmp_path / "server.json", tmp_path / "notes.txt")
     assert said.startswith(f"{tmp_path}/server.json: is no benchmark result that sizewatch reads (vllm-bench")
