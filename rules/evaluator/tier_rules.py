@@ -59,7 +59,8 @@ def _evaluate(context: RuleContext, held: HeldWindows) -> RuleResult:
     rule = context.rule
     span = held.ends[1] - held.start if held else math.inf
     if span < rule.minimum_seconds:
-        return context.unknown(Gap.TOO_FEW_REQUESTS, needed_words(rule, span), rule.minimum_seconds - span)
+        seen = needed_words(rule, min(span, held.watched_seconds))
+        return context.unknown(Gap.TOO_FEW_REQUESTS, seen, rule.minimum_seconds - span)
     result = ask(context)
     is_ok = isinstance(result, Verdict) and result.status is Status.OK
     if is_ok and held.watched_seconds < FULL_COVERAGE * rule.minimum_seconds:

@@ -59,6 +59,11 @@ def test_rule_says_what_it_waits_for() -> None:
     later = tier_rules.evaluate_tier_rules(booked, context(), START + 120)
     waits = {one.rule: one.wait_seconds for one in later if isinstance(one, Unknown)}
     assert (waits["KvCacheNearCeiling"], waits["NoHeadroom"], waits["PdRatioOff"]) == (60.0, 480.0, None)
+    holed = minutes(context(), {"a": [minute(0), unseen(1)]})
+    texts = {
+        one.rule: getattr(one, "text", "") for one in tier_rules.evaluate_tier_rules(holed, context(), START + 120)
+    }
+    assert texts["NoHeadroom"] == "60 s seen, 600 s are needed"
 
 
 def test_another_plan_places_the_same_minutes_anew() -> None:
