@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import tempfile
 import time
 from contextlib import ExitStack
@@ -46,6 +47,11 @@ def parameters() -> Parameters:
 def run(options: SimpleNamespace) -> int:
     if options.history is None and options.out is not None:
         raise ConfigError(("--out goes with --history, such as --history 4w",))
+    try:
+        # Before the work of a minute.
+        socket.create_server(("127.0.0.1", options.port)).close()
+    except OSError as error:
+        raise ConfigError((f"--port: cannot listen on 127.0.0.1:{options.port}: {error.strerror}",)) from error
     # The narrator prints findings; the log would repeat them.
     set_up(Logging(level="error"))
     with ExitStack() as ends:

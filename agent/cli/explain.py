@@ -25,9 +25,11 @@ def run(options: SimpleNamespace) -> int:
         print(rules_text(width))
         return Exit.FINE
     names = {name.casefold(): name for name in (*(rule.name for rule in RULES), *SELF_ALERTS)}
-    name = names.get(options.rule.casefold())
+    wanted = options.rule.casefold()
+    # An alert's name, as it stands in a message, is the rule's after the product's.
+    name = names.get(wanted) or names.get(wanted.removeprefix("sizewatch"))
     if name is None:
-        alike = [names[key] for key in names if options.rule.casefold() in key]
+        alike = [names[key] for key in names if wanted in key]
         alike = alike or list(filter(None, [find_close_name(options.rule, names.values())]))
         hint = "without a name all are listed"
         if alike:

@@ -200,7 +200,7 @@ class WebServer:
         except OSError as error:
             # The address may be a name: Python adds it to the system's words.
             reason = (error.strerror or str(error)).partition(" (")[0].lower()
-            raise ConfigError((f"{key}: cannot listen on {listen}: {reason}",)) from error
+            raise ConfigError((f"{key}: cannot listen on {listen}: {reason}; name another",)) from error
 
     def stop(self) -> None:
         """Close the ports and all connections."""

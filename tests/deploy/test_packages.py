@@ -139,7 +139,7 @@ CONFIGURED = f"{{plan: {PLAN}, data_dir: data, targets: [{{url: 'http://127.0.0.
         (("plan", "show", PLAN), 0),
         (("replay", str(TESTS / "recordings" / "steady"), "--plan", PLAN), 1),
         (("check", "-c", "sizewatch.yaml"), 3),
-        (("explain", "TtftDivergence"), 0),
+        (("explain", "SizewatchTtftDivergence"), 0),
         (("doctor", "-c", "sizewatch.yaml"), 1),
         (("--help",), 0),
     ],

@@ -204,9 +204,14 @@ def fill(
     plan = load_plan(PLAN)
     runs = {story.tier: TierRun(story, plan.tiers[story.tier], begin, seed) for story in stories(begin, end, seed)}
     tiers = [WatchedTier(run, plan.tiers[tier], end - fine_seconds) for tier, run in runs.items()]
-    with HistoryStore(folder / HISTORY) as store:
-        store.keep("simulated", "true")
-        _fill_weeks(store, tiers, begin, end, progress)
+    try:
+        with HistoryStore(folder / HISTORY) as store:
+            store.keep("simulated", "true")
+            _fill_weeks(store, tiers, begin, end, progress)
+    except BaseException:
+        # The next run needs the name, and nothing can go on from half a past.
+        shutil.rmtree(folder)
+        raise
     shutil.copyfile(PLAN, folder / "plan.yaml")
     # Nobody serves there: the folder is looked at, and the demo reads its engines in memory.
     targets = [

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import making
 import pytest
@@ -160,6 +161,8 @@ def test_filled_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "history.db").write_text("mine")
     with pytest.raises(ConfigError, match="cannot be made"):
         fill(tmp_path, seconds=14 * DAY, end=END)
+    with pytest.raises(KeyboardInterrupt):
+        fill(tmp_path / "ended", seconds=14 * DAY, end=END, progress=Mock(side_effect=KeyboardInterrupt))
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("history.db", "mine")]
 
 
