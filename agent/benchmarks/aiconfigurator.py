@@ -1,7 +1,6 @@
 """Reader of AIConfigurator's `pareto.csv` and `best_config_topn.csv` (ai-dynamo/aiconfigurator, 0.4 to 0.12).
 
-A row is a load of one replica in one configuration, as a model predicts it: no engine has run it. Times are means, in
-milliseconds. `seq/s` are completed requests per second, `concurrency` the requests in the system.
+A row is a predicted load of one replica in one configuration. Times are means in milliseconds, `seq/s` completed rps.
 """
 
 from __future__ import annotations
@@ -19,22 +18,11 @@ from agent.errors import BenchmarkError, ConfigError
 COLUMNS = frozenset({"isl", "osl", "ttft", "tpot", "concurrency", "tokens/s/gpu"})
 """Columns that every table of AIConfigurator has."""
 
-NO_CURVE = {
-    "phase": "attention and feed-forward layers apart (AFD)",
-    "(p)tp": "prefill and decode apart (disagg)",
-    "(a)workers": "workers with a pool of encoders (EPD)",
-    "generation_latency": "one batch without arrivals (static)",
-}
-"""Results that are no load of whole requests on one replica, by a key that only they have."""
+NO_CURVE = ("phase", "(p)tp", "(a)workers", "generation_latency")
+"""Columns of attention and feed-forward layers apart (AFD), disagg, a pool of encoders (EPD), and static batches."""
 
 LENGTHS = ("isl", "osl", "prefix")
-DEGREES = ("tp", "pp", "dp")
-NUMBERS = ("seq_per_s", "concurrency", "ttft", "tpot", "request_latency", "num_total_gpus", *LENGTHS, *DEGREES)
-
-MEANS = "predicted means of TTFT and TPOT stand as their P50; no P99 is predicted, so give operating_point by hand"
-
-INCLUSIVE = 0.01
-"""Share of the request's time by which TTFT and TPOT may miss it."""
+NUMBERS = ("seq_per_s", "concurrency", "ttft", "tpot", "request_latency", "num_total_gpus", *LENGTHS, "tp", "pp", "dp")
 
 
 class PredictedRun(BenchmarkRun):
@@ -58,9 +46,9 @@ class PredictedRun(BenchmarkRun):
     @classmethod
     def _by_field(cls, data: Any) -> Any:
         """Return the row with numbers, the setup and a name of the configuration. Refuse what is no curve."""
-        for key, what in NO_CURVE.items():
-            if key in data:
-                raise ValueError(f"is of {what}; a curve is of whole requests on one replica (agg): not imported")
+        for column in NO_CURVE:
+            if column in data:
+                raise ValueError(f"has the column {column}; a curve is of whole requests on one replica (agg)")
         row = {str(column).replace("/", "_per_"): value for column, value in data.items()}
         for column in NUMBERS:
             row[column] = row.get(column) or None
@@ -96,13 +84,14 @@ class PredictedRun(BenchmarkRun):
         if first and each and output:
             seconds = first + each * (output - 1)
             whole = self.latency.mean or seconds
-            if abs(seconds - whole) > INCLUSIVE * whole:
-                raise ValueError(
-                    f"has a TPOT that does not fit: TTFT + TPOT x (osl - 1) is {seconds:.4g} s, request_latency "
-                    f"{whole:.4g} s; run AIConfigurator without --inclusive-tpot"
-                )
+            if abs(seconds - whole) > 0.01 * whole:
+                text = f"TTFT + TPOT x (osl - 1) is {seconds:.4g} s, request_latency {whole:.4g} s"
+                raise ValueError(f"has a TPOT that does not fit: {text}; run AIConfigurator without --inclusive-tpot")
             self.latency = self.latency.model_copy(update={"mean": whole})
-        self.remarks += [f"predicted for {self.configuration}", MEANS]
+        text = (
+            "predicted means of TTFT and TPOT stand as their P50; no P99 is predicted, so give operating_point by hand"
+        )
+        self.remarks += [f"predicted for {self.configuration}", text]
         return self
 
 
@@ -129,8 +118,8 @@ def decode_table(path: Any, text: str) -> list[tuple[str, Mapping[str, Any]]] | 
 def select_configuration(runs: Sequence[BenchmarkRun], wanted: str) -> list[BenchmarkRun]:
     """Return the measured runs, and those predicted for the one configuration whose parts begin as `wanted`.
 
-    Of the rows of one load, which differ in the prompt tokens that a step may take, that with the most requests per second
-    is taken. Raise BenchmarkError that lists the configurations where several fit or none, in what they differ.
+    Of the rows of one load the fastest is taken. Raise BenchmarkError that lists in what configurations differ, where
+    several fit or none.
     """
     names = {run.configuration: run.source for run in runs if run.configuration}
     if not names and wanted:

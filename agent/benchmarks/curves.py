@@ -6,7 +6,6 @@ Remarks cover what only the importer knows; `rules.plan.checks` covers every pla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from statistics import fmean
@@ -25,8 +24,7 @@ from rules.telemetry.windows import group_by
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", *LIMITED[1:])
 
 DIGITS_OF_FEW = dict.fromkeys(LATENCIES, 3) | dict.fromkeys(LIMITED, 2)
-"""Significant digits of latencies of fewer than FEW_FOR_A_P99 requests: a P99 is the slowest request, a median's error is
-at least a tenth."""
+"""Significant digits of latencies of fewer than FEW_FOR_A_P99 requests: a P99 is the slowest of them."""
 
 SETUP = ("engine_version", "tensor_parallel", "pipeline_parallel", "data_parallel", "max_num_seqs", "kv_tokens")
 """Fields of a setup that the curve keeps."""
@@ -42,8 +40,7 @@ class ImportRemark(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedCurve:
+class ImportedCurve(NamedTuple):
     """Imported curve, its runs in the order of the points, and the remarks on each point and on the whole."""
 
     curve: BenchmarkCurve
@@ -55,11 +52,8 @@ class ImportedCurve:
 def curve_of(measured: Sequence[BenchmarkRun], *, gpu_utilization_kind: str | None = None) -> ImportedCurve:
     """Return the curve through these loads, sorted by load.
 
-    Raise BenchmarkError with the file names for mixed loops (open and closed) and several models. A duplicate
-    measurement counts once. Repeated runs of a load are pooled (`pool_points`).
+    Raise BenchmarkError with the file names for mixed loops (open and closed) and several models.
     """
-    if not measured:
-        raise BenchmarkError("the files", "hold no measured load")
     kept, remarks = _select(measured)
     loop = _only(kept, "loop")
     origin = _only(kept, "origin")
@@ -118,10 +112,7 @@ def _only(measured: Sequence[BenchmarkRun], name: str) -> Any:
 
 
 def _provenance(measured: Sequence[BenchmarkRun]) -> tuple[Provenance | None, list[ImportRemark]]:
-    """Return what was benchmarked, as far as the runs agree on it, and the fields in which they differ.
-
-    Lengths are means over all requests, in tokens per request.
-    """
+    """Return what was benchmarked, as far as the runs agree on it, and remarks on fields in which they differ."""
     known: dict[str, Any] = {}
     conflicts = []
     for name in SETUP:
@@ -234,17 +225,15 @@ def differences(imported: ImportedCurve, tier: TierPlan) -> list[tuple[str, str,
     They refuse the import: another setup has another capacity.
     """
     gpu, places = tier.gpu, dict[tuple[str, str], str]()
-    key = "tensor_parallel" if gpu.tensor_parallel else "per_replica"
     for run in imported.runs:
-        degree = run.setup.tensor_parallel
+        degree, planned_degree = run.setup.tensor_parallel, f"gpu has a degree of {gpu.tensor_degree}"
         is_of_product = run.gpu.partition("_")[0] in gpu.product.casefold()
-        degree_text = f"gpu.{key} is {getattr(gpu, key)}"
         rows = (
             (not run.model or same_model(run.model, tier.model), f"the model {run.model}", f"model is {tier.model}"),
             (run.engine in ("", tier.engine), f"the engine {run.engine}", f"engine is {tier.engine}"),
             (is_of_product, f"the GPU {run.gpu}", f"gpu.product is {gpu.product}"),
             (run.gpus in (0, gpu.per_replica), f"{run.gpus} x GPU", f"gpu.per_replica is {gpu.per_replica}"),
-            (degree in (None, gpu.tensor_degree), f"a tensor parallel degree of {degree}", degree_text),
+            (degree in (None, gpu.tensor_degree), f"a tensor parallel degree of {degree}", planned_degree),
         )
         for is_same, measured, planned in rows:
             if not is_same:

@@ -54,16 +54,13 @@ SETUP = {
 
 TIMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "latency": "e2el"}
 """Word in the keys of the file by field of a run."""
-
-
 STATISTICS = ("mean", "median", "p90", "p95", "p99")
 
 
 class VllmRun(BenchmarkRun):
     """One run. `request_rate: "inf"` with `max_concurrency` is a closed loop, without it a burst.
 
-    A rate with `max_concurrency` is an open loop; if the limit binds, the point is `censored`. A rate of "trace" repeats
-    the times of a trace, which is no steady rate. SGLang writes `server_info` where the server is SGLang.
+    A rate with `max_concurrency` is an open loop; if the limit binds, the point is `censored`. "trace" is no steady rate.
     """
 
     model_config = file_places(
@@ -80,7 +77,8 @@ class VllmRun(BenchmarkRun):
     milliseconds: ClassVar[tuple[str, ...]] = tuple(TIMES)
 
     reported_failed: Count | None = at_places("failed")
-    num_prompts: Tally = at_places("num_prompts", 0)
+    # -1 is all of a data set.
+    num_prompts: Annotated[Tally, BeforeValidator(lambda v: 0 if v == -1 else v)] = at_places("num_prompts", 0)
     input_tokens: Measured = at_places("total_input_tokens")
     output_tokens: Measured = at_places("total_output_tokens")
     # The two arrays are of `--save-detailed`.
@@ -99,9 +97,6 @@ class VllmRun(BenchmarkRun):
         errors, rate = run.get("errors"), run.get("request_rate")
         if "failed" not in run and isinstance(errors, list):
             run["failed"] = sum(map(bool, errors))
-        if run.get("num_prompts") == -1:
-            # All of a data set.
-            run["num_prompts"] = 0
         for field, word in TIMES.items():
             run[field] = {name: run.get(f"{name}_{word}_ms") for name in STATISTICS}
         setup: dict[str, Any] = {}
@@ -223,28 +218,24 @@ class EntryRun(BenchmarkRun):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        kind = self.kind
         closed = {"synchronous": 1.0, "concurrent": self.streams, "throughput": self.max_concurrency}
-        if kind in ("constant", "poisson"):
+        if self.kind in ("constant", "poisson"):
             self.requested_rps = self.rate
-            if self.requested_rps is None:
-                raise ValueError("has a strategy without its rate")
-        elif kind in closed:
-            self.clients = closed[kind]
+        elif self.kind in closed:
+            self.clients = closed[self.kind]
             # Throughput without a limit sends all requests at once.
             self.burst = self.clients is None
-        elif kind:
-            self.remarks.append(f"arrivals were of strategy {kind[:40]}, not a steady rate")
+        elif self.kind:
+            self.remarks.append(f"arrivals were of strategy {self.kind[:40]}, not a steady rate")
         if not self.burst and not self.remarks:
             self.set_loop()
         return self
 
     @classmethod
     def read_all(cls, location: str, data: Mapping[str, Any], errors: list[BenchmarkError]) -> list[Self]:
-        """Return the runs of a report. Beside open loops, a closed one has none.
+        """Return the runs of a report. A sweep begins with one client, its lowest load, and then a burst of all requests.
 
-        GuideLLM's sweep begins with one client and then all requests at once, to find the rates between. One client has
-        no queue and is the lowest load. More clients are a burst. Neither makes the curve a closed loop.
+        Beside open loops, neither makes the curve a closed loop.
         """
         runs = []
         for index, entry in enumerate(data["benchmarks"]):
@@ -273,10 +264,7 @@ UNITS = {
 
 
 class ProfileRun(BenchmarkRun):
-    """One run. With a rate, concurrency is only its cap. Without both, the loop is not known.
-
-    The load is in phases, in `loadgen` (0.x), or in a sweep's values.
-    """
+    """One run. Its load is in phases, in `loadgen` (0.x) or a sweep's values. With a rate, concurrency is only its cap."""
 
     model_config = file_places(
         completed_rps="request_throughput/avg",
@@ -414,8 +402,7 @@ def find_model(data: Mapping[str, Any]) -> type[BenchmarkRun] | None:
 def decode_file(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the objects of a file with their locations: one, or several one after the other, in a list or in rows.
 
-    Lines are runs of `vllm bench serve --append-result` and SGLang, a list is summary.json of `vllm bench sweep`. Raise
-    BenchmarkError if the file is unreadable or truncated, and NotAResultError if it holds no objects.
+    Raise BenchmarkError if the file is unreadable or truncated, and NotAResultError if it holds no objects.
     """
     if os.path.isdir(path):
         raise NotAResultError(path, "is a folder")

@@ -1,7 +1,6 @@
-"""Editor that replaces a curve in a plan file and keeps all other lines byte for byte.
+"""Editor that replaces the lines of a curve in a plan file and keeps all others byte for byte: comments, order, quoting.
 
-Only whole lines of YAML are replaced: dumping it would lose comments, order and quoting. The edited text is parsed
-again and must differ in that curve alone, else the file stays unchanged.
+The edited text is parsed again and must differ in that curve alone, else the file stays unchanged.
 """
 
 from __future__ import annotations
@@ -9,17 +8,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from agent.config.files import name_file, read_document
 from agent.errors import ConfigError
+from agent.files import write_files
 from exporters.documents.plan_files import curve_lines
 from rules.plan.schema import BenchmarkCurve, InvalidPlanError, Plan, parse_plan
 
@@ -27,8 +26,7 @@ Comments = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Comments above a curve, and above each of its points."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanFile:
+class PlanFile(NamedTuple):
     """Plan file as read, not validated: path, text and parsed document."""
 
     path: Path
@@ -117,14 +115,13 @@ def write(plan: PlanFile, text: str) -> bool:
     if text == plan.text:
         return False
     target = plan.path.resolve()
-    beside = target.with_name(f".{target.name}.new")
     try:
-        beside.write_bytes(text.encode())
-        shutil.copymode(target, beside)
+        before = target.stat()
+        write_files({target: text}, stat.S_IMODE(before.st_mode))
+        # The umask may have taken rights.
+        target.chmod(stat.S_IMODE(before.st_mode))
         if os.geteuid() == 0:
-            os.chown(beside, target.stat().st_uid, target.stat().st_gid)
-        beside.replace(target)
+            os.chown(target, before.st_uid, before.st_gid)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise ConfigError((f"{plan.path}: cannot be written: {error.strerror}",)) from error
     return True

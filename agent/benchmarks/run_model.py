@@ -19,13 +19,7 @@ from agent.errors import BenchmarkError, NotAResultError
 from exporters.render.text import copy_fields
 from rules.plan.schema import Point, Provenance
 from rules.plan.validation import path_text, problems_of
-from rules.telemetry.contradictions import (
-    FEWEST_REQUESTS,
-    OF_MEANS,
-    ROUNDED,
-    at_once_contradiction,
-    find_contradictions,
-)
+from rules.telemetry.contradictions import FEWEST_REQUESTS, OF_MEANS, at_once_contradiction, find_contradictions
 from rules.telemetry.wording import format_count, probability
 
 CONTRADICTION = "which cannot be"
@@ -90,7 +84,6 @@ RISING = (("min", "p50", "p90", "p95", "p99", "max"), ("min", "mean", "max"))
 """Statistics of which none is below the one before it."""
 
 Distribution = Annotated[Statistics, BeforeValidator(lambda v: {} if v is None else v)]
-
 NOTHING = Statistics()
 
 
@@ -192,14 +185,12 @@ class BenchmarkRun(BaseModel):
             return [cls.model_validate(data).model_copy(update={"location": location})]
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]
-            text = wrong["msg"]
+            text = f"has a wrong value: {path_text(wrong['loc'])}: {wrong['msg'][0].lower()}{wrong['msg'][1:]}"
+            if wrong["type"] == "greater_than_equal":
+                text += f", {CONTRADICTION}"
             if not wrong["loc"] and wrong["type"] == "value_error":
                 # A sentence of the model about the whole run.
                 text = str(wrong["ctx"]["error"])
-            else:
-                what = "is missing" if wrong["type"] == "missing" else text[0].lower() + text[1:]
-                end = f", {CONTRADICTION}" if wrong["type"] == "greater_than_equal" else ""
-                text = f"has a wrong value: {path_text(wrong['loc'])}: {what}{end}"
             errors.append(NotAResultError(location, text))
             return []
 
@@ -216,8 +207,7 @@ class BenchmarkRun(BaseModel):
 def set_point(run: BenchmarkRun) -> None:
     """Set the point of a run and its remarks.
 
-    Raise NotAResultError for a failed run, a value outside the limits of a plan's point, and numbers that exclude each
-    other. A burst is all requests sent at once, or as many clients as requests: only its throughput is kept.
+    Raise NotAResultError for a failed run and for numbers that exclude each other. A burst keeps only its throughput.
     """
     if run.origin == "measured" and run.requests < max(1, run.failed, run.cut_off):
         raise NotAResultError(run.location, f"is of a failed run: {run.requests} of {run.sent} requests succeeded")
@@ -226,14 +216,13 @@ def set_point(run: BenchmarkRun) -> None:
     run.remarks += _drop_contradictions(run)
     if run.burst:
         run.loop, run.latency, run.ttft, run.tpot, run.itl = None, NOTHING, NOTHING, NOTHING, NOTHING
-    # The rate that the generator reached, or its upper bound: the last request was sent at least one slowest latency before
-    # the end. A run that cuts off its requests has no such tail.
+    # The rate reached, or its upper bound: the last request was sent at least one slowest latency before the end. A run
+    # that cuts off its requests has no such tail.
     sent, tail = run.sent_rps, run.latency.max
     if run.cut_off:
         tail = 0.0
     if not sent and run.duration_seconds and tail is not None and tail < run.duration_seconds:
         sent = run.sent / (run.duration_seconds - tail)
-    # PEERS 3.2, item 9.
     slow = bool(run.requested_rps and sent is not None and sent < GENERATOR_LIMITED * run.requested_rps)
     # Little's law. Tools' peaks are not used (vLLM's `max_concurrent_requests` counted whole seconds until 0.32).
     concurrency = run.completed_rps * run.latency.mean if run.latency.mean else None
@@ -304,15 +293,12 @@ def _find_impossible(run: BenchmarkRun, e2e: float) -> Iterator[str]:
             if high < low * (1 - 1e-9):
                 yield f"{what} {upper} {high:.4g} s is below its {lower} {low:.4g} s"
     longest = max(e2e, *(getattr(times, name) or 0.0 for times in (run.latency, run.ttft) for name in ("p99", "max")))
-    if longest > ROUNDED * duration:
+    if longest > OF_RATES * duration:
         yield f"a request of {longest:.4g} s is longer than the run of {duration:.4g} s"
 
 
 def _remarks(run: BenchmarkRun, sent: float | None) -> Iterator[str]:
-    """Yield what a reader of the point must know.
-
-    The probability that all n requests are below the true P99 is 0.99^n, at most 5 % from 299 requests on.
-    """
+    """Yield what a reader of the point must know. All n requests are below the true P99 with a probability of 0.99^n."""
     if run.burst:
         text = "requests were sent as fast as possible: a queue that drains is no load"
         yield f"{run.sent} {text}, so its latencies are left out"

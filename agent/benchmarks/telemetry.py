@@ -1,7 +1,6 @@
 """Telemetry of benchmark runs: what a client cannot see, from a store or from sizewatch's own history.
 
-Both give windows of the replicas of a tier: a store those between two scrapes, the history its minutes. The windows
-whose middle lies in a run are summed and read like any other window.
+Windows of replicas, between two scrapes of a store or minutes of the history, are summed and read like any other.
 """
 
 from __future__ import annotations
@@ -95,11 +94,7 @@ def _read_store(loaded: LoadedConfig, tier: str, start: float, end: float) -> di
 
 
 def observe(runs: Sequence[BenchmarkRun], source: TelemetrySource) -> str | None:
-    """Add their telemetry to the runs. Return the kind of GPU utilisation, of which a curve has one.
-
-    What a result file tells itself stays. Raise StoreError or HistoryError, and BenchmarkError where several replicas
-    served a run.
-    """
+    """Add their telemetry to what the runs' files tell. Return the kind of GPU utilisation, of which a curve has one."""
     telemetry = [read_run(run, source) for run in runs]
     kind = next((seen.gpu_utilization_kind for seen in telemetry if seen.gpu_utilization_kind), None)
     for run, seen in zip(runs, telemetry, strict=True):

@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -315,7 +314,7 @@ def _imported(options: SimpleNamespace, tier: str | None) -> ImportedCurve:
     for run in runs:
         run.source = os.path.relpath(Path(run.source).resolve(), folder).encode("utf-8", "replace").decode()
     imported = curve_of(runs, gpu_utilization_kind=kind)
-    return _with_measured(replace(imported, remarks=(*imported.remarks, *remarks)), options.measured)
+    return _with_measured(imported._replace(remarks=(*imported.remarks, *remarks)), options.measured)
 
 
 def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCurve:
@@ -334,7 +333,7 @@ def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCur
         measured = Provenance.model_validate(mapping)
     except ValidationError as error:
         raise ConfigError(tuple(f"--measured {problem}" for problem in problems_of(error, Provenance))) from None
-    return replace(imported, curve=imported.curve.model_copy(update={"measured": measured}))
+    return imported._replace(curve=imported.curve.model_copy(update={"measured": measured}))
 
 
 def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name: str) -> int:
