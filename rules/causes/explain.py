@@ -19,7 +19,7 @@ from rules.methods.burn_rate import judge_availability, judge_refused
 from rules.methods.divergence import judge_mean, judge_tail
 from rules.methods.drift import judge_representative
 from rules.methods.load import judge_beyond, judge_queue, judge_saturated
-from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.plan.load_bins import BinnedWindow, TierContext, pool_of
 from rules.verdicts.error_budget import OBJECTIVES
 from rules.verdicts.held_windows import hold
 from rules.verdicts.rule import Method, Rule
@@ -39,7 +39,6 @@ SLOW = LATENCY | frozenset({judge_representative})
 PRESSURE = frozenset({judge_cascade, judge_event_ratio, judge_excess, judge_beyond, judge_queue, judge_saturated})
 EITHER = SLOW | PRESSURE
 FAILING, TURNED_AWAY = frozenset({judge_availability}), frozenset({judge_refused})
-UNSERVED = FAILING | TURNED_AWAY
 HITS = frozenset({judge_mean, judge_band})
 OF_ONE_FAMILY = LATENCY | HITS
 """Methods whose rules are about one family. A check lists the families that it explains."""
@@ -62,12 +61,11 @@ class CauseCheck:
 
 
 ROUTED = (*PREFIX_HITS, *FROM_ARRIVAL)
-CACHED = (*PREFIX_HITS, "ttft_seconds", "tpot_seconds")
 check_prompts, check_outputs = (partial(checks.check_longer, key) for key in ("prompt_tokens", "generation_tokens"))
 
 SUSPECTS: tuple[CauseCheck, ...] = (
     CauseCheck("engine stopped", checks.check_engine_steps, FAILING | USERS, FROM_ARRIVAL),
-    CauseCheck("one replica", checks.check_one_replica, UNSERVED),
+    CauseCheck("one replica", checks.check_one_replica, FAILING | TURNED_AWAY),
     CauseCheck("hardware faults", checks.check_hardware_faults, FAILING),
     CauseCheck("restarts", checks.check_restarts, FAILING),
     CauseCheck("client requests", checks.check_client_errors, TURNED_AWAY),
@@ -75,7 +73,7 @@ SUSPECTS: tuple[CauseCheck, ...] = (
     CauseCheck("cold cache", checks.check_cold_cache, OF_ONE_FAMILY, ROUTED),
     CauseCheck("routing", checks.check_routing, OF_ONE_FAMILY, ROUTED),
     CauseCheck("prefix hits", checks.check_prefix_hits, EITHER, claim="fewer prefix hits"),
-    CauseCheck("benchmark", checks.check_repeated_prompts, OF_ONE_FAMILY, CACHED),
+    CauseCheck("benchmark", checks.check_repeated_prompts, OF_ONE_FAMILY, (*PREFIX_HITS, *OBJECTIVES[:2])),
     CauseCheck("adapters held back", prove_when_slow(checks.check_held_back), SLOW, FROM_ARRIVAL),
     CauseCheck("prompt lengths", check_prompts, EITHER, claim="prompts are longer than planned"),
     CauseCheck("output lengths", check_outputs, EITHER, claim="outputs are longer than planned"),
@@ -100,13 +98,16 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
     if verdict.status not in FIRING:
         return verdict
     rule = BY_NAME[verdict.rule]
-    suspects = [row for row in SUSPECTS if row.explains(rule)]
     used = hold(binned).on_curve if rule.method is judge_tail else hold(binned)
-    if not suspects or not used:
+    if not used:
         return verdict
-    # Only the families that checks read are added.
-    context = CauseContext(rule=rule, context=view, binned=used, total=used.sum_families(READ))
-    facts = [(row.cause, row.claim or row.cause, row.examine(context)) for row in suspects]
+    total = used.sum_families(READ)
+    if not view.serves_whole_requests:
+        # Decode replicas look up prompts whose blocks they are handed.
+        prefill = [binned for binned in used if pool_of(view, binned.replica) == "prefill"] or used
+        total = replace(total, counters={**total.counters, **hold(prefill).sum_families(checks.HIT_RATE).counters})
+    context = CauseContext(rule=rule, context=view, binned=used, total=total)
+    facts = [(row.cause, row.claim or row.cause, row.examine(context)) for row in SUSPECTS if row.explains(rule)]
     supported = [(cause, claim, fact) for cause, claim, fact in facts if fact is not None and fact.supported]
     causes = [
         Cause(cause=cause, certainty=Certainty.of(fact.proven), evidence=(f"{claim}: {fact.text}",))

@@ -297,16 +297,16 @@ def _list_causes(finding: Finding, by_rule: Mapping[str, Sequence[Finding]]) -> 
 
     What is only likely explains what is certain if that suspects it, finds the same cause, or began while it lasted.
     """
-    seen = {cause.cause for cause in finding.worst.causes}
-    suspects = {rule for cause, of in SUSPECTED.items() if cause in seen or finding.rule in of for rule in of}
+    named = {cause.cause for cause in finding.worst.causes}
+    suspects = {rule for cause, rules in SUSPECTED.items() if cause in named or finding.rule in rules for rule in rules}
     sharp, late = finding.started_at + SHARP_SECONDS, finding.end + NEAR_SECONDS
     causes = []
-    for rule, others in by_rule.items():
+    for rule, group in by_rule.items():
         is_upstream = 0 < stage_of(rule) < stage_of(finding.rule)
-        if not is_upstream or others[0].started_at > (sharp if BY_NAME[rule].per_scrape else late):
+        if not is_upstream or group[0].started_at > (sharp if BY_NAME[rule].per_scrape else late):
             continue
         is_sure = rule in suspects or not finding.certain_transitions
-        if is_sure or any(o.certain_transitions or o.started_at <= finding.started_at <= o.end for o in others):
+        if is_sure or any(m.certain_transitions or m.started_at <= finding.started_at <= m.end for m in group):
             causes.append(rule)
     return causes
 

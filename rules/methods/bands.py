@@ -18,6 +18,7 @@ from rules.methods.evidence import (
     exact_reading,
     join_names,
     measure_parts,
+    narrow_pool,
     range_reading,
     read_signal,
     select_where,
@@ -46,9 +47,6 @@ LIKELY_PERIODS = 2
 
 POLLED = frozenset({"gpu_utilization_sampled", "gpu_power_watts"})
 """Gauges of a plain poll, which does not cover the time between two polls: `likely` at most (METRICS trap 15)."""
-
-OF_QUANTILES = frozenset({"kv_residency_by_reuse"})
-"""Signals computed from quantiles: only their bounds make a finding certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +96,11 @@ def judge_band(context: RuleContext) -> RuleResult:
         return context.unknown(Gap.NOT_IN_PLAN, f"the plan has no {context.rule.needs}")
     if not any(binned.window.covered_seconds > 0 for binned in context.binned):
         return context.unknown(worst_gap(context.binned, windows.EVERYTHING), "nothing was seen in this time")
-    held = hold(context.binned)
-    counted = held
+    if context.rule.signal == "prefix_hit_ratio":
+        context = narrow_pool(context, "prefill")
+    counted = hold(context.binned)
     if context.rule.serving_only:
-        counted = select_where(held, lambda binned: binned.rps or binned.in_system)
+        counted = select_where(counted, lambda binned: binned.rps or binned.in_system)
     if not counted:
         return context.unknown(Gap.NO_TRAFFIC, "no minute with traffic")
     reading = read_signal(context, counted)
@@ -136,7 +135,7 @@ def judge_band(context: RuleContext) -> RuleResult:
     signal, is_sure = BY_NAME[context.rule.signal], outside >= SEPARATE
     if signal.name == "gpu_utilization":
         is_sure &= not any(binned.window.sampled & POLLED & set(binned.window.gauges) for binned in counted)
-    if signal.how is SignalKind.QUANTILE or signal.name in OF_QUANTILES:
+    if signal.how is SignalKind.QUANTILE or signal.name == "kv_residency_by_reuse":
         is_sure &= limits.is_proven(reading, status)
     return limits.report(reading, status, certain=is_sure)
 

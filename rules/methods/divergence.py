@@ -19,6 +19,7 @@ from rules.methods.evidence import (
     exact_reading,
     explain_not_lasting,
     is_significant_share,
+    narrow_pool,
     sees_repeated_lookups,
     sum_counters_beside,
 )
@@ -219,8 +220,10 @@ class BinMean(NamedTuple):
 
 def judge_mean(context: RuleContext) -> RuleResult:
     """Find a mean below the benchmark at equal load by more than the allowed points, by its row of MEANS."""
-    is_of_hits = context.rule.signal == "prefix_hit_ratio"
-    of = select_comparable(context, promised=_read_planned_hits(context) if is_of_hits else None)
+    promised = None
+    if context.rule.signal == "prefix_hit_ratio":
+        context, promised = narrow_pool(context, "prefill"), _read_planned_hits(context)
+    of = select_comparable(context, promised=promised)
     return of if isinstance(of, Unknown) else judge_divergence(of, _measure_mean, MEANS[context.rule.signal][2])
 
 
@@ -333,9 +336,7 @@ def _explain_missing_hits(of: BenchmarkComparison) -> Unknown:
     return of.context.unknown(Gap.NO_TRAFFIC, "no requests finished")
 
 
-Observe = Callable[[BenchmarkComparison, int, LoadBin], BinMean | None]
-
-MEANS: dict[str, tuple[str, Observe, Callable[[BenchmarkComparison], Unknown]]] = {
+MEANS: dict[str, tuple[str, Callable[..., BinMean | None], Callable[[BenchmarkComparison], Unknown]]] = {
     "gpu_utilization": ("GPU utilisation", _observe_gpus, _explain_missing_gpus),
     "prefix_hit_ratio": ("Prefix cache hit rate", _observe_hits, _explain_missing_hits),
 }

@@ -24,7 +24,7 @@ from rules.methods.evidence import (
     exceeds_limit,
     is_significant_quantile,
     measure_parts,
-    select_pool,
+    narrow_pool,
     sum_counters_beside,
 )
 from rules.plan.capacity import benchmarked_mean
@@ -32,7 +32,7 @@ from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import Point
 from rules.telemetry import histograms
 from rules.telemetry.arrivals import count_arrivals
-from rules.telemetry.gauges import IN_SYSTEM
+from rules.telemetry.gauges import IN_SYSTEM, SIGMA
 from rules.telemetry.outcomes import count_gone
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import DAY_SECONDS, NET_CHANGE
@@ -86,10 +86,8 @@ class LengthDrift(NamedTuple):
 def judge_drift(context: RuleContext) -> RuleResult:
     """Compare lengths and peak with the plan in both directions. A rule of one family finds longer P99 only."""
     plan, family, needed = context.tier.plan, context.rule.family, context.limit("minimum_requests")
-    if not context.tier.serves_whole_requests:
-        # Prefill replicas count a request too, and its prompt.
-        decode = tuple(select_pool(context, context.binned, "decode"))
-        context = replace(context, binned=decode or context.binned)
+    # Prefill replicas count a request too, and its prompt.
+    context = narrow_pool(context, "decode")
     rows = [row for row in LENGTHS if family in ("", row[1])]
     planned = {row: _read_planned(context, row) for row in rows}
     means = {row: benchmarked_mean(plan, context.tier.curve, row[2]) for row in rows if not family and not planned[row]}
@@ -126,6 +124,7 @@ def judge_drift(context: RuleContext) -> RuleResult:
 
 def judge_benchmarked_lengths(context: RuleContext) -> Verdict | Unknown | None:
     """Return the finding of mean lengths beyond `factor` of the benchmark's own, unknown at its begin, else None."""
+    context = narrow_pool(context, "decode")
     rows = LENGTHS if context.binned else ()
     means = [(row, benchmarked_mean(context.tier.plan, context.tier.curve, row[2])) for row in rows]
     results = [_compare_mean(context, row, mean)[1] for row, mean in means if mean]
@@ -309,9 +308,6 @@ def _read_arrivals(batch: HeldWindows) -> tuple[float, float, list[float]] | Non
     counts = [count_arrivals(window.counters, count_gone(window)) or 0.0 for window in known]
     return min(window.start for window in known), max(window.end for window in known), counts
 
-
-SIGMA = 3.0
-"""Standard deviations by which sampled gauges may be off by chance."""
 
 STEADY = 0.1
 """Maximum change of requests in the system per finished request. Little's law needs a steady population."""

@@ -149,6 +149,13 @@ def select_pool(context: RuleContext, binned: Iterable[BinnedWindow], pool: str)
     return [sample for sample in binned if pool_of(context.tier, sample.replica) == pool]
 
 
+def narrow_pool(context: RuleContext, pool: str) -> RuleContext:
+    """Return the context with the windows of one pool. A tier without pools, or without a known one, keeps all."""
+    if context.tier.serves_whole_requests:
+        return context
+    return replace(context, binned=tuple(select_pool(context, context.binned, pool)) or context.binned)
+
+
 Judge = Callable[[RuleContext], RuleResult]
 
 

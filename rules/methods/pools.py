@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -135,7 +136,9 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
         expected = range_reading(0.0, context.limit("slower" if worst.pattern == "straggler" else "busier"), n)
         details = (worst.minutes, *(row.text for row in odd if row is not worst))
         observed, sure = exact_reading(worst.times, n), Certainty.of(worst.is_proven)
-        return context.verdict(Status.WARNING, sure, observed, expected, worst.text, details=details)
+        verdict = context.verdict(Status.WARNING, sure, observed, expected, worst.text, details=details)
+        actions = sorted(verdict.actions, key=lambda text: not text.lower().startswith(worst.pattern))
+        return replace(verdict, actions=tuple(actions))
     if n < 2:
         sentence = "Fewer than two warm replicas: nothing to compare"
     elif max(map(len, compared.values()), default=0) >= SEPARATE:

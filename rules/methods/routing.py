@@ -40,9 +40,6 @@ RULE = "PrefixRoutingBroken"
 HIT, QUERIED = "prefix_hit_tokens", "prefix_queried_tokens"
 FINISHED, PREEMPTIONS = "requests_finished", "preemptions"
 
-MINUTES = 3
-"""Separate minutes that are the present, and that the best of the past is summed over (DESIGN 3.3)."""
-
 Minute = tuple[BinnedWindow, ...]
 """Binned windows of one minute in which prompts asked the prefix cache, one for each replica."""
 
@@ -141,7 +138,7 @@ def _measure(context: RuleContext, planned: tuple[float, str] | None) -> HitRate
     New and restarted replicas are left out until their caches can be warm: a cold cache is no broken routing.
     """
     held = hold(context.binned)
-    newest = sorted(held.periods(MINUTE_SECONDS))[-MINUTES:]
+    newest = sorted(held.periods(MINUTE_SECONDS))[-SEPARATE:]
     warm, _ = held.once(split_by_warmth, context.limit("warm_up_seconds"))
     sums = {
         minute: (group, group.sum_families((FINISHED, QUERIED, HIT)))
@@ -151,8 +148,8 @@ def _measure(context: RuleContext, planned: tuple[float, str] | None) -> HitRate
     now = tuple(_select_asking(group) for minute, (group, _) in asking.items() if minute in newest)
     before = [pair for minute, pair in asking.items() if minute not in newest]
     best, past = -1.0, before[:0]
-    for place in range(max(1, len(before) - MINUTES + 1)) if before else ():
-        part = before[place : place + MINUTES]
+    for place in range(max(1, len(before) - SEPARATE + 1)) if before else ():
+        part = before[place : place + SEPARATE]
         total = windows.sum_windows(window for _, window in part).counters
         value, hits = total[QUERIED], total.get(HIT, 0.0)
         if total.get(FINISHED, 0.0) >= context.limit("minimum_requests") and best * value < hits <= value:
@@ -187,14 +184,12 @@ def split_by_warmth(held: HeldWindows, warm_up_seconds: float) -> tuple[HeldWind
     for start, name in restarts:
         cold_from[name] = max(start, cold_from.get(name, start))
 
-    def is_cold(binned: BinnedWindow) -> bool:
-        return 0 <= binned.window.start - cold_from.get(binned.replica, math.inf) < warm_up_seconds
-
     def select(batch: HeldWindows, cold: bool) -> HeldWindows:
         # A batch without a cold replica keeps what was asked of it.
         if not any(start <= batch.ends[1] and batch.start < start + warm_up_seconds for start in cold_from.values()):
             return HeldWindows() if cold else batch
-        return HeldWindows(binned for binned in batch if is_cold(binned) is cold)
+        ages = ((binned, binned.window.start - cold_from.get(binned.replica, math.inf)) for binned in batch)
+        return HeldWindows(binned for binned, age in ages if (0 <= age < warm_up_seconds) is cold)
 
     return held.select(lambda batch: select(batch, False)), held.select(lambda batch: select(batch, True))
 

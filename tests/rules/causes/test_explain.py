@@ -85,6 +85,14 @@ def test_benchmark_lengths_stand_for_planned(mean: float, cause: str, text: str)
     assert text in first(made).evidence
 
 
+@pytest.mark.parametrize(("pool", "is_named"), [("prefill", True), ("decode", False)])
+def test_hits_are_those_of_prefill(pool: str, is_named: bool) -> None:
+    of = replace(context(workload={"prefix_hit_ratio": 0.6}), pools={"prefill": "prefill", "decode": "decode"})
+    lost = each(5, lambda n: slow(n, {"prefix_hit_tokens": 0.0}))
+    made = answered(TTFT, of, {name: lost if name == pool else each(5, slow) for name in of.pools})
+    assert ("prefix hits" in dict(certainties(made))) is is_named
+
+
 MACHINE, SPECULATION, HITS = "slower machine", "speculation", "PrefixHitDivergence"
 CLOSED, DRAFTING = {"loop": "closed"}, {"speculation": {"draft_tokens": 4, "acceptance": 0.75}}
 

@@ -218,9 +218,12 @@ GPU_CASES = [
     Case("thin benchmark", gpu_view(requests=100), busy(0.1), GUESSED),
     Case("not measured", context(), each(5, minute), UNPLANNED),
 ]
+POOLS = {"p": "prefill", "d": "decode"}
 HITS_CASES = [
     Case("half lost", HITTING, hits(0.3), WARNED),
     Case("19 points lost", HITTING, hits(0.41), FINE),
+    Case("lost in decode", replace(HITTING, pools=POOLS), {"p": hits(0.6), "d": hits(0.0)}, FINE),
+    Case("lost in prefill", replace(HITTING, pools=POOLS), {"p": hits(0.0), "d": hits(0.6)}, WARNED),
     # 36 % of 300 requests: the 99.9 % bound of the misses (64 %) is 55 %, below the 60 % that would be too many.
     Case("few requests", HITTING, hits(0.36, rps=1.0), GUESSED),
     Case("many requests", HITTING, hits(0.36, 12, rps=3.9), WARNED),

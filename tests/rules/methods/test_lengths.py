@@ -196,6 +196,7 @@ def contradiction(seconds: float) -> str:
 SILENT = [*staying(6.5, 4), *(minute(n, rps=0.0, in_system=0.0) for n in (4, 5))]
 WITHOUT_GAUGES = [replace(one, gauges={}, histograms={}) for one in each(6, minute)]
 
+POOLED = replace(SIZED, pools={"p": "prefill", "d": "decode"})
 LONGER = "Prompts are 3.9x as long as benchmarked: mean 314 tokens, 80 benchmarked"
 
 CASES = [
@@ -231,6 +232,7 @@ CASES = [
     Case("other lengths", SIZED, with_prompts(314.0), WARNED),
     Case("other lengths beyond the benchmark", SIZED, with_prompts(314.0, 40.0), WARNED),
     Case("near lengths", SIZED, with_prompts(150.0), FINE),
+    Case("other lengths in prefill", POOLED, {"p": with_prompts(314.0), "d": with_prompts(80.0)}, FINE),
     Case("lengths that are not benchmarked", BENCHED, with_prompts(900.0), FINE),
     Case("what time proves", SIZED, with_prompts(314.0, 6.2, 6), WARNED),
 ]
