@@ -10,7 +10,7 @@ import pytest
 from golden_text import check_golden
 from paths import TESTS
 from result_files import describe_variants, predicted_row, read_results, write_document
-from test_tool_reports import EXPORT, REAL, SHARED_BENCH, benchmark, report, stage
+from test_tool_reports import EXPORT, benchmark, report, stage
 
 from agent.benchmarks.formats import NAMES, VllmRun, read_all_results
 from agent.benchmarks.run_model import BenchmarkRun
@@ -202,18 +202,6 @@ def test_spoilt_file_gives_runs_or_one_sentence(tmp_path: Path, name: str, mutat
     assert [text for text in refusals if not text.startswith(f"{path}: ") or "\n" in text] == []
     assert results or mutation == "truncated"
     assert all(runs and all(isinstance(run, BenchmarkRun) for run in runs) for runs in results)
-
-
-@REAL
-def test_results_of_other_tools_are_refused() -> None:
-    others = [
-        *SHARED_BENCH.rglob("br_v0_*.yaml"),
-        *SHARED_BENCH.rglob("simulator-*.json*"),
-        *SHARED_BENCH.rglob("manifests.yaml"),
-    ]
-    assert len(others) == 11
-    for path in others:
-        assert "is no" in refusal(path)
 
 
 # ---- forms that one tool wrote at different times, and runs that are no measurement ----

@@ -19,7 +19,6 @@ from rules.plan.schema import TierPlan
 
 SHARED_BENCH = SHARED / "bench"
 REAL = pytest.mark.skipif(not SHARED_BENCH.is_dir(), reason="the sample reports are not part of the project")
-EXCERPT = SHARED_BENCH / "aiperf" / "doc_excerpt_profile_export_aiperf.json"
 
 
 def metric(unit: str, average: float, p99: float | None = None) -> dict[str, Any]:
@@ -117,18 +116,9 @@ def test_aiperf_exports_read_as_the_golden(tmp_path: Path) -> None:
     check_golden(__file__, "aiperf_exports.txt", describe_variants(tmp_path, EXPORT, documents))
 
 
-@REAL
-def test_documented_excerpt_tells_no_load() -> None:
-    (one,) = read_results(EXCERPT)
-    assert (one.loop, one.point.completed_rps, one.point.requests) == (None, 1.45, 20)
-    assert one.point.concurrency == pytest.approx(1.45 * 2.62071)
-    assert one.point.ttft_p99_seconds is None
-
-
 # ---- GuideLLM ----
 
 OLD = SHARED_BENCH / "guidellm" / "example_output" / "benchmarks_v0.3.json"
-NEW = SHARED_BENCH / "llm-d-benchmark" / "tests" / "fixtures" / "guidellm_report_v2.json"
 
 
 def statistics(mean: float, p99: float) -> dict[str, Any]:
@@ -239,17 +229,6 @@ def test_real_report_of_0_3_is_read() -> None:
     assert "23 of 609 requests failed or were under way at the end, and are not in the latencies" in one.remarks
 
 
-@REAL
-def test_real_report_of_version_2_is_read() -> None:
-    first, second = read_results(NEW)
-    assert [run.location.rpartition(": ")[2] for run in (first, second)] == ["benchmarks[0]", "benchmarks[1]"]
-    assert first.model == "e2e-mock-model"
-    assert (first.point.requested_rps, second.point.requested_rps) == (2.0, 4.0)
-    assert first.point.tpot_p50_seconds == pytest.approx(0.001046, abs=1e-6)
-    # Two requests at 2 a second, sent 5 s apart, and answered in 20 ms.
-    assert first.point.censored
-
-
 # ---- inference-perf ----
 
 SWEEPS = SHARED_BENCH / "inference-perf"
@@ -336,15 +315,6 @@ def test_h100_sweeps_have_their_known_capacities(name: str) -> None:
     assert ttft[knee] == pytest.approx(after, abs=0.01)
     assert (points[0].tpot_p50_seconds or 0) * 1000 == pytest.approx(tpot, abs=0.005)
     assert all(not one.point.censored or "server is at least this bad" in one.remarks[0] for one in stages)
-
-
-@REAL
-def test_real_server_files_are_refused() -> None:
-    for path in sorted((SWEEPS / "vllm" / "results").glob("*_prometheus_metrics.json")):
-        with pytest.raises(BenchmarkError, match="is the server's side or"):
-            read_results(path)
-    with pytest.raises(BenchmarkError, match="a summary of stages"):
-        read_results(SWEEPS / "vllm" / "results" / "summary_lifecycle_metrics.json")
 
 
 # ---- AIConfigurator's tables: rows of the public columns, whose numbers obey Little's law ----
