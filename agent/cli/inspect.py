@@ -95,6 +95,8 @@ def naming(page: str) -> Iterator[str]:
     try:
         yield name
     except ScrapeError as error:
+        if error.text.startswith(name):
+            raise
         raise ScrapeError(error.kind, f"{name}: {error.text}") from error
 
 

@@ -61,8 +61,10 @@ def run_init(options: SimpleNamespace) -> int:
     running: list[EngineProbe] = []
     failed: list[str] = []
     for url in dict.fromkeys(options.url):
+        peer = Peer.read(dict(url=url, **cli.ways_in(options)))
         try:
-            running.append(probe_engine(Peer.read(dict(url=url, **cli.ways_in(options)))))
+            with naming(url):
+                running.append(probe_engine(peer))
         except ScrapeError as error:
             failed.append(str(error))
     if not running:

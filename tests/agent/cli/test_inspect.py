@@ -103,6 +103,8 @@ def test_address_that_gives_no_page_is_refused(act: Any, said: str, capsys: Capt
     with engines() as (engine,):
         engine.act = act
         code, out, err = inspected(capsys, engine.url)
+        assert main.main(["plan", "init", engine.url]) == 2
+        assert [capsys.readouterr().err.count(engine.url), err.count(engine.url)] == [1, 1]
     assert (code, out) == (2, "")
     assert said in err
     assert err.startswith("sizewatch inspect: ")
