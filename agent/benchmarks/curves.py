@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain
+from operator import attrgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -52,12 +53,13 @@ class ImportedCurve(NamedTuple):
 def curve_of(measured: Sequence[BenchmarkRun], *, gpu_utilization_kind: str | None = None) -> ImportedCurve:
     """Return the curve through these loads, sorted by load.
 
-    Raise BenchmarkError with the file names for mixed loops (open and closed) and several models.
+    Raise BenchmarkError with the file names for mixed loops (open and closed), several models and several setups.
     """
     kept, remarks = _select(measured)
     loop = _only(kept, "loop")
     origin = _only(kept, "origin")
-    _only(kept, "model")
+    for place in ("model", *(f"setup.{name}" for name in SETUP[1:])):
+        _only(kept, place)
     controls = ("concurrency", "requested_rps") if loop == "closed" else ("requested_rps", "concurrency")
 
     def controlled(run: BenchmarkRun) -> tuple[str, float]:
@@ -101,9 +103,10 @@ def _select(measured: Sequence[BenchmarkRun]) -> tuple[list[BenchmarkRun], list[
     return list(kept.values()), remarks
 
 
-def _only(measured: Sequence[BenchmarkRun], name: str) -> Any:
+def _only(measured: Sequence[BenchmarkRun], place: str) -> Any:
     """Return the one value of a field, or None if no run tells it. Raise BenchmarkError with a file for each value."""
-    first = {value: run for run in reversed(measured) if (value := getattr(run, name))}
+    name, read = place.rpartition(".")[2], attrgetter(place)
+    first = {value: run for run in reversed(measured) if (value := read(run))}
     if len(first) > 1:
         (value, run), *rest = reversed(first.items())
         listed = ", ".join(f"{benchmark_run.location} {each}" for each, benchmark_run in rest)

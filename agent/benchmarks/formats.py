@@ -81,7 +81,6 @@ class VllmRun(BenchmarkRun):
     num_prompts: Annotated[Tally, BeforeValidator(lambda v: 0 if v == -1 else v)] = at_places("num_prompts", 0)
     input_tokens: Measured = at_places("total_input_tokens")
     output_tokens: Measured = at_places("total_output_tokens")
-    # The two arrays are of `--save-detailed`.
     start_times: Numbers = at_places("start_times", [])
     latencies: Numbers = at_places("latencies", [])
 

@@ -124,6 +124,8 @@ def test_mixed_loads_are_no_curve() -> None:
     with pytest.raises(BenchmarkError) as caught:
         curve_of([load("a"), load("b", 5.0, model=""), load("c", 6.0, model="other")])
     assert str(caught.value) == "a: is of model m, c other: a curve is of one model"
+    with pytest.raises(BenchmarkError, match="a: is of tensor_parallel 2, b 4: a curve is of one tensor_parallel"):
+        curve_of([with_setup("a", 2.0, tensor_parallel=2), with_setup("b", 4.0, tensor_parallel=4)])
 
 
 def test_repeated_runs_are_one_point() -> None:
