@@ -197,10 +197,7 @@ class Forecaster:
 
 
 def day_horizon(past: ObservedBins, members: Members, first: int, powers: Sequence[float] = (0.5, 1.0)) -> Horizon:
-    """Return the forecasts of a day, made every hour, with weights and errors by quarter of the day.
-
-    Its errors are of two weeks: a weekend alone must not choose the method of the days after it.
-    """
+    """Return the forecasts of a day, made every hour, with weights and errors of two weeks by quarter of the day."""
     day = past.per_day
     edges = np.unique(np.linspace(0, day, QUARTERS + 1).astype(np.int64)).tolist()
     parts = [slice(*ends) for ends in pairwise(edges)]

@@ -107,12 +107,20 @@ def _holt_winters(outlook: Outlook, origins: Integers, leads: Integers) -> Array
     return ahead
 
 
-def _profile(outlook: Outlook, origins: Integers, leads: Integers, hours: float, half_life_hours: float) -> Array:
-    """Return the profile times the ratio of the last hours to it. The ratio fades with its half-life."""
+def _profile(
+    outlook: Outlook, origins: Integers, leads: Integers, hours: float, half_life_hours: float, days: int = 1
+) -> Array:
+    """Return the profile times the ratio of the last hours to it. The ratio fades with its half-life.
+
+    With `days`, the ratio is the median of those of the same hours on as many days: an odd day moves nothing.
+    """
     past, width = outlook.past, outlook.past.bins(hours * HOUR)
-    before = outlook.profiles.mean_before(origins, width)
     floor = LEAST_LEVEL * outlook.profiles.mean_before(origins, past.per_day) + 1e-12
-    ratio = np.clip((past.mean(origins, width) + floor) / (before + floor), 1 / STEEPEST, STEEPEST)
+    ratios = []
+    for ago in range(0, days * past.per_day, past.per_day):
+        before = outlook.profiles.mean_before(origins, width, ago)
+        ratios.append((past.mean(origins - ago, width) + floor) / (before + floor))
+    ratio = np.clip(np.nanmedian(np.stack(ratios), axis=0), 1 / STEEPEST, STEEPEST)
     fading = 0.5 ** (leads * past.bin_seconds / (half_life_hours * HOUR))
     ahead = outlook.profiles.amounts(origins, origins + leads - 1) + floor
     return np.maximum(ahead * ratio**fading - floor, 0.0)
@@ -134,9 +142,9 @@ MEMBERS: tuple[tuple[str, Method], ...] = (
     (HOLT_WINTERS, _holt_winters),
     (PROFILE, partial(_profile, hours=1, half_life_hours=3)),
     (PROFILE, partial(_profile, hours=3, half_life_hours=24)),
-    (PROFILE, partial(_profile, hours=24, half_life_hours=np.inf)),
+    (PROFILE, partial(_profile, hours=24, half_life_hours=np.inf, days=DAYS_A_WEEK)),
 )
-"""Methods of the combination with their families: the level of the profile follows the last hour, hours or day."""
+"""Methods of the combination with their families: the level of the profile follows the last hour, hours or week."""
 
 
 def forecast_all(methods: Sequence[Method], outlook: Outlook, origins: Integers, leads: Integers) -> Array:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import numpy as np
 
 from forecast.series.binned import Array, Integers
-from forecast.series.observed import ObservedBins
+from forecast.series.observed import DAYS_A_WEEK, ObservedBins
 
 WEEKS = 4
-"""Maximum weeks in the median of a bin of the week."""
+"""Maximum weeks in the median of a bin of the week. The median of a time of day is of a week at most."""
 
-DAYS = 7
-"""Maximum days in the median of a time of day."""
+PRIOR_WEEKS = 4
+"""Weeks that the usual day counts for beside the weeks of a bin: one bin of one week is mostly noise."""
+
+LARGEST = 3.0
+"""A bin counts at most so many times its usual amount in the level of its day: a spike is no level."""
 
 SMOOTH_SECONDS = 900.0
 """Width of the smoothing in seconds, on both sides."""
@@ -24,11 +27,12 @@ SMOOTH_SECONDS = 900.0
 def week_profile(past: ObservedBins, end: int) -> Array:
     """Return the amount per bin of the week from the bins before `end`, at least a day of them.
 
-    A bin is the median over its w weeks. It is drawn to the median of its time of day with weight w / (w + 1).
+    A bin is the median over its w weeks, drawn to a prior: the median of its time of day, times the level of its day of the
+    week. One week tells half of such a level, w weeks w^2 / (w^2 + 1) of it.
     """
     values, day, week = past.values, past.per_day, past.per_week
     first = max(0, end - WEEKS * week)
-    days = min((end - first) // day, DAYS)
+    days = min((end - first) // day, DAYS_A_WEEK)
     slots = past.slots(end)
     recent = slice(end - days * day, end)
     profile = np.tile(_day_profile(values[recent], slots[recent] % day, day), week // day)
@@ -39,8 +43,13 @@ def week_profile(past: ObservedBins, end: int) -> Array:
         table[row, slots[first:end]] = values[first:end]
         count = np.isfinite(table).sum(axis=0)
         usual = np.nanmedian(np.where(count, table, 0.0), axis=0)
-        profile = np.where(count > 0, (count * usual + profile) / (count + 1), profile)
-    return _smooth(profile, int(SMOOTH_SECONDS // past.bin_seconds))
+        seen = np.where(count > 0, (np.minimum(usual, LARGEST * profile), profile), 0.0)
+        seen = seen.reshape(2, DAYS_A_WEEK, day).sum(axis=2) + 1e-12
+        profile *= np.repeat(1 + (seen[0] / seen[1] - 1) * weeks**2 / (weeks**2 + 1), day)
+        profile = (count * usual + PRIOR_WEEKS * profile) / (count + PRIOR_WEEKS)
+    half = int(SMOOTH_SECONDS // past.bin_seconds)
+    around = np.concatenate([profile[len(profile) - half :], profile, profile[:half]])
+    return np.convolve(around, np.full(2 * half + 1, 1 / (2 * half + 1)), "valid")
 
 
 def _day_profile(values: Array, times: Integers, day: int) -> Array:
@@ -50,13 +59,6 @@ def _day_profile(values: Array, times: Integers, day: int) -> Array:
     known = np.flatnonzero(np.isfinite(table).any(axis=0))
     usual: Array = np.nanmedian(table[:, known], axis=0)
     return usual if len(known) == day else np.interp(np.arange(day), known, usual, period=day)
-
-
-def _smooth(profile: Array, half: int) -> Array:
-    """Return the mean with `half` bins on both sides, so that smoothing shifts nothing."""
-    width = 2 * half + 1
-    around = np.concatenate([profile[len(profile) - half :], profile, profile[:half]])
-    return np.convolve(around, np.ones(width) / width, "valid")
 
 
 class WeekProfiles:
@@ -76,11 +78,11 @@ class WeekProfiles:
         values: Array = table[rows, slots]
         return values
 
-    def mean_before(self, origins: Integers, width: int) -> Array:
-        """Return the mean of the profile over the `width` bins before each origin."""
+    def mean_before(self, origins: Integers, width: int, ago: int = 0) -> Array:
+        """Return the mean of the profile over the `width` bins before each origin, or before the bin `ago` bins earlier."""
         table, rows = self._table(origins)
         sums = np.cumsum(np.pad(np.hstack([table, table]), ((0, 0), (1, 0))), axis=1)
-        ends = self._past.slots(int(origins.max()))[origins - 1] + 1 + self._past.per_week
+        ends = self._past.slots(int(origins.max()))[np.maximum(origins - ago, 1) - 1] + 1 + self._past.per_week
         means: Array = (sums[rows, ends] - sums[rows, ends - width]) / width
         return means
 

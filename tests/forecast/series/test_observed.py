@@ -97,17 +97,24 @@ def test_one_bad_day_moves_nothing() -> None:
 def test_week_bin_is_drawn_to_its_hour() -> None:
     weeks = np.tile(np.where(np.arange(168) < 144, 10.0, 2.0), 2)
     past = past_of(weeks)
-    # Sundays: two of 2.0 against a usual day of 10.0, with weights 2 / (2 + 1).
-    assert week_profile(past, 336)[150] == pytest.approx(2 / 3 * 2.0 + 1 / 3 * 10.0)
+    # Two weeks tell four fifths of Sunday's level, 2 of 10; two Sundays are drawn to it with the weight of four weeks.
+    assert week_profile(past, 336)[150] == pytest.approx((2 * 2.0 + 4 * (0.8 * 2.0 + 0.2 * 10.0)) / 6)
     assert week_profile(past, 336)[20] == pytest.approx(10.0)
+
+
+def test_spike_is_no_level_of_its_day() -> None:
+    spike = np.full(168, 10.0)
+    spike[30] = 1e6
+    # At most three times its usual amount counts: (23 + 3) / 24 of the level, and one week tells half of it.
+    assert week_profile(past_of(spike), 168)[[20, 40]] == pytest.approx([10.0, (10.0 + 4 * 10.0 * (1 + 1 / 24)) / 5])
 
 
 def test_profile_looks_back_stated_days() -> None:
     old = np.concatenate([np.full(24 * 8, 500.0), np.full(24 * 28, 10.0)])
     assert week_profile(past_of(old), len(old)) == pytest.approx(np.full(168, 10.0))
-    # Of the last seven days four had 10 at every time of day; the six before them are no more than their week.
+    # Of the last seven days four had 10 at every time of day. A day with 30 a week ago has half of its level.
     ten_days = np.concatenate([np.full(24 * 6, 30.0), np.full(24 * 4, 10.0)])
-    assert week_profile(past_of(ten_days), 240)[[100, 160]].tolist() == [20.0, 10.0]
+    assert week_profile(past_of(ten_days), 240)[[100, 160]] == pytest.approx([(30.0 + 4 * 20.0) / 5, 10.0])
 
 
 def test_smoothing_wraps_around_the_week() -> None:
