@@ -16,6 +16,7 @@ from rules.confidence import Certainty
 from rules.methods.availability import judge_cascade
 from rules.methods.bands import judge_band, judge_event_ratio, judge_excess
 from rules.methods.burn_rate import judge_availability, judge_refused
+from rules.methods.demand import judge_demand
 from rules.methods.divergence import judge_mean, judge_tail
 from rules.methods.drift import judge_representative
 from rules.methods.load import judge_beyond, judge_queue, judge_saturated
@@ -27,17 +28,14 @@ from rules.verdicts.verdict import FIRING, Cause, Verdict
 
 MACHINE = "the machine is slower than the benchmarked one (neighbours, clocks): load, queue, lengths and cache do not explain it"
 
-UNMEASURED = (
-    "the machine is slow (neighbours, clocks, throttling), or the objective is too strict: "
-    "without a benchmark both are possible"
-)
+UNMEASURED = "the machine is slow (neighbours, clocks, throttling), or the objective is too strict: no benchmark tells"
 
 LATENCY = frozenset({judge_tail}) | USERS
 SLOW = LATENCY | frozenset({judge_representative})
 """Methods for latencies above the benchmark or the objective."""
 
 PRESSURE = frozenset({judge_cascade, judge_event_ratio, judge_excess, judge_beyond, judge_queue, judge_saturated})
-EITHER = SLOW | PRESSURE
+EITHER = SLOW | PRESSURE | {judge_demand}
 FAILING, TURNED_AWAY = frozenset({judge_availability}), frozenset({judge_refused})
 HITS = frozenset({judge_mean, judge_band})
 OF_ONE_FAMILY = LATENCY | HITS

@@ -94,6 +94,7 @@ def test_hits_are_those_of_prefill(pool: str, is_named: bool) -> None:
 
 
 MACHINE, SPECULATION, HITS = "slower machine", "speculation", "PrefixHitDivergence"
+DEMAND = "DemandExceedsCapacity"
 CLOSED, DRAFTING = {"loop": "closed"}, {"speculation": {"draft_tokens": 4, "acceptance": 0.75}}
 
 
@@ -137,6 +138,7 @@ ROWS: list[tuple[str, dict[str, Any], str]] = [
     (TTFT, {"curve": CLOSED}, "benchmark"),
     (TTFT, {"requests": 299}, "benchmark"),
     (TTFT, {"requests": 300}, MACHINE),
+    (DEMAND, {"outputs": 150.0, "plan": {"operating_point": {"c_max": 2, "usable_rps": 2}}}, "output lengths"),
 ]
 
 
