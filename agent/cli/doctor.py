@@ -98,7 +98,7 @@ def _look(options: SimpleNamespace) -> int:
         bodies = [read_page_body(options, str(path)) for path in files]
         if len(bodies) > len(set(bodies)):
             text = f"{files[0]} and {files[1]} are the same page"
-            raise ConfigError((f"{text}: save the second one 15 s after the first, or give the engine's address",))
+            raise ConfigError((f"{text}: save the second one 15 s after the first; if so, the engine did nothing",))
         looks = look_at_files(files, bodies, seconds, objectives)
     else:
         pages = find_pages(options.url, cli.ways_in(options))

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 from agent.cli.arguments import FORMAT, Exit, Parameters, argument, connection_options, print_result, ways_in
 from agent.config.peer import DEFAULT_MAX_BYTES, Peer
-from agent.errors import PathError, ScrapeError
+from agent.errors import PathError, ScrapeError, ScrapeFailure
 from agent.gpu.collector import samples
 from agent.http_client.client import fetch_page, wrong_content
 from agent.http_client.errors import place_of
@@ -42,11 +42,11 @@ def _print_engine_page(options: SimpleNamespace, body: bytes, page_name: str) ->
     if holds:
         texts.append(f"{page_name}: {holds}, each is a replica")
     for name, page in engines.items():
-        why_no_rate = "the page does not tell when its process started"
-        if page.started_at is not None:
-            why_no_rate = ""
+        why_no_rate = ""
         if "://" not in options.page:
             why_no_rate = "a saved page does not tell when it was saved"
+        elif page.started_at is None:
+            why_no_rate = "the page does not tell when its process started"
         table = reader.engine_of(name)
         readings = {
             signal: explain_gap(BY_NAME[signal], value, table, page, why_no_rate)
@@ -83,8 +83,11 @@ def run(options: SimpleNamespace) -> int:
     """Print the page. An unreadable page raises ScrapeError or PathError, which name it (exit 2)."""
     body = read_page_body(options, options.page)
     with naming(options.page) as name:
-        if not _print_gpu_page(options, body, name):
+        try:
             _print_engine_page(options, body, name)
+        except ScrapeError as error:
+            if error.kind is not ScrapeFailure.INCONSISTENT or not _print_gpu_page(options, body, name):
+                raise
     return Exit.FINE
 
 

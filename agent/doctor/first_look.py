@@ -206,9 +206,8 @@ def _describe_ongoing(result: RuleResult | None) -> str:
 
 
 def _is_doubt(result: RuleResult) -> TypeGuard[Unknown]:
-    """Return whether an objective seems to be missed by too few requests."""
-    is_latency = result.rule in BURNS
-    return is_latency and isinstance(result, Unknown) and result.reason is Gap.TOO_FEW_REQUESTS
+    """Return whether an objective seems to be missed by too few requests, or cannot be judged."""
+    return result.rule in BURNS and isinstance(result, Unknown)
 
 
 def _is_firing(result: RuleResult) -> TypeGuard[Verdict]:
@@ -218,7 +217,7 @@ def _is_firing(result: RuleResult) -> TypeGuard[Verdict]:
 def _judge_latency(context: RuleContext) -> Iterator[RuleResult]:
     """Yield the finding of an objective: requests that missed it beyond chance, or that wait longer than it now.
 
-    Yield an unknown where the P99 lies above the objective, and chance may have put it there.
+    Yield an unknown where the P99 lies above the objective, and chance may have put it there, or where it has no value.
     """
     rule, family = context.rule, context.rule.family
     objective = read_plan_value(context.tier, rule.needs)
@@ -246,6 +245,12 @@ def _judge_latency(context: RuleContext) -> Iterator[RuleResult]:
             return
     queues = tuple(_judge_queues(context, objective, promise)) if rule.name == "TtftSloBurn" else ()
     yield from queues
+    whole = sum_windows(sample.window for sample in context.binned)
+    p99 = readings.read(SIGNALS[f"{word.lower()}_p99_seconds"], whole)
+    is_met = isinstance(p99, Reading) and p99.high is not None and p99.high <= objective
+    if not parts and not queues and not is_met and whole.counters.get("requests_finished", 1.0):
+        text = f"{word} is {quantity(p99, 'seconds')}: {promise} is not judged"
+        yield context.unknown(whole.explain_missing(family), text)
     if not queues and share.best >= 1 and share.best > allowed * n:
         verb, of_n = "lies" if share.low > allowed * n else "may lie", format_count(round(n), "request")
         text = f"{word} P99 {verb} above the objective of {number(objective, 'seconds')} ({share.best:.0f} of {of_n})"

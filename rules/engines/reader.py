@@ -41,7 +41,6 @@ PART_OF = (
 
 SUFFIXES = ("_bucket", "_sum", "_count")
 SeriesName = tuple[str, Mapping[str, str]]
-RANK_FAMILIES = RANK_GAUGES | WORK
 _ByName = Mapping[str, list[tuple[int, Mapping[str, str]]]]
 _Faults = list[tuple[str, str]]
 """(family, fault) of the families that are not used."""
@@ -244,7 +243,7 @@ def _rank_slots(
 ) -> dict[str, dict[str, tuple[int, ...]]]:
     """Return the slots of each data-parallel rank by family, none unless there are several ranks."""
     mapping: defaultdict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
-    for row in (row for row in won if engine.rank_label and row.family in RANK_FAMILIES):
+    for row in (row for row in won if engine.rank_label and row.family in RANK_GAUGES | WORK):
         counted = row.kind is FamilyKind.HISTOGRAM
         for slot, labels in by_name.get(f"{row.source}_count", ()) if counted else _matching(row, by_name):
             if rank := labels.get(engine.rank_label, ""):
@@ -261,8 +260,7 @@ def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapsho
     contradictory = _contradictory(counters, histograms, faults)
     impossible = frozenset(family for family, value in gauges.items() if value > MOST.get(family, math.inf))
     for name in sorted(impossible):
-        text = f"a gauge of {gauges[name]:.3g}, which is more than {MOST[name]:g}: cannot be"
-        faults.append((name, text))
+        faults.append((name, f"a gauge of {gauges[name]:.3g}, which is more than {MOST[name]:g}: cannot be"))
     born = [values[slot] for slot in layout.born if math.isfinite(values[slot])]
     ready = min(born) if born else None
     started = values[layout.start] if layout.start is not None else math.nan

@@ -84,13 +84,14 @@ class EngineTable:
     """Table of one engine generation. It equals only itself, because it is looked up for every name of a page.
 
     `signatures` identify a page: one must be present with all `signature_labels` and none of `signature_without`.
-    `carries_engines`: its page passes the families of an engine through, and is then read as that engine's.
-    `wrappers`: prefixes that Ray or KServe add to names. `repeats`: labels whose series repeat one number (processes,
-    tensor-parallel ranks); the largest counts. `rank_label`: label of data-parallel ranks, "" without. `info`: info
-    series whose labels become facts. `fact_gauges` (fact, sample): gauges whose value becomes a fact. `born`: `_created`
-    series that show when the engine was ready. `version_path`: path beside the page that returns {"version": "0.32.0"};
-    "" where there is none. `scanned`: releases behind the table, oldest first. `not_exposed`: reason why a family is
-    missing, where a reader would not expect it; `other` is the reason for every other family.
+    `unique_names` do so without labels. `carries_engines`: its page passes the families of an engine through, and is
+    then read as that engine's. `wrappers`: prefixes that Ray or KServe add to names. `repeats`: labels whose series
+    repeat one number (processes, tensor-parallel ranks); the largest counts. `rank_label`: label of data-parallel
+    ranks, "" without. `info`: info series whose labels become facts. `fact_gauges` (fact, sample): gauges whose value
+    becomes a fact. `born`: `_created` series that show when the engine was ready. `version_path`: path beside the page
+    that returns {"version": "0.32.0"}; "" where there is none. `scanned`: releases behind the table, oldest first.
+    `not_exposed`: reason why a family is missing, where a reader would not expect it; `other` is the reason for every
+    other family.
     """
 
     name: str
@@ -99,6 +100,7 @@ class EngineTable:
     signatures: tuple[str, ...]
     signature_labels: tuple[str, ...] = ()
     signature_without: tuple[str, ...] = ()
+    unique_names: tuple[str, ...] = ()
     carries_engines: bool = False
     wrappers: tuple[str, ...] = ()
     rows: tuple[SourceRow, ...]
@@ -182,8 +184,9 @@ def detect_engine(
     for engine in engines:
         required, refused = set(engine.signature_labels), set(engine.signature_without)
         for name, labels in page:
-            is_signature = strip_wrapper_prefix(name, engine) in engine.signatures
-            if is_signature and required <= labels.keys() and refused.isdisjoint(labels):
+            plain = strip_wrapper_prefix(name, engine)
+            is_signature = plain in engine.signatures and required <= labels.keys() and refused.isdisjoint(labels)
+            if is_signature or plain in engine.unique_names:
                 return engine
     return None
 

@@ -31,8 +31,7 @@ PARTS = frozenset({"engine", "pid", "stage"})
 PLACED = ("kv_utilization", "requests_running")
 """Families of which an engine has one value for each of its parts."""
 
-UNNAMED = ("request_success_total",)
-"""Signature of TensorRT-LLM before 1.3: a name that may be any engine's."""
+INFO = frozenset(info for engine in ENGINES for info in engine.info)
 
 COUNTED = frozenset({*PLACED, "requests_waiting", "prompt_tokens", "generation_tokens"})
 
@@ -67,23 +66,23 @@ def split_page(
     label, values = _find_label(_placed(plain, kinds, COUNTED), TELLING)
     if not label and engine.name != "dynamo":
         # A frontend of Dynamo serves several models, and is one replica.
-        label, values = _find_label(_placed(plain, kinds, PLACED), (engine.model_label or "model", "version"))
+        label, values = _find_label(_placed(plain, kinds, PLACED), (engine.model_label or "model", "version"), fewest=2)
     if len(values) > MOST_ENGINES:
         raise SeveralEnginesError(f"the page holds {len(values)} engines by their label {label}, more than can be read")
-    parts = [(_short(value), _select_series(label, value, names, engine)) for value in values]
+    parts = [(_short(value), _select_series(label, value, names)) for value in values]
     if len(parts) < 2:
         label, parts = "", [("", parts[0][1] if parts else names)]
     return label, {name: _compile_engine(series, engine, engines) for name, series in parts}
 
 
-def _find_label(series: Sequence[SeriesName], labels: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return the label with the most values of those that differ within a family, and its values."""
+def _find_label(series: Sequence[SeriesName], labels: Sequence[str], fewest: int = 1) -> tuple[str, tuple[str, ...]]:
+    """Return the label with the most values of those that differ within a family, and its values, `fewest` at least."""
     best: tuple[str, ...] = ()
     telling = ""
     for label in labels:
         values = {(name, of.get(label, "")) for name, of in series}
         texts = tuple(sorted({value for _, value in values} - {""}))
-        if len(values) > len({name for name, _ in series}) and len(texts) > len(best):
+        if len(values) > len({name for name, _ in series}) and len(texts) >= max(fewest, len(best) + 1):
             telling, best = label, texts
     return telling, best
 
@@ -101,13 +100,12 @@ def _placed(plain: Iterable[SeriesName], engines: tuple[EngineTable, ...], famil
     return series_names
 
 
-def _select_series(label: str, value: str, names: Sequence[SeriesName], engine: EngineTable) -> Sequence[SeriesName]:
-    """Return the series of a page, of which those of other engines are without a name.
-
-    What does not name its engine is of the page: only info series hold for each."""
+def _select_series(label: str, value: str, names: Sequence[SeriesName]) -> Sequence[SeriesName]:
+    """Return the series of a page, of which those of other engines are without a name. What does not name its engine
+    is of the page: only info series hold for each."""
     return [
         (name, labels)
-        if labels.get(label, "") == value or (label not in labels and normalize_name(name) in engine.info)
+        if labels.get(label, "") == value or (label not in labels and normalize_name(name) in INFO)
         else ("", {})
         for name, labels in names
     ]
@@ -124,17 +122,17 @@ def _compile_engine(
     """Return the layout of an engine's series. Raise SeveralEnginesError where they are of several engines."""
     plain = [(normalize_name(name), labels) for name, labels in series if name]
     engine = detect_engine(plain, engines) or page_engine
-    tables = [table for table in engines if table.signatures != UNNAMED and detect_engine(plain, (table,))]
+    # The names of TensorRT-LLM v1.0 may be any engine's.
+    tables = [table for table in engines if table.generation != "v1.0" and detect_engine(plain, (table,))]
     titles = sorted({table.title for table in tables})
     if len(titles) > 1 and not any(table.carries_engines for table in tables):
         raise SeveralEnginesError(f"the page is of mixed origin: it has names of {' and of '.join(titles)}")
-    if engine.carries_engines:
+    if engine.name == "dynamo":
         return compile_layout(series, engine)
     for family in PLACED:
         placed = _placed(plain, (engine,), (family,))
         for label in sorted({label for _, labels in placed for label in labels} - PARTS - {*engine.repeats}):
             if _find_label(placed, (label,))[0] and not label.endswith("rank"):
-                number = len({labels.get(label, "") for _, labels in placed})
-                text = f"the page holds {number} engines, which no known label tells apart (its label {label} differs)"
-                raise SeveralEnginesError(text)
+                holds = f"the page holds {len({labels.get(label) for _, labels in placed})} engines"
+                raise SeveralEnginesError(f"{holds}, which no known label tells apart (its label {label} differs)")
     return compile_layout(series, engine)

@@ -6,8 +6,9 @@ times are independent. A mean number of requests at once is rate x E2E (Little's
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rules.telemetry.histograms import EMPTY, Cumulative, increase
 from rules.telemetry.wording import format_count
@@ -99,6 +100,7 @@ def at_once_contradiction(clients: float, rps: float, e2e: float, requests: floa
 SAME_REQUESTS = 0.9
 """Share of first tokens and finished requests that must be the same: others run, or ended without a token."""
 
+EVIDENCE = ("ttft_seconds", "e2e_seconds", "tpot_seconds", "itl_seconds", "generation_tokens_per_request")
 WRONG_FAMILIES = {"ttft": ("ttft_seconds",), "e2e": ("e2e_seconds",), "tpot": ("tpot_seconds", "itl_seconds")}
 
 
@@ -116,24 +118,46 @@ def find_page_contradiction(
     if min(n, finished) < FEWEST_REQUESTS or not SAME_REQUESTS <= n / finished <= 1 / SAME_REQUESTS:
         return None
     ttft, e2e, lengths = first.total / n, whole.total / finished, _mean(histograms, "generation_tokens_per_request")
-    # The counter has the tokens of long generations that still run, too.
-    tokens = lengths or counters.get("generation_tokens", 0.0) / n
+    tokens = max(2.0, lengths or counters.get("generation_tokens", 0.0) / n)
     if ttft > e2e:
         ttft = min(ttft, _least_mean(first, SAME_REQUESTS * min(n, finished)))
-    tpot, gap = (_mean(histograms, family) for family in ("tpot_seconds", "itl_seconds"))
-    if tpot is None and gap is not None and tokens > 1:
-        tpot = max(gap, (histograms["itl_seconds"].total or 0.0) / n / (tokens - 1))
-    # A gap may be of several tokens, and the counter of more than the finished requests: neither is too large for it.
-    sure = lengths is not None and "tpot_seconds" in histograms
-    tpot = tpot if sure or (tpot or 0.0) * (tokens - 1) < e2e - ttft else None
-    contradiction = next(find_contradictions(ttft=ttft, e2e=e2e, tpot=tpot, tokens=tokens), None)
-    if contradiction is None:
+    contradictions: dict[str, Contradiction] = {}
+    is_confirmed = False
+    for family in WRONG_FAMILIES["tpot"]:
+        low, high = _tpot_bounds(histograms, family, n, tokens, is_sure=lengths is not None)
+        tpot = min(max((e2e - ttft) / (tokens - 1), low), high)
+        for contradiction in find_contradictions(ttft=ttft, e2e=e2e, tpot=tpot, tokens=tokens):
+            text = contradiction.text.replace("TPOT", family.partition("_")[0].upper())
+            contradictions[family] = replace(contradiction, text=text)
+        is_confirmed = is_confirmed or (high < math.inf and family not in contradictions)
+    families = [family for family in EVIDENCE if family in histograms]
+    if not contradictions or any(increase(EMPTY, histograms[family]).total is None for family in families):
         return None
-    families = [family for name in ("ttft", "e2e", "tpot") for family in WRONG_FAMILIES[name] if family in histograms]
-    if any(increase(EMPTY, histograms[family]).total is None for family in families):
-        return None
+    contradiction = max(contradictions.values(), key=lambda contradiction: len(contradiction.wrong))
     wrong = {family for name in contradiction.wrong for family in WRONG_FAMILIES[name]}
+    if is_confirmed and not contradiction.not_streamed:
+        wrong = set(contradictions)  # The other of TPOT and ITL agrees with the E2E.
     return contradiction, tuple(family for family in families if family in wrong)
+
+
+def _tpot_bounds(
+    histograms: Mapping[str, Cumulative], family: str, n: float, tokens: float, is_sure: bool
+) -> tuple[float, float]:
+    """Return bounds of the mean TPOT of `n` requests by TPOT or ITL, in seconds.
+
+    Without lengths, tokens are those of running requests too: no time is too large for them. A gap may be of several
+    tokens, and the longest ones of requests that run: half of them are enough to be too large.
+    """
+    mean = _mean(histograms, family)
+    if mean is None:
+        return 0.0, math.inf
+    low = high = mean
+    if family == "itl_seconds":
+        gaps = histograms[family]
+        half = min(gaps.counts[-1], n * (tokens - 1)) / 2
+        low = _least_mean(gaps, half) * half / n / (tokens - 1)
+        high = max(mean, (gaps.total or 0.0) / n / (tokens - 1))
+    return low if is_sure else 0.0, high
 
 
 def _least_mean(times: Cumulative, n: float) -> float:
@@ -146,7 +170,7 @@ def _least_mean(times: Cumulative, n: float) -> float:
 
 
 def _mean(histograms: Mapping[str, Cumulative], family: str) -> float | None:
-    times = histograms.get(family)
-    return (
-        times.total / times.counts[-1] if times is not None and times.total is not None and times.counts[-1] else None
-    )
+    times = histograms.get(family, EMPTY)
+    if times.total is None or not times.counts[-1]:
+        return None
+    return times.total / times.counts[-1]

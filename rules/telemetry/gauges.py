@@ -28,18 +28,8 @@ TOKEN_FAMILY = "itl_seconds"
 still."""
 
 STEP_GAUGES = frozenset(
-    {
-        "requests_running",
-        "requests_waiting",
-        "requests_waiting_capacity",
-        "requests_waiting_deferred",
-        "kv_utilization",
-        "kv_utilization_max",
-    }
+    {*IN_SYSTEM, "requests_waiting_capacity", "requests_waiting_deferred", "kv_utilization", "kv_utilization_max"}
 )
-
-LASTING = frozenset({"engine_startup_seconds"})
-"""Gauges that stay constant while the process lives."""
 
 GAUGE_HOLD_SECONDS = 75.0
 """Longest time between two scrapes, in seconds, over which a gauge is interpolated. Longer requests extend it. Ours:
@@ -87,7 +77,9 @@ def sum_gauges(
     shown = [page.gauges.get(name, 0.0) for name in IN_SYSTEM for page in (earlier, later)]
     # Most scrapes need no estimate.
     finished = _estimate_in_system(earlier, later, parts) if dt > BURST_SECONDS or not any(shown) else None
-    holds = dt <= GAUGE_HOLD_SECONDS or dt <= _shortest(parts)
+    # Nine of ten requests took longer: one that is observed at a scrape stays.
+    shortest = quantile(parts.get("e2e_seconds", ()), 0.1)
+    holds = dt <= GAUGE_HOLD_SECONDS or (shortest is not None and dt <= (shortest.low or 0.0))
     refuted = finished is not None and _is_refuted(math.fsum(shown) / 2, finished)
     sums: dict[str, GaugeSum] = {}
     gaps: dict[str, Gap] = {}
@@ -98,7 +90,7 @@ def sum_gauges(
         of_steps = family in STEP_GAUGES
         if still and of_steps and (value != 0 or queued):
             gaps[family] = Gap.STALE
-        elif not (holds or family in LASTING or (still and of_steps)):
+        elif not (holds or family == "engine_startup_seconds" or (still and of_steps)):
             gaps[family] = Gap.NOT_SCRAPED
         elif refuted and of_steps:
             gaps[family] = Gap.CONTRADICTORY
@@ -150,13 +142,6 @@ def _estimate_in_system(
     return GaugeSum(
         integral=seconds, seconds=dt, minimum=(seconds - before) / dt, maximum=seconds / dt + last, samples=requests
     )
-
-
-def _shortest(parts: Mapping[str, tuple[Histogram, ...]]) -> float:
-    """Return the lower bound of the seconds that nine of ten requests took. A request observed at a scrape stays at
-    least that long."""
-    reading = quantile(parts.get("e2e_seconds", ()), 0.1)
-    return (reading.low if reading else None) or 0.0
 
 
 def _is_refuted(shown: float, finished: GaugeSum) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rules.telemetry.derived import DERIVED, PlanFacts
-from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.gauges import interpolate
 from rules.telemetry.histograms import EMPTY, increase
 from rules.telemetry.reading_methods import BRACKETS, bracketed, mean_level, ratio, total_level, total_rate
 from rules.telemetry.signals import SIGNALS, Gap, Signal, SignalKind, SignalValue
@@ -56,10 +56,7 @@ def window_since_start(page: Snapshot) -> Window:
         start = page.t - UNKNOWN_LIFETIME_SECONDS
     span = page.t - start
     parts = {family: (increase(EMPTY, c),) for family, c in page.histograms.items()}
-    gauges = {
-        family: GaugeSum(integral=value * span, seconds=span, minimum=value, maximum=value, samples=1)
-        for family, value in page.gauges.items()
-    }
+    gauges = {family: interpolate(value, value, span) for family, value in page.gauges.items()}
     return Window(
         start=start,
         end=page.t,

@@ -11,7 +11,6 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import chain
 from typing import TypeVar
 
@@ -205,17 +204,12 @@ def _drop_impossible(counters: dict[str, float], parts: dict[str, tuple[Histogra
     seconds = max(dt, 1.0)
     requests = MOST["requests_finished"] * seconds
     # No limit is below that of requests. Hot path: few counters are above it.
-    texts = {f for f, value in counters.items() if value > requests and value > _most_per_second(f) * seconds}
+    texts = {f for f, value in counters.items() if value > requests and value > MOST.get(stem(f), math.inf) * seconds}
     texts |= {f for f, rows in parts.items() for part in rows if part.n > requests}
     for family in texts:
         counters.pop(family, None)
         parts.pop(family, None)
     return frozenset(texts)
-
-
-@lru_cache(maxsize=4096)
-def _most_per_second(family: str) -> float:
-    return MOST.get(stem(family), math.inf)
 
 
 def _absences(

@@ -122,3 +122,11 @@ def test_page_of_two_workers_is_shown_apart(capsys: Captured) -> None:
     told = as_json(capsys, page)
     levels = {name: one["signals"]["kv_utilization"]["value"] for name, one in told["engines"].items()}
     assert levels == {"127.0.0.1:8001": 0.11, "127.0.0.1:8002": 0.93}
+
+
+def test_engine_beside_a_gpu_exporter_is_shown(tmp_path: Path, capsys: Captured) -> None:
+    page = tmp_path / "both.prom"
+    gpu = 'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-1",gpu="0"} 40\n'
+    for text, shown in ((gpu + (PAGES / SAVED[-1]).read_text(), "engine"), (gpu, "exporter")):
+        page.write_text(text)
+        assert shown in as_json(capsys, str(page))

@@ -305,6 +305,15 @@ def test_page_of_two_engines_is_two_tiers(tmp_path: Path, capsys: pytest.Capture
     assert (code, "2 tiers, each judged alone" in out) == (0, True)
 
 
+def test_unknown_objective_is_not_called_met(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pages = files("steady", 0.5)
+    for page in pages:
+        Path(page).write_text(re.sub(r"(?m)^vllm:request_time_per_output.*\n", "", Path(page).read_text()))
+    _, out, _ = doctor(capsys, *pages)
+    assert "unsure  TPOT is not exposed: the 90 ms TPOT objective is not judged" in out
+    assert "Nothing is wrong" not in out
+
+
 def test_page_without_a_number_is_not_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = TESTS / "pages" / "sglang_startup.prom"
     page = tmp_path / "nan.prom"

@@ -197,6 +197,7 @@ REUSED, MISSED = "trtllm_kv_cache_reused_blocks_total", "trtllm_kv_cache_missed_
         (LMCACHE, {"kv_transfer_seconds": 20}),
         (SGLANG + HICACHE, {"external_prefix_hit_tokens": 0}),
         (V1_OLD.replace('engine="0",', ""), {"engine": "vllm", "generation": "v0"}),
+        (V1_ASLEEP.replace('engine="0",', ""), {"engine": "vllm", "generation": "v1"}),
         (V0_OFF, {"prefix_hit_gauge": None, "kv_utilization": 0.395}),
         # The counter of finished requests appears with the first of them, the gauges with the first step.
         (without_lines(V0, "vllm:request_success"), {"requests_finished": 0, "requests_ended_by_length": 0}),

@@ -98,6 +98,9 @@ def test_page_series_belong_to_no_engine() -> None:
         assert one.facts["block_size"] == "16"
 
 
+TRITON = b'nv_trt_llm_request_metrics{model="m",request_type="scheduled",zone="a"} 1\n'
+
+
 def refusal(body: bytes, engine: str | None = None) -> str:
     with pytest.raises(ScrapeError) as caught:
         PageReader(engine).read_engines(body, T)
@@ -112,6 +115,11 @@ def refusal(body: bytes, engine: str | None = None) -> str:
         (page(SGLANG, 'lane="1"', 'lane="2"', 'lane="3"'), r"3 engines, .*\(its label lane differs\)"),
         (page(V1, 'engine="0"') + page(SGLANG, 'tp_rank="0"'), "mixed origin: it has names of SGLang and of vLLM"),
         ((CASES / "02-shim" / "page.prom").read_bytes(), "mixed origin"),
+        (
+            page(V1, 'engine="0",model_name="m"') + b"tgi_queue_size 0\n",
+            "mixed origin: it has names of TGI and of vLLM",
+        ),
+        (TRITON + TRITON.replace(b'zone="a"', b'zone="b"'), r"2 engines, .*\(its label zone differs\)"),
         (page(V1, *(f'engine="0",worker="{n}"' for n in range(300))), "300 engines by their label worker, more than"),
     ],
 )
@@ -174,8 +182,10 @@ def test_engines_of_a_page_may_change() -> None:
     # The label with most values decides, and engines may be of several kinds.
     labels = (f'engine="0",node="n{number % 2}",instance="n{number % 2}:{number}"' for number in range(4))
     assert list(engines_of(page(V1, *labels))) == ["n0:0", "n0:2", "n1:1", "n1:3"]
-    mixed = engines_of(page(V1, 'engine="0",server="a"') + page(SGLANG, 'server="b"'))
-    assert {name: one.engine for name, one in mixed.items()} == {"a": "vllm", "b": "sglang"}
+    info = b'vllm:cache_config_info{block_size="16"} 1\n'
+    mixed = engines_of(page(V1, 'engine="0",server="b"') + page(SGLANG, 'server="a"') + info)
+    assert {name: one.engine for name, one in mixed.items()} == {"a": "sglang", "b": "vllm"}
+    assert mixed["b"].facts["block_size"] == "16"
 
 
 LOADED = "sglang_after_load.prom"

@@ -178,6 +178,9 @@ MANY, RUNNING = {"generation_tokens": 100_000.0}, {"generation_tokens": 900_000.
 USUAL = page((0, 0, 1000, 1000, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=500.0, e2e=4_000.0)
 BY_TOKEN = USUAL | {"tpot_seconds": Cumulative(EDGES, (0, 1000, 1000, 1000, 1000, 1000), 35.0)}
 LENGTH_EDGES = (64.0, 128.0, math.inf)
+FINISHED = BY_TOKEN | {LENGTHS: Cumulative(LENGTH_EDGES, (0, 1000, 1000), 100_000.0)}
+BY_MICROSECONDS = {"tpot_seconds": Cumulative(EDGES, (1000,) * 6, 0.035)}
+GAPS = Cumulative(EDGES, (0, *[99_000] * 5), 3_500.0)
 
 
 @pytest.mark.parametrize(
@@ -196,9 +199,15 @@ LENGTH_EDGES = (64.0, 128.0, math.inf)
         # Gaps of several tokens prove nothing, and no gap does.
         (USUAL | {"itl_seconds": Cumulative(EDGES, (0, 0, *[20_000] * 4), 3_500.0)}, MANY, None),
         (USUAL | {"itl_seconds": Cumulative(EDGES, (99_000,) * 6, 5.0)}, MANY, ("itl_seconds",)),
+        # Of TPOT and ITL the one that agrees with the E2E is used. The slow half of the gaps may be of a request that runs.
+        (FINISHED | {"itl_seconds": Cumulative(EDGES, (99_000,) * 6, 5.0)}, MANY, ("itl_seconds",)),
+        (FINISHED | {"itl_seconds": Cumulative(EDGES, (0, 0, 0, *[99_000] * 3), 400_000.0)}, MANY, ("itl_seconds",)),
+        (FINISHED | {"itl_seconds": Cumulative(EDGES, (0, 60_000, 60_000, *[99_000] * 3), 200_000.0)}, MANY, None),
+        (FINISHED | BY_MICROSECONDS | {"itl_seconds": GAPS}, MANY, ("tpot_seconds",)),
+        (BY_TOKEN | {LENGTHS: Cumulative(LENGTH_EDGES, (1000,) * 3, 900_000.0)}, MANY, None),
         # Generations that run prove nothing, finished ones do.
         (BY_TOKEN, RUNNING, None),
-        (BY_TOKEN | {LENGTHS: Cumulative(LENGTH_EDGES, (0, 1000, 1000), 100_000.0)}, RUNNING, None),
+        (FINISHED, RUNNING, None),
         (BY_TOKEN | {LENGTHS: Cumulative(LENGTH_EDGES, (0, 0, 1000), 900_000.0)}, RUNNING, ...),
     ],
 )
@@ -218,6 +227,6 @@ def test_oldest_vllm_page_contradicts_nothing() -> None:
     assert snapshot.contradictory == {"ttft_seconds", "itl_seconds"}
     assert "e2e_seconds" in snapshot.histograms
     (problem,) = snapshot.problems
-    assert problem.startswith("ttft_seconds: TPOT 7.519e-05 s x 99 tokens is 0.007444 s, E2E - TTFT is 4.125 s")
+    assert problem.startswith("ttft_seconds: ITL 7.519e-05 s x 99 tokens is 0.007444 s, E2E - TTFT is 4.125 s")
     for zeros in ((b" 0.5871782302856445\n", b" 0.0\n"), (b"} 60.0\n", b"} 0.0\n")):
         assert PageReader().read(body.replace(*zeros), 1.8e9).contradictory == {"ttft_seconds", "itl_seconds"}
