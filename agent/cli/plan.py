@@ -30,6 +30,7 @@ from agent.config.load import build_tier_contexts, load, select_tier
 from agent.config.peer import Peer
 from agent.config.targets import TIER_NAME
 from agent.errors import CannotJudgeError, ConfigError, ScrapeError
+from agent.files import EVERYBODY_READS, write_files
 from agent.history.daily_queries import read_production
 from agent.http_client.errors import place_of
 from agent.scrape.engine_probe import EngineProbe, probe_engine
@@ -213,14 +214,16 @@ def _workload(options: SimpleNamespace) -> int:
         head = f"Tier {tier}, {format_duration(seen.observed_seconds)} up to {ended:%Y-%m-%d %H:%M} UTC."
         with writing(options.out):
             options.out.mkdir(parents=True, exist_ok=True)
-            for name, text in workload_files(workload, options.tool, model, head).items():
-                (options.out / name).write_text(text)
+            texts = workload_files(workload, options.tool, model, head)
+            write_files({options.out / name: text for name, text in texts.items()}, EVERYBODY_READS)
         print(f"Run on one replica without other traffic: sh {options.out / 'run.sh'}")
     return cli.Exit.FINE
 
 
 def _calibration(options: SimpleNamespace) -> int:
     """Print measured / predicted from the history, or what changed between two files. Exit 3 if nothing is comparable."""
+    if len(options.files) == 2 and (options.tier or options.out):
+        raise ConfigError(("--tier and --out are of the history: two files are compared whole",))
     files = [_read_calibration_file(path) for path in options.files]
     if len(files) > 2:
         raise click.UsageError("give at most two files")

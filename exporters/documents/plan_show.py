@@ -322,7 +322,12 @@ def _curve(before: TierPlan, after: TierPlan) -> Iterator[str]:
         point = operating_point(plan)
         counts.append(len(plan.curve.points) if plan.curve else 0)
         usable.append(number(point.usable_rps, "") if point else "not known")
-    yield f"benchmark curve: other values, {counts[0]} -> {format_count(counts[1], 'point')}"
+    names: dict[str, None] = {}
+    if counts[0] == counts[1] and before.curve and after.curve:
+        for old, new in zip(before.curve.points, after.curve.points, strict=True):
+            names |= dict.fromkeys(name for name, value in new if value != getattr(old, name))
+    words = ", ".join(names) or "values"
+    yield f"benchmark curve: other {words}, {counts[0]} -> {format_count(counts[1], 'point')}"
     if usable[0] != usable[1]:
         yield f"usable requests per second and replica: {usable[0]} -> {usable[1]}"
 

@@ -123,6 +123,7 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     (f"{WORKLOAD} --tier other", 2, "there is no tier other; there are t"),
     (WORKLOAD, 3, "no arrivals were seen, or the engine counts no requests"),
     ("plan calibration none.json none.json", 2, "none.json cannot be read"),
+    ("plan calibration cut.json cut.json --out new", 2, "--tier and --out are of the history"),
     ("plan calibration cut.json cut.json", 2, "cut.json is no calibration file"),
     ("plan calibration time.json time.json", 2, "time.json is no calibration file: made_at"),
     ("plan calibration new.json new.json", 2, "new.json is no calibration file: schema"),
