@@ -116,7 +116,7 @@ def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str]
         try:
             plan = load_plan(file)
         except ConfigError as bad:
-            problems = bad.problems if file.is_file() else name_file(f"{path}: plan", bad.problems)
+            problems = bad.problems if os.path.isfile(file) else name_file(f"{path}: plan", bad.problems)
     try:
         config = parse_config(data, folder=path.parent, environment=environment, role=role, plan=plan)
     except ConfigError as bad:
