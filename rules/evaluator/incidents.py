@@ -313,10 +313,9 @@ def _list_causes(finding: Finding, by_rule: Mapping[str, Sequence[Finding]]) -> 
 
 def _is_evident(finding: Finding, causes: Collection[str]) -> bool:
     """Return whether a finding names its own cause for certain, and no rule of the incident finds that cause."""
-    first = next(iter(finding.worst.causes), None)
-    if first is None or first.certainty is not Certainty.CERTAIN or "EngineStalled" in causes:
-        return False
-    return SUSPECTED.get(first.cause) in ((), ("EngineStalled",))
+    first = [cause.cause for cause in finding.worst.causes[:1] if cause.certainty is Certainty.CERTAIN]
+    is_own = any(SUSPECTED.get(cause) in ((), ("EngineStalled",)) for cause in first)
+    return is_own and "EngineStalled" not in causes
 
 
 def _severity(findings: Sequence[Finding]) -> Severity:

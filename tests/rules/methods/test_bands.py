@@ -91,23 +91,16 @@ FEW_LOOKUPS = each(5, lambda n: minute(n, counters={"prefix_queried_tokens": 100
 WITHIN_REUSE = each(5, lambda n: minute(n, histograms={"kv_residency_seconds": seen({6.0: 15, 0.7: 5}, EDGES)}))
 
 POOLED = replace(WITH_HITS, pools={"prefill": "prefill", "decode": "decode"})
-BY_POOL = {"prefill": FINE, "decode": WARNED}
-
-
-def found_by(finder: str) -> dict[str, list[Window]]:
-    return {pool: levels(HITS, *[0.5 if pool == finder else 0.0] * 5) for pool in BY_POOL}
-
+NONE, HALF = (levels(HITS, *[share] * 5) for share in (0.0, 0.5))
 
 ROWS = [
     *rows(),
     *((name, Case("idle", WITH_HITS, levels(name, *[0.1] * 5, rps=0.0), UNSEEN)) for name in IDLE),
     *((name, Case("not measured", WITH_HITS, each(5, minute), gap)) for name, gap in UNMEASURED.items()),
-    (
-        HITS,
-        Case("no plan", context(), levels(HITS, *[0.1] * 5), UNPLANNED),
-    ),
+    (HITS, Case("no plan", context(), levels(HITS, *[0.1] * 5), UNPLANNED)),
     (HITS, Case("few lookups", WITH_HITS, FEW_LOOKUPS, EARLY)),
-    *((HITS, Case(f"{pool} alone has hits", POOLED, found_by(pool), wanted)) for pool, wanted in BY_POOL.items()),
+    (HITS, Case("prefill alone has hits", POOLED, {"prefill": HALF, "decode": NONE}, FINE)),
+    (HITS, Case("decode alone has hits", POOLED, {"prefill": NONE, "decode": HALF}, WARNED)),
     (DRAFTS, Case("below a half", context(), levels(DRAFTS, *[0.49] * 5), (Status.CRITICAL, Certainty.CERTAIN))),
     (DRAFTS, Case("above a half", context(), levels(DRAFTS, *[0.51] * 5), WARNED)),
     (KV, Case("one minute", context(), levels(KV, *[0.89] * 4, 0.99), FINE)),
