@@ -37,7 +37,7 @@ COUNTED = frozenset({*PLACED, "requests_waiting", "prompt_tokens", "generation_t
 
 STACK_ROUTER = (
     *("vllm_current_qps", "vllm_avg_decoding_length", "vllm_num_prefill_requests", "vllm_num_decoding_requests"),
-    *("vllm_avg_itl", "vllm_avg_latency", "vllm_num_incoming", "vllm_healthy_pods", "router_cpu_usage_percent"),
+    *("vllm_avg_itl", "vllm_avg_latency", "vllm_num_incoming_requests_total", "router_cpu_usage_percent"),
 )
 """Begins of the names of the vLLM production-stack's router, which prints names of its engines beside them."""
 

@@ -135,7 +135,6 @@ def test_indistinguishable_engines_are_refused(body: bytes, words: str) -> None:
         (CASES / "01-router" / "page.prom").read_bytes(),
         b'vllm:num_requests_running{server="a"} 1\nvllm:num_incoming_requests_total{model="m"} 2\n',
         b"router_cpu_usage_percent 3\nrouter_memory_usage_percent 4\n",
-        b'vllm:num_requests_running{server="a"} 1\nvllm:healthy_pods_total{server="a"} 1\n',
     ],
 )
 def test_router_page_is_no_engine(body: bytes) -> None:
