@@ -82,6 +82,8 @@ def _look(options: SimpleNamespace) -> int:
     # On demand: a check of the installation needs no evaluation.
     from agent.doctor.engine_pages import Objectives, find_pages, look_at_engines, look_at_files
 
+    if options.config is not None:
+        raise ConfigError(("give addresses, which need no configuration, or -c, whose installation is checked",))
     ttft, tpot, source = ARCHETYPES[options.archetype]
     seconds = options.seconds
     objectives = Objectives(ttft=options.ttft or ttft, tpot=options.tpot or tpot)

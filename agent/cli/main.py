@@ -26,7 +26,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "init": "a configuration and a plan from the engines that run on this machine; asks nothing",
         "run": "the daemon: watch targets, judge them against the plan, serve the status page",
         "demo": "recorded engines served over HTTP and watched live; no GPU, no server needed",
-        "doctor": "check this installation and print advice",
+        "doctor": "say what is wrong with the engines of some addresses; without one, check this installation",
     },
     "Judge production": {
         "check": "does production confirm the benchmark?",

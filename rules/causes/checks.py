@@ -337,7 +337,7 @@ def check_engine_steps(context: CauseContext) -> CauseResult | None:
     if not dead:
         return NOT_ASKED
     count = f"{failed:,.0f} failed" if failed else f"it holds {held:,.0f} requests"
-    text = f"{', '.join(sorted(dead))} takes no step while its front end answers ({count}): its worker is dead or hangs"
+    text = f"no step at {', '.join(sorted(dead))} while the front end answers ({count}): the worker is dead or hangs"
     return CauseResult(supported=True, text=text)
 
 

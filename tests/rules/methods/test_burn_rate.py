@@ -349,7 +349,7 @@ def test_the_replica_that_fails_alone_is_named() -> None:
     assert "First suspect: one replica: b" in found.sentence_with_suspect()
     stepless = judge_minutes(BURN, TIER, fails_at("b", engine_steps=0.0)).causes[0]
     assert stepless.cause == "engine stopped"
-    assert stepless.evidence[0].startswith("engine stopped: b takes no step while its front end answers")
+    assert stepless.evidence[0].startswith("engine stopped: no step at b while the front end answers")
 
 
 COINCIDENCES = [
