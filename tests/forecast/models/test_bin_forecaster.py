@@ -1,15 +1,31 @@
-"""The forecaster of a series: which method answers when, and sane quantiles whatever comes."""
+"""The forecaster of a series, its methods and horizons: who answers when, what each sees, sane quantiles whatever comes."""
 
 from datetime import date
 from functools import cache
 
 import numpy as np
 import pytest
-from forecast_traffic import DAY, HOUR, MONDAY, series, wave
+from forecast_traffic import DAY, HOUR, MONDAY, past_of, series, wave
 
 from forecast.models.bin_forecaster import COMBINATION, Forecaster, Path
-from forecast.models.methods import SAME_AS_NOW
-from forecast.series.binned import Array
+from forecast.models.horizon import Horizon, Members
+from forecast.models.methods import (
+    HOLT_WINTERS,
+    LEVEL_RATE,
+    MEMBERS,
+    METHODS,
+    PROFILE,
+    SAME_AS_LAST_WEEK,
+    SAME_AS_NOW,
+    SAME_AS_YESTERDAY,
+    SEASON_RATE,
+    USUAL_DAY,
+    Method,
+    Outlook,
+    forecast_all,
+)
+from forecast.models.regression import Regression
+from forecast.series.binned import Array, Integers
 
 GAP = float("nan")
 
@@ -201,3 +217,186 @@ def test_long_bins_wait_for_enough(hours: int) -> None:
         one.step(float(value))
     path = one.path(per_day)
     assert (path.method, one.leads) == (COMBINATION, min(6, per_day))
+
+
+EVERY = {**{f"{name} {place}": method for place, (name, method) in enumerate(MEMBERS)}, **METHODS}
+
+
+def say(method: Method, values: Array, origin: int, leads: int = 24) -> Array:
+    return forecast_all([method], Outlook(past_of(values)), np.array([origin]), np.arange(1, leads + 1))[0, :, 0]
+
+
+def member(name: str) -> Method:
+    return dict(MEMBERS)[name]
+
+
+def test_the_naive_methods_say_what_came_before() -> None:
+    values = wave(9)
+    assert say(METHODS[SAME_AS_NOW], values, 200).tolist() == [values[199]] * 24
+    assert say(METHODS[SAME_AS_YESTERDAY], values, 200).tolist() == values[176:200].tolist()
+    assert say(METHODS[SAME_AS_LAST_WEEK], values, 200).tolist() == values[32:56].tolist()
+    # A week that is not there yet is the day before.
+    assert say(METHODS[SAME_AS_LAST_WEEK], values[:168], 160).tolist() == [*values[136:144], *values[:16]]
+
+
+def test_usual_day_is_median_of_seven() -> None:
+    days = np.repeat([5.0, 1.0, 9.0, 2.0, 8.0, 3.0, 7.0, 100.0], 24)
+    assert say(member(USUAL_DAY), days, 192).tolist() == [7.0] * 24
+    assert say(member(USUAL_DAY), days, 72).tolist() == [5.0] * 24
+
+
+def test_holt_winters_follows_its_recursion() -> None:
+    values = wave(4)
+    level, season = values[:24].mean(), values[:24] - values[:24].mean()
+    for place, value in enumerate(values):
+        before, at = level, place % 24
+        level += LEVEL_RATE * (value - season[at] - before)
+        season[at] += SEASON_RATE * (value - before - season[at])
+    assert say(member(HOLT_WINTERS), values, 96) == pytest.approx(np.maximum(level + season, 0.0))
+
+
+@pytest.mark.parametrize("place", range(len(MEMBERS)))
+def test_daily_methods_know_repeating_days(place: int) -> None:
+    day = np.arange(10.0, 34.0)
+    name, method = MEMBERS[place]
+    if name != SAME_AS_NOW:
+        assert say(method, np.tile(day, 9), 216) == pytest.approx(day, rel=1e-6)
+
+
+def test_profile_level_fades_and_is_bounded() -> None:
+    values = np.tile(np.full(24, 10.0), 9)
+    values[-1:] = 20.0
+    hour, hours, week = (say(method, values, 216) for name, method in MEMBERS if name == PROFILE)
+    assert hour[0] > hours[0] > 10.0
+    assert hour[-1] == pytest.approx(10.0, rel=0.01)
+    assert week == pytest.approx(np.full(24, 10.0))
+    wild = values[:210].copy()
+    wild[-1] = 1e6
+    assert say(next(method for name, method in MEMBERS if name == PROFILE), wild, 210, 1)[0] < 60.0
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_silence_is_never_negative_or_unknown(name: str) -> None:
+    values = np.concatenate([wave(4), np.zeros(48)])
+    found = forecast_all([EVERY[name]], Outlook(past_of(values)), np.arange(30, 145), np.arange(1, 25))
+    assert np.isfinite(found).all()
+    assert (found >= 0).all()
+
+
+def predict(values: Array, first: int, lead: int = 1) -> Array:
+    return Regression(Outlook(past_of(values)), lead).forecast(np.arange(first, len(values) - lead + 1))
+
+
+def test_regression_beats_last_value_on_swings() -> None:
+    values = wave(14) * np.where(np.arange(14 * 24) % 2, 0.5, 1.5)
+    found, actual = predict(values, 240), values[240:]
+    assert np.abs(found - actual).mean() < 0.5 * np.abs(values[239:-1] - actual).mean()
+
+
+def test_single_wild_bins_hardly_move_it() -> None:
+    values = wave(14)
+    wild = values.copy()
+    wild[np.arange(50, 140, 15)] *= 30
+    usual, found = predict(values, 300), predict(wild, 300)
+    assert np.abs(found - usual).mean() < 0.15 * usual.mean()
+
+
+def test_stepwise_equals_batch() -> None:
+    values = wave(6)
+    past = past_of(values[:100])
+    regression, one_by_one = Regression(Outlook(past), 1), []
+    for value in values[100:]:
+        one_by_one.append(regression.forecast(np.array([len(past)]))[0])
+        past.append(float(value))
+    assert one_by_one == pytest.approx(predict(values, 100), nan_ok=True)
+
+
+def test_unlearnt_regression_is_silent() -> None:
+    values = np.concatenate([wave(5), np.zeros(48)])
+    found = predict(values, 30)
+    assert np.isnan(found[:18]).all()
+    assert np.isfinite(found[-24:]).all()
+    assert np.nanmin(found) >= 0
+
+
+NOISE = np.random.default_rng(5).normal(100.0, 10.0, 24 * 40)
+
+
+def constants(*amounts: float) -> Members:
+    def members(origins: Integers, leads: Integers) -> Array:
+        return np.broadcast_to(np.array(amounts), (len(origins), len(leads), len(amounts))).copy()
+
+    return members
+
+
+def horizon(values: Array, *amounts: float, leads: int = 1, first: int = 24, **more: object) -> Horizon:
+    return Horizon(past_of(values), constants(*amounts), np.arange(1, leads + 1), first=first, **more)  # type: ignore[arg-type]
+
+
+def test_better_method_has_the_weight() -> None:
+    assert horizon(NOISE, 100.0, 150.0).weights == pytest.approx([1.0, 0.0], abs=0.001)
+    assert horizon(NOISE, 100.0, 100.0).weights == pytest.approx([0.5, 0.5])
+    assert horizon(NOISE[:26], 90.0, 150.0, first=26).weights == pytest.approx([0.5, 0.5])
+
+
+def test_quantiles_hold_what_they_say() -> None:
+    origins = np.arange(24 * 20, 24 * 40)
+    bounds = horizon(NOISE, 100.0).quantiles(origins)[:, :, 0]
+    covered = [(NOISE[origins] <= bound).mean() for bound in bounds[[0, 2, 3]]]
+    assert covered == pytest.approx([0.05, 0.95, 0.99], abs=0.025)
+
+
+def test_quantiles_stay_ordered_and_bounded() -> None:
+    wild = np.random.default_rng(1).pareto(0.7, 24 * 30)
+    bounds = horizon(wild, 5.0, leads=24, parts=(slice(0, 12), slice(12, 24)), powers=(0.5, 1.0)).quantiles(
+        np.arange(200, 700)
+    )
+    assert (np.diff(bounds, axis=0) >= 0).all()
+    assert bounds.min() >= 0.0
+    assert bounds.max() <= 3 * wild.max()
+
+
+def test_fewer_than_twenty_errors_give_no_quantile() -> None:
+    found = horizon(NOISE[:60], 100.0).quantiles(np.arange(40, 50))[2, :, 0]
+    assert np.isnan(found).tolist() == [True] * 4 + [False] * 6
+
+
+@pytest.mark.parametrize("lead", [1, 5])
+def test_unfinished_bin_changes_nothing(lead: int) -> None:
+    past = past_of(NOISE[:100])
+    forecast = Horizon(past, constants(100.0, 90.0), np.array([lead]), first=30)
+    before = forecast.quantiles(np.arange(60, 101))
+    for _ in range(10):
+        past.append(5000.0)
+    forecast.follow()
+    assert np.array_equal(forecast.quantiles(np.arange(60, 101)), before)
+    assert (forecast.quantiles(np.array([110]))[3] > before.max()).all()
+
+
+def test_bins_that_were_not_seen_teach_nothing() -> None:
+    gaps = NOISE.copy()
+    gaps[100:110] = np.nan
+    assert np.array_equal(
+        horizon(gaps, 100.0).quantiles(np.array([110])), horizon(gaps[:100], 100.0).quantiles(np.array([100]))
+    )
+
+
+def test_parts_have_own_weights() -> None:
+    values = np.tile(np.repeat([100.0, 50.0], 12), 20)
+    found = horizon(values, 100.0, 50.0, leads=24, stride=24, parts=(slice(0, 12), slice(12, 24))).quantiles(
+        np.array([480])
+    )
+    assert found[1, 0] == pytest.approx(values[:24], rel=0.01)
+
+
+def test_earlier_part_replaces_unfinished_path() -> None:
+    found = horizon(NOISE[:96], 100.0, leads=48, first=60, parts=(slice(0, 1), slice(1, 48))).quantiles(np.array([96]))
+    assert np.isfinite(found).all()
+    assert np.ptp(found[2]) == pytest.approx(0.0)
+
+
+def test_errors_stand_between_origins() -> None:
+    values = wave(20)
+    forecast = horizon(values, 100.0, leads=2, stride=6, parts=(slice(0, 2),))
+    rows = forecast.origins
+    assert np.array_equal(forecast.quantiles(rows[40:41] + 3), forecast.quantiles(rows[40:41]))

@@ -1,7 +1,7 @@
-"""The capacity of a replica: where it is known from, how fast it may change, and the one count of replicas."""
+"""The capacity of a replica: where it is known from, how fast it may change; the one count of replicas, and their cost."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,18 +11,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from judging_samples import tier as judging_tier
 from report_samples import POINTS, USABLE, hour, tier, tier_view
 
 from agent.config.config import Config
 from agent.forecasting.messages import build_request
+from exporters.render.text import money as report_money
 from forecast.capacity.simulation import replicas
 from rules.catalogue.registry import CATALOGUE, margin_of
 from rules.confidence import Certainty
+from rules.plan import money
 from rules.plan.capacity import EVALUATIONS, MOST_FALL, MOST_RISE, damp_capacity, planned_capacity, stated_capacity
 from rules.plan.checks import check_plan
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, with_capacity
+from rules.plan.money import Price
 from rules.plan.replica_count import NO_MARGIN, Margin, count_fleet, count_replicas, replica_count, spare_rps
 from rules.plan.schema import Plan
+from rules.resize.fleet_cost import FleetCost
 from rules.resize.measured_capacity import DAYS, capacity_now
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Missing
@@ -316,3 +321,42 @@ def test_minimum_count_is_said_as_such() -> None:
     assert texts[0].endswith("of it, never fewer than 3: 3")
     assert "fewer" not in texts[1]
     assert replica_count(0.0, capacity, margin_of()).arithmetic_text.endswith("never fewer than 1: 1")
+
+
+def test_low_use_makes_five_replicas_surplus() -> None:
+    surplus = [money.spare_replicas(10, use, 0.6) for use in (0.3, 0.6, 0.9, 0.0)]
+    assert surplus == pytest.approx([5, 0, 0, 10]), "nothing is spare above the target"
+    assert [money.gpu_hours_a_day(count, 4) for count in (1, 0)] == [96, 0]
+
+
+def test_amounts_have_currency_and_month() -> None:
+    price = Price(gpus_per_replica=4, gpu_hour_price=2.5, currency="EUR")
+    # What rounds to a hundred is written as one.
+    told = {1: "240", 5.1234: "1,230", 0.01: "2.4", 5 / 12 * (1 - 1e-12): "100", 0: "0"}
+    assert {count: money.cost_per_day(count, price) for count in told} == {
+        count: f"{amount} EUR a day" for count, amount in told.items()
+    }
+    assert FleetCost(replicas=2, price=price, tokens_per_hour=None).money_per_month == 2 * 4 * 2.5 * 730
+
+
+@pytest.mark.parametrize("write", [money.amount, report_money])
+def test_money_is_written_one_way(write: Callable[[float, str], str]) -> None:
+    told = {
+        0: "0",
+        0.00001234: "0.0000123",
+        0.0868: "0.0868",
+        2.5: "2.5",
+        72.0: "72",
+        99.96: "100",
+        1234.4: "1,234",
+        2.5e6: "2,500,000",
+        -72.0: "-72",
+    }
+    assert {value: write(value, "USD") for value in told} == {value: f"{text} USD" for value, text in told.items()}
+
+
+def test_bill_without_price_and_planned_price() -> None:
+    assert money.cost_per_day(1.5, Price(gpus_per_replica=4)) == "144 GPU-hours a day"
+    assert money.price_of(judging_tier()) == Price(gpus_per_replica=1)
+    priced = judging_tier(cost={"gpu_hour_price": 3.0, "currency": "CHF"}, gpu={"product": "A", "per_replica": 8})
+    assert money.price_of(priced) == Price(gpus_per_replica=8, gpu_hour_price=3.0, currency="CHF")
