@@ -289,8 +289,8 @@ def _find_impossible(run: BenchmarkRun, e2e: float) -> Iterator[str]:
     for (what, times), names in product(known.items(), RISING):
         values = [(name, value) for name in names if (value := getattr(times, name)) is not None]
         for (lower, low), (upper, high) in pairwise(values):
-            # A mean of equal numbers is above them by the last digit of a float.
-            if high < low * (1 - 1e-9):
+            # Tools round each number apart.
+            if high < 0.99 * low:
                 yield f"{what} {upper} {high:.4g} s is below its {lower} {low:.4g} s"
     longest = max(e2e, *(getattr(times, name) or 0.0 for times in (run.latency, run.ttft) for name in ("p99", "max")))
     if longest > OF_RATES * duration:
