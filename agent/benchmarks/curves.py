@@ -56,8 +56,7 @@ def curve_of(measured: Sequence[BenchmarkRun], *, gpu_utilization_kind: str | No
     Raise BenchmarkError with the file names for mixed loops (open and closed), several models and several setups.
     """
     kept, remarks = _select(measured)
-    loop = _only(kept, "loop")
-    origin = _only(kept, "origin")
+    loop, origin = _only(kept, "loop"), _only(kept, "origin")
     for place in ("model", *(f"setup.{name}" for name in SETUP[1:])):
         _only(kept, place)
     controls = ("concurrency", "requested_rps") if loop == "closed" else ("requested_rps", "concurrency")

@@ -362,24 +362,27 @@ def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[Be
         except BenchmarkError as error:
             errors.append(error)
             continue
+        foreign: list[str] = []
         for location, data in documents:
             model = find_model(data)
             named = {"file name": path.name, **data}
             mark = next((key for key in NAMED_BY if WARM_UP.match(str(named.get(key)))), None)
             if model is None:
-                text = f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})"
-                errors.append(NotAResultError(location, text))
-                continue
-            if mark is not None:
+                foreign.append(location)
+            elif mark is not None:
                 errors.append(NotAResultError(location, f"is a warm-up run (by its {mark})"))
-                continue
-            for run in model.read_all(location, data, errors):
-                run.source = str(path)
-                try:
-                    set_point(run)
-                    runs.append(run)
-                except NotAResultError as error:
-                    errors.append(error)
+            else:
+                for run in model.read_all(location, data, errors):
+                    run.source = str(path)
+                    try:
+                        set_point(run)
+                        runs.append(run)
+                    except NotAResultError as error:
+                        errors.append(error)
+        if foreign:
+            others = f", nor are {len(foreign) - 1} others of this file" if foreign[1:] else ""
+            text = f"is no benchmark result that sizewatch reads ({', '.join(NAMES)}){others}"
+            errors.append(NotAResultError(foreign[0], text))
     fatal = [error for error in errors if not isinstance(error, NotAResultError)]
     if not runs and not fatal:
         fatal = [error for error in errors if CONTRADICTION in error.text] or errors

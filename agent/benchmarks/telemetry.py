@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from agent.benchmarks.run_model import CONTRADICTION, BenchmarkRun
 from agent.config.load import LoadedConfig, build_tier_contexts, history_path
@@ -31,8 +32,6 @@ from rules.telemetry.windows import Window, group_by, sum_windows
 
 FIELDS = ("prefix_hit_ratio", "eviction_rate", "speculative_acceptance", "kv_utilization")
 """Fields of a point with a signal of the same name. GPU utilisation is added by kind."""
-
-FINISHED, GENERATED = "requests_finished", "generation_tokens"
 
 BEYOND_SECONDS = 120.0
 """Query margin in seconds before and after a run, for a scrape on each side."""
@@ -53,8 +52,7 @@ class RunTelemetry:
     remarks: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TelemetrySource:
+class TelemetrySource(NamedTuple):
     """Source of telemetry by its name for messages. `replicas` returns windows by replica from and to unix seconds."""
 
     name: str
@@ -80,8 +78,8 @@ def _read_store(loaded: LoadedConfig, tier: str, start: float, end: float) -> di
     replicas: defaultdict[str, list[Window]] = defaultdict(list)
     tracks: defaultdict[str, ScrapeTrack] = defaultdict(ScrapeTrack)
     with closing(StoreApi(loaded.config.store)) as api:
-        source = loaded.config.tiers.get(tier, AGENTS)
-        reader = build_replica_reader(tier, source, build_tier_contexts(loaded)[tier], api)
+        tiers, contexts = loaded.config.tiers, build_tier_contexts(loaded)
+        reader = build_replica_reader(tier, tiers.get(tier, AGENTS), contexts[tier], api)
         pages = reader.ask(start - BEYOND_SECONDS, end + BEYOND_SECONDS)
     for page in pages:
         track = tracks[page.replica]
@@ -118,7 +116,7 @@ def read_run(run: BenchmarkRun, source: TelemetrySource) -> RunTelemetry:
     for name, windows in source.replicas(start, end).items():
         pages = [w for w in windows if w.covered_seconds > 0]
         parts = [w for w in pages if start <= w.middle <= end]
-        if any(w.counters.get(family, 0.0) > 0 for w in parts for family in (FINISHED, GENERATED)):
+        if any(w.counters.get(family, 0.0) > 0 for w in parts for family in ("requests_finished", "generation_tokens")):
             gpus = [w for w in windows if not w.covered_seconds > 0 and start <= w.start and w.end <= end]
             busy[name] = (pages, parts, gpus)
     if len(busy) > 1:
@@ -132,7 +130,7 @@ def read_run(run: BenchmarkRun, source: TelemetrySource) -> RunTelemetry:
         return RunTelemetry(remarks=[f"{source.name} covers {covered:.0%} of this run, {span}: nothing was taken"])
     # The longest part may cross an end of the run.
     window, longest = sum_windows([*parts, *gpus]), max(part.span for part in parts)
-    finished, counted = window.counters.get(FINISHED, 0.0), run.point.requests or 0
+    finished, counted = window.counters.get("requests_finished", 0.0), run.point.requests or 0
     if abs(finished - counted) > OTHER_TRAFFIC * counted + finished * longest / window.span:
         text = f"the engine finished {finished:.0f} requests in this run, the result file has {counted}"
         return RunTelemetry(remarks=[f"{text}: its telemetry is not of this run alone, and nothing was taken"])

@@ -147,11 +147,12 @@ def test_marks_and_blank_lines_are_ignored(tmp_path: Path) -> None:
     assert [run.location.rpartition(": ")[2] for run in found] == lines
 
 
-def test_foreign_line_leaves_the_others(tmp_path: Path) -> None:
-    lines = [json.dumps(document) for document in (PLAIN, {"a": 1}, {**PLAIN, "model_id": "b"})]
+def test_foreign_lines_leave_the_others(tmp_path: Path) -> None:
+    lines = [json.dumps(document) for document in (PLAIN, {"a": 1}, {**PLAIN, "model_id": "b"}, {"a": 2}, {})]
     runs, (error,) = read_all_results((written(tmp_path, "\n".join(lines)),))
     assert [run.model for run in runs] == ["llama", "b"]
     assert str(error).startswith(f"{tmp_path}/result.json: line 2: is no benchmark result")
+    assert str(error).endswith(", nor are 2 others of this file")
 
 
 NUMBERS = (-1, 0, 1e-320, 1e308, 10**400, 1.5, float("nan"), float("inf"), -float("inf"))
