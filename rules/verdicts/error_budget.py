@@ -32,10 +32,8 @@ requests that had any."""
 KEPT_SECONDS = 3 * 86_400.0
 """The longest window of the burn-rate ladder (SRE workbook, ch. 5)."""
 
-FINE_SECONDS = 6 * 3600.0
-"""How long minutes are kept apart: the short windows of up to half an hour, and the long one of six hours, see them."""
-
-COARSE_SECONDS = 300.0
+FINE_SECONDS, COARSE_SECONDS = 6 * 3600.0, 300.0
+"""How long minutes are kept apart, which windows of up to six hours see, and the length of older rows."""
 
 IMPACT_SECONDS = 900.0
 """Seconds of requests that show what users feel now: the hold of most rules."""
@@ -52,8 +50,8 @@ LEVELS = {OBJECTIVES[0]: outcomes.OVERDUE, outcomes.FAILED: outcomes.HELD}
 LEVEL_SECONDS = 3600.0
 """How long the levels of minutes are kept: the long window of the fastest rung."""
 
-LATEST_SECONDS, RARELY_SECONDS = 180.0, 420.0
-"""Ages in seconds of minutes that tell how many requests are overdue now: of each, and of the last two (rare scrapes)."""
+LATEST_SECONDS, RARE_SECONDS = 180.0, 100.0
+"""Age of minutes that tell how many requests are overdue now. One of RARE_SECONDS or more tells until the next closes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +59,13 @@ class Budget:
     """Counts of a tier's requests by objective (seconds, None: no objective), in rows ordered by start without overlap.
 
     Counts are of all replicas together. A changed objective starts a new budget. `levels` are the requests of LEVELS by
-    family and start of their minute, of the last hour.
+    family and start of their minute, of the last hour; those of the last `latest_seconds` are now.
     """
 
     objectives: tuple[float | None, ...] = (None,) * len(OBJECTIVES)
     rows: array[float] = field(default_factory=lambda: array("d"))
     levels: Mapping[tuple[str, float], float] = field(default_factory=dict)
+    latest_seconds: float = LATEST_SECONDS
 
     def columns(self, since: float, until: float, *places: int) -> list[array[float]]:
         """Return columns of the rows whose middle lies in (since, until]."""
@@ -111,7 +110,9 @@ def add_minute(budget: Budget, minute: Window) -> Budget:
         gauge, key = minute.gauges.get(name), (family, windows.minute_of(minute))
         if gauge is not None:
             levels[key] = levels.get(key, 0.0) + gauge.integral / max(minute.span, MINUTE_SECONDS)
-    return replace(budget, rows=_join_old_minutes(_add_row(budget.rows, row), minute.end), levels=levels)
+    rows = _join_old_minutes(_add_row(budget.rows, row), minute.end)
+    latest = LATEST_SECONDS if minute.span < RARE_SECONDS else 2.5 * minute.span + MINUTE_SECONDS
+    return replace(budget, rows=rows, levels=levels, latest_seconds=latest)
 
 
 def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes: Iterable[BinnedWindow]) -> Budget:
@@ -147,9 +148,7 @@ def count_slow_requests(budget: Budget, family: str, since: float, until: float)
 
 def count_overdue(budget: Budget, family: str, now: float) -> float:
     """Return the requests of the latest minutes that have missed the objective and are not counted as slow yet."""
-    since = max([now - RARELY_SECONDS, *budget.rows[-2 * ROW : -ROW : ROW]]) - 1
-    since = min(since, now - LATEST_SECONDS)
-    levels = (n for (of, t), n in budget.levels.items() if of == family and since < t <= now)
+    levels = (n for (of, t), n in budget.levels.items() if of == family and now - budget.latest_seconds < t <= now)
     return max(levels, default=0.0)
 
 

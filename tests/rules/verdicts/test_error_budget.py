@@ -30,6 +30,7 @@ from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.plan.schema import plan_version
+from rules.telemetry.gauges import interpolate
 from rules.telemetry.windows import Window
 from rules.verdicts import error_budget
 from rules.verdicts.error_budget import Budget
@@ -132,11 +133,10 @@ def test_late_minute_joins_its_row() -> None:
     assert error_budget.count_slow_requests(late, TTFT, START + 500, now).n == 360
 
 
-@pytest.mark.parametrize(("at", "overdue"), [(4, 14.0), (2, 14.0), (0, 0.0)])
-def test_rare_scrapes_show_their_queue(at: int, overdue: float) -> None:
-    levels = {("ttft_seconds", START + 60.0 * at): 14.0}
-    seen = replace(of([minute(number) for number in (0, 2, 4)]), levels=levels)
-    assert error_budget.count_overdue(seen, "ttft_seconds", START + 480.0) == overdue
+@pytest.mark.parametrize(("seconds", "at", "overdue"), [(60, 179, 14), (60, 181, 0), (120, 419, 14), (120, 421, 0)])
+def test_rare_scrapes_show_their_queue(seconds: float, at: float, overdue: float) -> None:
+    seen = of([replace(minute(0), end=START + seconds, gauges={"requests_overdue": interpolate(14, 14, seconds)})])
+    assert error_budget.count_overdue(seen, "ttft_seconds", START + at) == overdue
 
 
 def test_partial_hour_gains_minutes() -> None:
