@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import yaml
 from golden_text import check_golden
-from report_samples import TIER, book, hour, plan
+from report_samples import TIER, hour
 from test_history_commands import configured, recent
 
 from agent.cli import main
-from agent.history.store import HistoryStore
 from rules.telemetry.windows import MINUTE_SECONDS
 
 
@@ -55,19 +54,20 @@ def standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def minutes_kept(folder: Path, minutes: int = 120, rps: float = 6.0, **parts: object) -> list[str]:
     """A history of the last minutes (two hours): 3 rps, and 6 in the last ten. The words of a check of it."""
-    document = {"schema": 1, "tiers": {"t": {**TIER, **parts}}}
-    (folder / "plan.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    path = folder / "sizewatch.yaml"
-    path.write_text(yaml.safe_dump({"plan": "plan.yaml", "data_dir": str(folder)}), encoding="utf-8")
     end = NOW // MINUTE_SECONDS * MINUTE_SECONDS
     several = []
     for back in range(minutes, 0, -1):
         found = hour(0, (rps if back <= 10 else 3) / 60, replicas=1 / 60)
         start = end - back * MINUTE_SECONDS
         several.append(replace(found, start=start, end=start + MINUTE_SECONDS))
-    with HistoryStore(folder / "history.db") as store:
-        book(store, plan(**parts), several)
-    return ["check", "-c", str(path)]
+    return ["check", "-c", configured(folder, several, {**TIER, **parts})]
+
+
+def as_json(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    capsys.readouterr()
+    main.main([*words, "--format", "json"])
+    (tier,) = json.loads(capsys.readouterr().out)["tiers"]
+    return dict(tier)
 
 
 def test_guardrails_do_not_change_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,21 +76,14 @@ def test_guardrails_do_not_change_exit_code(tmp_path: Path, capsys: pytest.Captu
     assert main.main(words) == 0
     # All prompts have 800 tokens, in a bucket of 500 to 1,000, and all outputs 80, in one of 50 to 100.
     check_golden(__file__, "guardrails.txt", capsys.readouterr().out.replace(str(tmp_path), "HERE"))
-    main.main([*words, "--format", "json"])
-    (tier,) = json.loads(capsys.readouterr().out)["tiers"]
-    states = {line["key"]: line["state"] for line in tier["guardrails"]}
+    states = {line["key"]: line["state"] for line in as_json(words, capsys)["guardrails"]}
     assert states == {"max_prompt_tokens": "ineffective", "max_generation_tokens": "fits", "queue_breaker": "too_low"}
-
-
-def requests(words: list[str], capsys: pytest.CaptureFixture[str]) -> float:
-    main.main([*words, "--format", "json"])
-    return float(json.loads(capsys.readouterr().out)["tiers"][0]["requests"])
 
 
 def test_since_selects_its_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = minutes_kept(tmp_path)
-    assert requests([*words, "--since", "10m"], capsys) == 9 * 60 * 6
-    assert requests([*words, "--since", "1h"], capsys) == 10 * 60 * 6 + 49 * 60 * 3
+    assert as_json([*words, "--since", "10m"], capsys)["requests"] == 9 * 60 * 6
+    assert as_json([*words, "--since", "1h"], capsys)["requests"] == 10 * 60 * 6 + 49 * 60 * 3
     main.main([*words, "--since", "10m"])
     assert "(the last 10m, 3," in capsys.readouterr().out
     assert main.main([*words, "--since", "10s"]) == 2
@@ -113,8 +106,7 @@ def test_three_hours_are_needed_to_confirm(
     command = minutes_kept(tmp_path, minutes)
     assert main.main(command) == code
     assert capsys.readouterr().out.startswith(words)
-    main.main([*command, "--format", "json"])
-    (tier,) = json.loads(capsys.readouterr().out)["tiers"]
+    tier = as_json(command, capsys)
     assert (tier["learning"], tier["needed_seconds"]) == (code == 3, 10_800.0)
     assert tier["status"] == ("unknown" if code == 3 else "ok")
 

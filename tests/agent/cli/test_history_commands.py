@@ -56,7 +56,7 @@ def configured(
     }
     (folder / "sizewatch.yaml").write_text(yaml.safe_dump(config))
     with HistoryStore(folder / "history.db") as store:
-        book(store, plan(names[0], **{key: tier.get(key) for key in TIER}), several, names[0])
+        book(store, plan(names[0], **{**dict.fromkeys(TIER), **tier}), several, names[0])
     return str(folder / "sizewatch.yaml")
 
 
