@@ -30,12 +30,13 @@ START = 1_800_000_000.0
 
 @contextmanager
 def demo(folder: Path, *words: str) -> Iterator[Demo]:
-    """`sizewatch demo` whose temporary files lie in a folder of their own."""
+    """`sizewatch demo` whose temporary files lie in a folder of their own, which is empty again after it."""
     before = os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = str(folder)
     try:
         with process("demo", *words) as started:
             yield started
+        assert list(folder.iterdir()) == []
     finally:
         os.environ.pop("TMPDIR") if before is None else os.environ.update(TMPDIR=before)
 
@@ -49,6 +50,13 @@ def head(started: Demo) -> tuple[str, str]:
         if found := re.search(r"http://127\.0\.0\.1:\d+/", line):
             return "".join(lines), found[0]
     raise AssertionError(f"no address in {lines}, {started.communicate()}")
+
+
+def end(started: Demo, number: signal.Signals) -> None:
+    started.send_signal(number)
+    out, err = started.communicate(timeout=CEILING_SECONDS)
+    assert (started.returncode, err) == (0, "")
+    assert out.endswith("\nEnded; nothing was left behind.\n")
 
 
 def children(pid: int) -> list[int]:
@@ -91,11 +99,7 @@ def _said_and_shown(tmp_path: Path, speed: int) -> str:
         assert set(tiers) == {"quiet", "noisy", "cascade"}
         assert status(url)["agent"]["cycle_errors"] == 0
         assert [path.name.startswith("sizewatch-demo-") for path in tmp_path.iterdir()] == [True]
-        started.send_signal(signal.SIGINT)
-        out, err = started.communicate(timeout=CEILING_SECONDS)
-    assert (started.returncode, err) == (0, "")
-    assert out.endswith("\nEnded; nothing was left behind.\n")
-    assert list(tmp_path.iterdir()) == []
+        end(started, signal.SIGINT)
     with pytest.raises(OSError, match="refused"):
         ask(url)
     return text
@@ -107,11 +111,7 @@ def test_closed_terminal_or_kill_ends_in_order(tmp_path: Path, number: signal.Si
         _, url = head(started)
         assert wait_for(lambda: _turned(url))
         assert children(started.pid) == []
-        started.send_signal(number)
-        out, err = started.communicate(timeout=CEILING_SECONDS)
-    assert (started.returncode, err) == (0, "")
-    assert "nothing was left behind" in out
-    assert list(tmp_path.iterdir()) == []
+        end(started, number)
 
 
 def _turned(url: str) -> bool:
@@ -125,7 +125,6 @@ def test_demo_ends_by_itself(tmp_path: Path) -> None:
     with demo(tmp_path, "--port", "0", "--seconds", "0.5") as started:
         assert "nothing was left behind" in started.communicate(timeout=CEILING_SECONDS)[0]
         assert started.returncode == 0
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_port_that_is_taken_is_told(tmp_path: Path) -> None:
@@ -133,7 +132,6 @@ def test_port_that_is_taken_is_told(tmp_path: Path) -> None:
         out, err = started.communicate(timeout=CEILING_SECONDS)
     assert (started.returncode, out) == (2, "")
     assert err.startswith(f"sizewatch demo: --port: cannot listen on 127.0.0.1:{engine.port}: Address already in use")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_reader_that_goes_away_ends_it(tmp_path: Path) -> None:
@@ -142,7 +140,6 @@ def test_reader_that_goes_away_ends_it(tmp_path: Path) -> None:
         started.stdout.close()
         assert started.wait(timeout=CEILING_SECONDS) == 0
         assert started.stderr.read() == ""
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_recording_plays_from_the_first_request() -> None:

@@ -126,12 +126,18 @@ def drips(start: bytes, piece: bytes) -> Answer:
     return result
 
 
-def failure(url: str, timeout_seconds: float = CEILING_SECONDS, **options: object) -> ScrapeError:
+def failure(url: str, timeout_seconds: object = CEILING_SECONDS, **options: object) -> ScrapeError:
     fetcher = PageFetcher(Peer(**peer_fields(url=url, timeout_seconds=timeout_seconds, **options)))
     with pytest.raises(ScrapeError) as caught:
         fetcher.fetch()
     fetcher.close()
     return caught.value
+
+
+def assert_fails(kind: ScrapeFailure, words: str, url: str, **options: object) -> None:
+    error = failure(url, **options)
+    assert error.kind is kind
+    assert words in error.text
 
 
 Serve = Callable[..., Server]
@@ -219,9 +225,8 @@ def test_fetch_after_a_failure_is_whole(serve: Serve) -> None:
 
 
 def test_endless_page_ends_at_the_limit(serve: Serve) -> None:
-    error = failure(serve(drips(HEAD + b"\r\n", b"x 1\n" * 4096)).url, max_bytes=100_000)
-    assert error.kind is ScrapeFailure.TOO_LARGE
-    assert "100000 bytes" in error.text
+    url = serve(drips(HEAD + b"\r\n", b"x 1\n" * 4096)).url
+    assert_fails(ScrapeFailure.TOO_LARGE, "100000 bytes", url, max_bytes=100_000)
 
 
 @pytest.mark.parametrize(
@@ -272,9 +277,7 @@ DAMAGED = gzip.compress(PAGE)[:8] + b"\xff" * 20
     ],
 )
 def test_wrong_answer_has_its_kind_and_hint(serve: Serve, result: Answer, kind: ScrapeFailure, hint: str) -> None:
-    error = failure(serve(result).url)
-    assert error.kind is kind
-    assert hint in error.text
+    assert_fails(kind, hint, serve(result).url)
 
 
 @pytest.mark.parametrize(
@@ -398,9 +401,8 @@ def test_self_signed_server_is_refused(serve: Serve, tmp_path: Path) -> None:
     own.private_key_pem.write_to_path(str(pem))
     own.cert_pem.write_to_path(str(pem), append=True)
     context.load_cert_chain(pem)
-    error = failure(serve(sends(), context).url)
-    assert error.kind is ScrapeFailure.TLS
-    assert "its certificate is refused (self-signed certificate); name its CA in tls.ca_file" in error.text
+    words = "its certificate is refused (self-signed certificate); name its CA in tls.ca_file"
+    assert_fails(ScrapeFailure.TLS, words, serve(sends(), context).url)
 
 
 @pytest.mark.parametrize(
@@ -411,16 +413,12 @@ def test_certificate_of_another_is_refused(
     serve: Serve, authority: trustme.CA, ca_file: str, name: str, trusts_another: bool, text: str
 ) -> None:
     signer = trustme.CA() if trusts_another else authority
-    error = failure(serve(sends(), server_side(signer, name)).url, ca_file=ca_file)
-    assert error.kind is ScrapeFailure.TLS
-    assert text in error.text
+    assert_fails(ScrapeFailure.TLS, text, serve(sends(), server_side(signer, name)).url, ca_file=ca_file)
 
 
 def test_https_to_plain_http_says_so() -> None:
     with answering([b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"]) as url:
-        error = failure(f"{url.replace('http', 'https')}/metrics")
-    assert error.kind is ScrapeFailure.TLS
-    assert "does it want http://" in error.text
+        assert_fails(ScrapeFailure.TLS, "does it want http://", f"{url.replace('http', 'https')}/metrics")
 
 
 def test_time_limit_holds_in_tls(serve: Serve, authority: trustme.CA, ca_file: str) -> None:
@@ -436,9 +434,7 @@ def test_client_certificate_is_shown(serve: Serve, authority: trustme.CA, ca_fil
     context.verify_mode = ssl.CERT_REQUIRED
     authority.configure_trust(context)
     server = serve(sends(), context)
-    error = failure(server.url, ca_file=ca_file)
-    assert error.kind is ScrapeFailure.TLS
-    assert "cert_file" in error.text
+    assert_fails(ScrapeFailure.TLS, "cert_file", server.url, ca_file=ca_file)
     client = authority.issue_cert("agent.example")
     files = {name: str(tmp_path / name) for name in ("cert_file", "key_file")}
     client.private_key_pem.write_to_path(files["key_file"])
@@ -482,6 +478,5 @@ def test_unusable_ca_file_is_named(tmp_path: Path, text: str | None, why: str) -
     path = tmp_path / "ca.pem"
     if text is not None:
         path.write_text(text)
-    error = failure("https://127.0.0.1:9/metrics", ca_file=str(path))
-    assert error.kind is ScrapeFailure.TLS
-    assert f"({path}) cannot be used: {why}" in error.text
+    words = f"({path}) cannot be used: {why}"
+    assert_fails(ScrapeFailure.TLS, words, "https://127.0.0.1:9/metrics", ca_file=str(path))
