@@ -10,10 +10,16 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import trustme
+from hypothesis import strategies as st
 from loopback import LoopbackServer, Quiet, give, served
 from waiting import CEILING_SECONDS
 
 SERIES = {"metric": {"__name__": "vllm:x", "instance": "a:1"}, "values": [[1.5, "2"], [3, "NaN"]]}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
 
 
 def matrix(*series: object) -> bytes:

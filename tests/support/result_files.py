@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pandas import DataFrame
 
 from agent.benchmarks.formats import read_all_results
@@ -21,6 +22,16 @@ def read_results(path: Path) -> tuple[BenchmarkRun, ...]:
     if others:
         raise others[0]
     return tuple(found)
+
+
+def refusal(path: Path) -> str:
+    """Return why a file is refused: one line, which names the file first."""
+    with pytest.raises(BenchmarkError) as caught:
+        read_results(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ")
+    assert "\n" not in text
+    return caught.value.text
 
 
 def write_document(folder: Path, document: object) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from golden_text import check_golden
 from paths import TESTS
-from result_files import describe_variants, predicted_row, read_results, write_document
+from result_files import describe_variants, predicted_row, read_results, refusal, write_document
 from test_tool_reports import EXPORT, benchmark, report, stage
 
 from agent.benchmarks.formats import NAMES, VllmRun, read_all_results
@@ -62,15 +62,6 @@ SAMPLES: dict[str, Any] = {
 }
 READINGS = json.loads((BENCH / "readings.json").read_text(encoding="utf-8"))
 """What each format's sample gives, worked out by hand from its units: seconds, requests per second, unix seconds."""
-
-
-def refusal(path: Path) -> str:
-    with pytest.raises(BenchmarkError) as caught:
-        read_results(path)
-    text = str(caught.value)
-    assert text.startswith(f"{path}: ")
-    assert "\n" not in text
-    return caught.value.text
 
 
 def written(tmp_path: Path, content: str | bytes) -> Path:

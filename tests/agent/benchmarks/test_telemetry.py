@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import recorded
-from hostile_store import Server, give, matrix, serving
+from hostile_store import JSON, Server, give, matrix, serving
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_server import Sample, prometheus_with_blocks
@@ -190,11 +190,6 @@ def hostile() -> Iterator[Server]:
         yield made
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
 NAMES = st.sampled_from(
     ["vllm:num_requests_running", "vllm:request_success_total", "vllm:prefix_cache_hits_total", "up"]
 )

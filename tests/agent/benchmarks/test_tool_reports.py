@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from golden_text import check_golden
 from paths import SHARED
-from result_files import describe_variants, predicted_row, read_results, write_table
+from result_files import describe_variants, predicted_row, read_results, refusal, write_table
 
 from agent.benchmarks.aiconfigurator import select_configuration
 from agent.benchmarks.curves import curve_of, differences
@@ -322,12 +322,6 @@ def test_h100_sweeps_have_their_known_capacities(name: str) -> None:
 
 AGG = predicted_row()
 NAME = "vllm 0.24.0, h200_sxm, tp2pp1dp1etp1ep1, gemm fp8_block, kvcache fp8, fmha bfloat16, moe fp8, comm half"
-
-
-def refusal(path: Path) -> str:
-    with pytest.raises(BenchmarkError) as caught:
-        read_results(path)
-    return caught.value.text
 
 
 def test_row_is_a_load_of_one_replica(tmp_path: Path) -> None:

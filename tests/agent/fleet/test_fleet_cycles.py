@@ -1,7 +1,6 @@
 """Role fleet's turns over what node agents export and over engines' own series; a store in memory, and a real one for sums."""
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from loops import store_loop
 from paths import TESTS
 from prometheus_server import victoria_metrics
-from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
+from stored_recordings import MemoryStore, PastStore, Sample, agent_samples, engine_samples
 
 from agent.config.files import load_plan
 from agent.config.store import StoreConfig
@@ -17,7 +16,7 @@ from agent.fleet import agent_series, engine_series
 from agent.fleet.sums import AgentSums, group_sums
 from agent.fleet.tier_readers import AdaptiveReader, ReplicaReader, SummedReader, TierReader
 from agent.prometheus.answers import MatrixSeries, StoreError, StoreErrorKind
-from agent.prometheus.api import QueryCounters, StoreApi
+from agent.prometheus.api import StoreApi
 from agent.sources.store import StoreSource
 from exporters.metrics import exposition
 from rules.evaluator.observation import StepResult
@@ -30,21 +29,6 @@ PLANS = TESTS / "plans"
 TIER = "cpu-small"
 PLAN = load_plan(PLANS / "cpu-small.yaml")
 VIEW = build_tier_context(TIER, PLAN.tiers[TIER])
-
-
-@dataclass
-class Away:
-    """A store that can be taken away."""
-
-    store: MemoryStore
-    away: bool = False
-    place: str = "http://memory"
-    counts: QueryCounters = field(default_factory=QueryCounters)
-
-    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
-        if self.away:
-            raise StoreError(StoreErrorKind.AWAY, self.place, "connection refused")
-        return self.store.query_samples(selector, start, end)
 
 
 def times(samples: list[Sample]) -> tuple[float, float]:
@@ -90,14 +74,14 @@ class Fleet:
         return [*opened, *(e for e in self.runtime.past if e.rule == rule)]
 
 
-def told_by_agents(samples: list[Sample]) -> tuple[Fleet, Away]:
-    api = Away(MemoryStore.of(samples))
+def told_by_agents(samples: list[Sample]) -> tuple[Fleet, PastStore]:
+    api = PastStore(MemoryStore.of(samples))
     each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
     return Fleet(api, each, times(samples)[0] - 1.0), api
 
 
-def told_by_engines(samples: list[Sample]) -> tuple[Fleet, Away]:
-    api = Away(MemoryStore.of(samples))
+def told_by_engines(samples: list[Sample]) -> tuple[Fleet, PastStore]:
+    api = PastStore(MemoryStore.of(samples))
     reader = engine_series.EnginePages("instance")
     each = ReplicaReader(TIER, engine_series.engine_selector("vllm", 'job="vllm"'), reader, api)
     return Fleet(api, each, times(samples)[0] - 1.0), api
@@ -147,14 +131,14 @@ def test_absent_store_is_unknown_then_caught_up() -> None:
     fleet, api = told_by_agents(samples)
     fleet.go(2)
     assert fleet.result("TargetDown", "cpu-small-0").status is Status.OK
-    api.away = True
+    api.fails_at = 0
     fleet.go(1)
     for (rule, _), rule_state in fleet.loop.state.rules.items():
         if rule not in ("UnknownTooLong",):
             assert rule_state.result.reason is Gap.STALE
     assert "connection refused" in fleet.source.errors[TIER]
     assert not [s.finding for s in fleet.loop.state.rules.values() if s.finding and s.finding.rule == "TierDown"]
-    api.away = False
+    api.fails_at = None
     fleet.go(1)
     assert fleet.source.errors == {}
     assert fleet.result("TargetDown", "cpu-small-0").status is Status.OK

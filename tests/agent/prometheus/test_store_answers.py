@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hostile_store import (
+    JSON,
     SERIES,
     Handler,
     Server,
@@ -213,11 +214,6 @@ def test_partial_answer_needs_permission(server: Server) -> None:
     assert server.asked[1][2]["deny_partial_response"] == ["1"]
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
 ENTRIES = st.fixed_dictionaries(
     {"metric": st.dictionaries(st.sampled_from(["__name__", "a"]), st.text(max_size=2) | st.integers(), max_size=2)},
     optional={
