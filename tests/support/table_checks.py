@@ -22,7 +22,7 @@ def why_unread(table: str, name: str) -> str:
     """The reason of the longest start of a name, "" where there is none."""
     if name.endswith("_created"):
         return "tells when its family began to count"
-    for reasons in (UNREAD.get(table, {}), UNREAD["any engine"]):
+    for reasons in (UNREAD.get(table, {}), UNREAD["any page"]):
         if fitting := [start for start in reasons if name.startswith(start)]:
             return reasons[max(fitting, key=len)]
     return ""
