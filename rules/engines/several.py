@@ -66,23 +66,24 @@ def split_page(
     label, values = _find_label(_placed(plain, kinds, COUNTED), TELLING)
     if not label and engine.name != "dynamo":
         # A frontend of Dynamo serves several models, and is one replica.
-        label, values = _find_label(_placed(plain, kinds, PLACED), (engine.model_label or "model", "version"), fewest=2)
+        label, values = _find_label(_placed(plain, kinds, PLACED), (engine.model_label or "model", "version"))
     if len(values) > MOST_ENGINES:
         raise SeveralEnginesError(f"the page holds {len(values)} engines by their label {label}, more than can be read")
     parts = [(_short(value), _select_series(label, value, names)) for value in values]
+    page = () if len(parts) > 1 else plain
     if len(parts) < 2:
         label, parts = "", [("", parts[0][1] if parts else names)]
-    return label, {name: _compile_engine(series, engine, engines) for name, series in parts}
+    return label, {name: _compile_engine(series, engine, engines, page) for name, series in parts}
 
 
-def _find_label(series: Sequence[SeriesName], labels: Sequence[str], fewest: int = 1) -> tuple[str, tuple[str, ...]]:
-    """Return the label with the most values of those that differ within a family, and its values, `fewest` at least."""
+def _find_label(series: Sequence[SeriesName], labels: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return the label with the most values of those that differ within a family, and its values."""
     best: tuple[str, ...] = ()
     telling = ""
     for label in labels:
         values = {(name, of.get(label, "")) for name, of in series}
         texts = tuple(sorted({value for _, value in values} - {""}))
-        if len(values) > len({name for name, _ in series}) and len(texts) >= max(fewest, len(best) + 1):
+        if len(values) > len({name for name, _ in series}) and len(texts) > len(best):
             telling, best = label, texts
     return telling, best
 
@@ -101,8 +102,7 @@ def _placed(plain: Iterable[SeriesName], engines: tuple[EngineTable, ...], famil
 
 
 def _select_series(label: str, value: str, names: Sequence[SeriesName]) -> Sequence[SeriesName]:
-    """Return the series of a page, of which those of other engines are without a name. What does not name its engine
-    is of the page: only info series hold for each."""
+    """Return the series of a page, those of other engines without a name. Of others infos are of each."""
     return [
         (name, labels)
         if labels.get(label, "") == value or (label not in labels and normalize_name(name) in INFO)
@@ -117,13 +117,13 @@ def _short(value: str) -> str:
 
 
 def _compile_engine(
-    series: Sequence[SeriesName], page_engine: EngineTable, engines: tuple[EngineTable, ...]
+    series: Sequence[SeriesName], page_engine: EngineTable, engines: tuple[EngineTable, ...], page: Sequence[SeriesName]
 ) -> SeriesLayout:
-    """Return the layout of an engine's series. Raise SeveralEnginesError where they are of several engines."""
+    """Return the layout of an engine's series. Raise SeveralEnginesError where they or `page` are of several."""
     plain = [(normalize_name(name), labels) for name, labels in series if name]
     engine = detect_engine(plain, engines) or page_engine
     # The names of TensorRT-LLM v1.0 may be any engine's.
-    tables = [table for table in engines if table.generation != "v1.0" and detect_engine(plain, (table,))]
+    tables = [table for table in engines if table.generation != "v1.0" and detect_engine(page or plain, (table,))]
     titles = sorted({table.title for table in tables})
     if len(titles) > 1 and not any(table.carries_engines for table in tables):
         raise SeveralEnginesError(f"the page is of mixed origin: it has names of {' and of '.join(titles)}")

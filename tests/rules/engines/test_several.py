@@ -85,8 +85,9 @@ def test_data_parallel_ranks_stay_one_engine() -> None:
 )
 def test_parts_of_one_engine_are_one_replica(names: tuple[str, str, str], labels: tuple[str, ...]) -> None:
     assert list(engines_of(page(names, *labels))) == [""]
-    total = engines_of(page(V1, 'engine="0",worker_addr="w1"', 'engine="0"'))
-    assert running(total) == {"": (1.0, 0.1)}, "a total beside its worker is not added"
+    for label in ("worker_addr", "model_name"):
+        total = engines_of(page(V1, f'engine="0",{label}="w1"', 'engine="0"'))
+        assert running(total) == {"": (1.0, 0.1)}, "a total beside its worker is not added"
 
 
 def test_page_series_belong_to_no_engine() -> None:
