@@ -139,6 +139,7 @@ BEGUN, OVER = finding("WorkloadDrift", 0.0), finding("WorkloadDrift", 0.0, 100.0
 EVICTED = finding("KvEviction", 0.0, 100.0)
 BURNING = suspecting(finding("TtftSloBurn", 910.0), "prompt lengths")
 FELT = finding("AvailabilityBurn", 0.0)
+CLIENTS = suspecting(finding("RequestsRefused", 60.0), "client requests")
 GUESS = finding("LoadBeyondBenchmark", 0.0, 100.0, certainty=Certainty.LIKELY)
 SURE_DEATH, LIKELY_DEATH = (
     suspecting(finding("AvailabilityBurn", 60.0), "engine stopped", certainty=certainty) for certainty in Certainty
@@ -177,6 +178,8 @@ def test_earliest_certain_note_is_root(likely_at: float, root: str) -> None:
         ([finding("NoHeadroom", 0.0), SURE_DEATH], ["AvailabilityBurn"]),
         ([finding("NoHeadroom", 0.0), LIKELY_DEATH], ["NoHeadroom"]),
         ([finding("EngineStalled", 30.0, status=Status.WARNING), SURE_DEATH], ["EngineStalled"]),
+        # A stall explains no refusal that is its clients' own.
+        ([finding("EngineStalled", 30.0, certainty=Certainty.LIKELY), CLIENTS], ["RequestsRefused"]),
         # A guess explains what is certain if that began while it lasted.
         ([GUESS, finding("ReplicaImbalance", 100.0, status=Status.WARNING)], ["LoadBeyondBenchmark"]),
         ([GUESS, finding("ReplicaImbalance", 101.0, status=Status.WARNING)], ["ReplicaImbalance"]),
