@@ -15,8 +15,8 @@ from engine_server import engines
 from evaluation_steps import EvaluationSteps
 from loops import LoopParts
 from making import snapshot
-from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
-from test_fleet_cycles import TIER, Away, Fleet, times, told_by_agents, told_by_engines
+from stored_recordings import MemoryStore, PastStore, Sample, agent_samples, engine_samples
+from test_fleet_cycles import TIER, Fleet, times, told_by_agents, told_by_engines
 from waiting import StandingClock, free_port
 
 from agent.config.load import load
@@ -168,7 +168,7 @@ def of_pod(pod: str, gpu: str, begin: float, minutes: int) -> Iterator[Sample]:
 
 def test_role_fleet_forgets_pods_and_their_gpus() -> None:
     several = (of_pod(f"pod-{n}", f"GPU-{n}x", BEGIN + 120.0 * n, 3 if n < 9 else 80) for n in range(10))
-    api = Away(MemoryStore.of(itertools.chain.from_iterable(several)))
+    api = PastStore(MemoryStore.of(itertools.chain.from_iterable(several)))
     fleet = Fleet(api, ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api), BEGIN)
     fleet.go(20)
     replicas = fleet.runtime.replicas
@@ -191,27 +191,23 @@ def test_absent_store_ends_no_replica(told: tuple[object, object]) -> None:
     fleet, api = make(samples)  # type: ignore[operator]
     fleet.go(2)
     before = {key for key in fleet.loop.state.rules if key[1].replica}
-    api.away = True
+    api.fails_at = 0
     fleet.go(10)
     assert [target.key for target in fleet.source.targets] == [(TIER, REPLICA)]
     assert {key for key in fleet.loop.state.rules if key[1].replica} == before != set()
     assert not [one for one in fleet.runtime.events if one.kind == "gone"]
 
 
-class Small(Away):
-    """A store that gives at most so many seconds at once, and counts what was asked of it."""
+class OnceLostStore(PastStore):
+    """A store that is away for one query, the one of the number `lost`."""
 
-    most_seconds = math.inf
-    fails_at = math.inf
-    asked = 0
+    lost = math.inf
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
-        self.asked += 1
-        if end - start > self.most_seconds:
-            raise StoreError(StoreErrorKind.TOO_MUCH, self.place, "answers with more than 2000000 samples")
-        if self.asked == self.fails_at:
+        answer = super().query_samples(selector, start, end)
+        if len(self.asked) == self.lost:
             raise StoreError(StoreErrorKind.AWAY, self.place, "connection refused")
-        return super().query_samples(selector, start, end)
+        return answer
 
 
 def long_ago(samples: list[Sample], rounds: int) -> list[Sample]:
@@ -222,13 +218,11 @@ def long_ago(samples: list[Sample], rounds: int) -> list[Sample]:
     return [(n, labels, t + place * (end - begin + 10.0), v) for place in range(rounds) for n, labels, t, v in few]
 
 
-@pytest.mark.parametrize(
-    ("most_seconds", "fails_at"), [(math.inf, math.inf), (400.0, math.inf), (math.inf, 6), (400.0, 9)]
-)
-def test_missed_hour_is_read_in_pieces(most_seconds: float, fails_at: float) -> None:
+@pytest.mark.parametrize(("longest", "lost"), [(math.inf, math.inf), (400.0, math.inf), (math.inf, 6), (400.0, 9)])
+def test_missed_hour_is_read_in_pieces(longest: float, lost: float) -> None:
     samples = long_ago(list(engine_samples("steady")), 14)
     fleet, _ = told_by_engines(samples)
-    away = Small(MemoryStore.of(samples))
+    away = OnceLostStore(MemoryStore.of(samples))
     reader = engine_series.EnginePages("instance")
     missed = Fleet(
         away,
@@ -237,10 +231,11 @@ def test_missed_hour_is_read_in_pieces(most_seconds: float, fails_at: float) -> 
     )
     for one in (fleet, missed):
         one.go(3)
-    away.away = True
+    away.fails_at = 0
     for one in (fleet, missed):
         one.go(45)
-    away.away, away.most_seconds, away.fails_at, away.asked = False, most_seconds, fails_at, 0
+    away.fails_at, away.longest, away.lost = None, longest, lost
+    away.asked.clear()
     for one in (fleet, missed):
         one.go(2)
     assert missed.source.errors == {}
@@ -302,7 +297,6 @@ def test_scrapes_keep_distance_despite_wrong_clock() -> None:
 def test_fleet_recovers_after_clock_ahead() -> None:
     samples = list(engine_samples("steady"))
     fleet, api = told_by_engines(samples)
-    assert isinstance(api, Away)
     fleet.go(2, 30.0)
     fleet.now += 120.0
     right = api.store

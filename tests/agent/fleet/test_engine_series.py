@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 from prometheus_server import prometheus_with_blocks, victoria_metrics
-from stored_recordings import MemoryStore, Sample, engine_samples
-from test_fleet_cycles import TIER, VIEW, Away, Fleet, times
+from stored_recordings import MemoryStore, PastStore, Sample, engine_samples
+from test_fleet_cycles import TIER, VIEW, Fleet, times
 
 from agent.config.store import FleetConfig, GpuSource, StoreConfig, TierSource
 from agent.fleet import engine_series
@@ -57,7 +57,7 @@ SOURCE = TierSource.model_validate(
 
 
 def watched(samples: list[Sample], source: TierSource = SOURCE) -> tuple[Fleet, Window]:
-    api = Away(MemoryStore.of(samples))
+    api = PastStore(MemoryStore.of(samples))
     fleet = Fleet(api, build_replica_reader(TIER, source, VIEW, api), times(samples)[0] - 1.0)
     fleet.go(5)
     fleet.closed += fleet.loop.evaluator.flush(fleet.loop.state)
@@ -98,7 +98,7 @@ def test_engine_tier_is_read_by_replica() -> None:
         for number in range(3)
         for name, labels, t, value in engine_samples("steady", "vllm")
     ]
-    api = Away(MemoryStore.of(samples))
+    api = PastStore(MemoryStore.of(samples))
     reader = build_tier_reader(TIER, SOURCE, VIEW, FleetConfig(each_up_to=0), api)  # type: ignore[arg-type]
     fleet = Fleet(api, reader, times(samples)[0] - 1.0)
     fleet.go(3)
