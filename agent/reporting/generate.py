@@ -90,7 +90,7 @@ def _tier(
         of_present_plan = present
         if end <= until - RECENT_SECONDS:
             of_present_plan = hours if present is rows else load_bins.sum_by_hour(present)
-        seen = seen.add(hours, of_present_plan, store.requests(tier, begin, end))
+        seen = seen.add(hours, of_present_plan, store.demand(tier, begin, end))
         # Older problems are no reason to re-size now.
         if begin >= until - RECENT_SECONDS:
             recent += rows

@@ -183,7 +183,7 @@ def _status(past: TierPast, rows: list[str]) -> str:
 def _curve(resize: Resize) -> CurvePart:
     context, usable = resize.seen.context, resize.usable
     fleet = context.plan.fleet if context.plan else None
-    peak = resize.workload.peak_rps
+    peak = resize.sized.demand_rps if resize.sized else None
     windows = [binned.window for binned in resize.seen.bins]
     measured = sum_windows(windows) if windows else resize.seen.lately
     return CurvePart(
@@ -355,7 +355,8 @@ def _follow(tier: dict[str, Any], past: TierPast) -> None:
         if length.value is not None:
             workload[KEYS[length.what]][length.quantile] = length.value
     rates = workload.setdefault("requests_per_second", {})
-    for name, seen in (("average", resize.workload.average_rps), ("peak", resize.workload.peak_rps)):
+    peaks = resize.workload.peak_rps or 0.0, resize.sized.demand_rps if resize.sized else 0.0
+    for name, seen in (("average", resize.workload.average_rps), ("peak", max(peaks))):
         if seen and abs(seen / rates.get(name, seen * 2) - 1) > SAME:
             rates[name] = float(f"{seen:.3g}")
     if rates.get("average", 0) > rates.get("peak", float("inf")):

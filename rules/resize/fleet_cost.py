@@ -7,7 +7,7 @@ meaning. To add a lever: a function here and a line of `list_levers`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -166,10 +166,12 @@ class Lever:
         return None if self.replicas is None else money.money_per_day(self.replicas, self.price)
 
 
-def _list_used_hours(seen: ProductionSummary) -> Sequence[tuple[Window, float]]:
-    """Return the hours under the present plan whose fleet utilisation is known."""
-    read_hours = ((hour, read(BY_NAME["fleet_utilization"], hour, seen.context.basis)) for hour in seen.plan_hours)
-    return [(hour, used.value) for hour, used in read_hours if isinstance(used, Reading) and used.value is not None]
+def _list_idle_hours(seen: ProductionSummary, target: float) -> Iterator[tuple[Window, float, float]]:
+    """Yield the hours under the present plan with their fleet utilisation, if known, and the replicas beyond `target`."""
+    for hour in seen.plan_hours:
+        used = read(BY_NAME["fleet_utilization"], hour, seen.context.basis)
+        if isinstance(used, Reading) and used.value is not None:
+            yield hour, used.value, money.spare_replicas(mean_ready_replicas((hour,)), used.value, target)
 
 
 def group_by_hour_of_week(
@@ -181,10 +183,9 @@ def group_by_hour_of_week(
     """
     clock, target = ZoneInfo(zone), RULES["UtilizationTrap"].limit("target", seen.context.limits)
     grouped: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for hour, used in _list_used_hours(seen):
+    for hour, used, idle in _list_idle_hours(seen, target):
         if hour.span > 0:
             local = datetime.fromtimestamp(hour.middle, clock)
-            idle = money.spare_replicas(mean_ready_replicas((hour,)), used, target)
             grouped.setdefault((local.weekday(), local.hour), []).append((used, idle))
     return grouped
 
@@ -212,11 +213,10 @@ def list_levers(
 
 def _fill_with_batches(seen: ProductionSummary, price: Price) -> Lever:
     """Return the idle replica-hours, including the minimum warm count: it is warm and paid for too."""
-    name, hours = "Offline batch fill", _list_used_hours(seen)
-    target = RULES["UtilizationTrap"].limit("target", seen.context.limits)
-    if not hours:
+    name, target = "Offline batch fill", RULES["UtilizationTrap"].limit("target", seen.context.limits)
+    idle = [spare for _, _, spare in _list_idle_hours(seen, target)]
+    if not idle:
         return Lever(name=name, price=price, missing="no hour's fleet utilisation is known")
-    idle = [money.spare_replicas(mean_ready_replicas((hour,)), used, target) for hour, used in hours]
     basis = f"replicas beyond {target:.0%} utilisation, hour by hour ({max(idle):.1f} at most); "
     basis += "batch work costs electricity only"
     mean = math.fsum(idle) / len(idle)
@@ -229,7 +229,7 @@ def _follow_schedule(seen: ProductionSummary, size: ReplicaCount, price: Price) 
     by_hour, spare = windows.group_by(seen.rates, lambda rate: rate.start // HOUR_SECONDS), []
     for hour in seen.plan_hours:
         if rates := by_hour.get(hour.middle // HOUR_SECONDS):
-            peak = max(rate.rps for rate in rates)
+            peak = max(rate.work(size.capacity.lengths) for rate in rates)
             needed = max(size.minimum, count_replicas(peak, size.capacity.rps, size.margin))
             spare.append(max(0.0, mean_ready_replicas((hour,)) - needed))
     if not spare:

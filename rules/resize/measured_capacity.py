@@ -42,9 +42,8 @@ SLOWER = ("TtftDivergence", "TpotDivergence")
 """The rules whose thresholds say when production is slower than the benchmark at equal load."""
 
 LEAST_UNPROVEN = 0.5
-"""Of a capacity at least so much is taken while production has not shown a load that keeps the SLO and one above it that
-breaks it. Each replica more lowers the load of all others: without this floor a tier that is slow at every load, whatever the
-reason, would be scaled out for ever."""
+"""Of a capacity at least so much is taken until production shows a load that keeps the SLO and a higher one that breaks it.
+Without this floor a tier that is slow at every load, whatever the reason, would be scaled out for ever."""
 
 NEAR = 0.9
 """A benchmark whose usable load production came so near to is confirmed there."""

@@ -69,8 +69,7 @@ def is_saturated(binned: BinnedWindow, context: TierContext) -> bool:
 def measure_ceiling(binned: Iterable[BinnedWindow], context: TierContext, lengths: CapacityLengths) -> Ceiling | None:
     """Return the completed work of the saturated windows per replica-second; None if they are too short.
 
-    The kind of token that makes more work of a request limits the replica. Weighed by it, a replica that keeps its token
-    rate with longer requests keeps its capacity too.
+    The kind of token with more work limits the replica. By it, a token rate kept with longer requests is a capacity kept.
     """
     saturated = [slice.window for slice in binned if is_saturated(slice, context)]
     whole = windows.sum_families(saturated, WORK_FAMILIES) if saturated else None

@@ -1,7 +1,6 @@
 """Production of one tier: sums by hour and load bin, arrivals, and its latency-throughput curve (guide 8.1, 8.3).
 
-The summary is built day by day: memory never holds more than a day of rows. To add a quantity: a field and a line of
-`ProductionSummary.add`, or a field of `ProductionPoint`.
+It is built day by day: memory holds a day of rows. To add a quantity: a field and a line of `ProductionSummary.add`.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Reading, SignalKind, SignalValue
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
-from rules.telemetry.work import UNTOLD, CapacityLengths, weigh
+from rules.telemetry.work import SAME, UNTOLD, CapacityLengths, weigh
+from rules.verdicts.context import SEPARATE
 
 RATE_SECONDS = 300.0
-"""Arrivals are looked at over five minutes: about what a replica takes to start (guide 9.2: 2 to 5 minutes), so what is
-shorter no scaling could have answered."""
+"""Arrivals are added up over about the time of a start (guide 9.2: 2 to 5 minutes). No scaling answers shorter peaks."""
 
 FIRST_MINUTES = 120
 """Known minutes up to which the busiest one is kept: later three stretches of five minutes show the peak."""
@@ -51,12 +50,18 @@ class Rate:
     generation_tokens: float | None = None
     computed: float | None = None
 
-    def work(self, lengths: CapacityLengths) -> float | None:
-        """Return the arrivals as work: in requests of these lengths per second. Without any token it is unknown."""
+    def work(self, lengths: CapacityLengths) -> float:
+        """Return the arrivals as work: in requests of these lengths per second. Without any token they are their own."""
         tokens = self.prompt_tokens, self.generation_tokens
-        if tokens == (None, None):
-            return None
-        return weigh(self.rps, *tokens, self.computed, lengths, n=self.rps).total.value
+        return weigh(self.rps, *tokens, self.computed, lengths, n=self.rps).total.value or self.rps
+
+
+def pick_peak(rates: Sequence[Rate], lengths: CapacityLengths) -> tuple[Rate, float]:
+    """Return the stretch with the third most work (of fewer: the least), by requests if both agree, and its work in rps."""
+    by_rps = sorted(rates, key=lambda rate: rate.rps)[-SEPARATE:][0]
+    by_work = sorted(rates, key=lambda rate: rate.work(lengths))[-SEPARATE:][0]
+    work = by_work.work(lengths)
+    return (by_rps, by_rps.rps) if abs(work / by_rps.rps - 1) <= SAME else (by_work, work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +141,7 @@ class ProductionSummary:
             plan_hours=(*self.plan_hours, *_sum_hours(present)),
             bins=tuple(sorted(bins, key=lambda part: (part.bin is None, part.bin or 0))),
             rates=(*self.rates, *_sum_stretches(known)),
-            busiest=max(busiest, key=lambda rate: rate.work(lengths) or rate.rps, default=None),
+            busiest=max(busiest, key=lambda rate: rate.work(lengths), default=None),
             present=each[-1] if each else self.present,
             minutes=minutes,
             requests=sum((minute.requests or 0.0 for minute in known), self.requests),

@@ -21,7 +21,7 @@ from rules.plan.money import price_of
 from rules.plan.replica_count import Margin, ReplicaCount, fleet_terms, replica_count
 from rules.plan.schema import TierPlan
 from rules.resize.fleet_cost import FleetCost, Lever, list_levers, measured_cost, planned_cost, proposed_cost
-from rules.resize.production_summary import ProductionPoint, ProductionSummary, production_points
+from rules.resize.production_summary import ProductionPoint, ProductionSummary, pick_peak, production_points
 from rules.resize.workload import WorkloadNow, measure_workload
 from rules.telemetry import windows
 from rules.telemetry.gauges import IN_SYSTEM
@@ -108,7 +108,8 @@ def propose_size(seen: ProductionSummary, results: Sequence[RuleResult]) -> Resi
         held = "requests are evicted from the KV cache; fewer replicas would evict more"
     levers: tuple[Lever, ...] = ()
     if mixed and plan and workload.peak_rps and usable and not usable.is_lower_bound:
-        size = replica_count(workload.peak_rps, usable, margin_of(seen.context.limits), *fleet_terms(plan))
+        _, work = pick_peak(seen.rates, usable.lengths)
+        size = replica_count(work, usable, margin_of(seen.context.limits), *fleet_terms(plan))
         levers = list_levers(seen, size, price_of(plan), utilization, is_memory_bound)
     pools = {pool: propose_size(part, results) for pool, part in sorted(seen.pools.items())} if not mixed else {}
     if len(pools) > 1:
@@ -229,14 +230,15 @@ def _lacking(seen: ProductionSummary, workload: WorkloadNow) -> tuple[str, ...]:
 
 def _evidence(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount, plan: TierPlan) -> tuple[str, ...]:
     planned = f" (planned {number(workload.planned_peak_rps, 'per_second')})" if workload.planned_peak_rps else ""
-    peak, usable = size.demand_rps, size.capacity
+    work, usable, peak = size.demand_rps, size.capacity, workload.peak_rps or 0.0
+    by_tokens = "" if work == peak else f"; by tokens the peak is the work of {number(work, 'per_second')}"
     texts = [
-        f"the peak was {number(peak, 'per_second')}{planned}, in three stretches of five minutes",
+        f"the peak was {number(peak, 'per_second')}{planned}, in three stretches of five minutes{by_tokens}",
         f"a replica takes {usable.rps:.3g} rps: {usable.reason}",
         f"the peak needs {format_count(size.without_safety, 'replica')} ({size.arithmetic_text})",
     ]
     if size.replicas > size.without_safety:
-        counted = f"ceil({peak:.3g} x {size.safety_factor:.3g} / {usable.rps:.3g})"
+        counted = f"ceil({work:.3g} x {size.safety_factor:.3g} / {usable.rps:.3g})"
         texts.append(f"the plan's safety factor makes it {counted} = {format_count(size.replicas, 'replica')}")
     warm = plan.fleet.minimum_warm if plan.fleet else None
     texts += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []

@@ -21,7 +21,7 @@ from rules.telemetry import histograms
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.work import mean_length
-from rules.verdicts.context import SEPARATE
+from rules.verdicts.context import SEPARATE, read_plan_value
 
 TOWARDS = {frozenset({"prompts"}): "rag", frozenset({"outputs"}): "code", frozenset({"prompts", "outputs"}): "agentic"}
 """Archetype that traffic moves to, by the lengths that grow (guide 1.2, figure 1.2)."""
@@ -81,13 +81,11 @@ class WorkloadNow:
 
 
 def measure_workload(seen: ProductionSummary) -> WorkloadNow:
-    plan = seen.context.plan
-    planned = plan.workload if plan else None
-    rates = planned.requests_per_second if planned else None
+    planned = partial(read_plan_value, seen.context)
     lengths = tuple(_length(seen, word, key, name) for word, _, key in LENGTHS for name in ("p50", "p95", "p99"))
     arrivals, lately = sorted((rate.rps for rate in seen.rates), reverse=True), seen.lately
     is_known = len(arrivals) >= SEPARATE
-    archetype = planned.archetype if planned and planned.archetype else ""
+    archetype = planned("workload.archetype") or ""
     # The archetype of longer prompts, longer outputs or both (guide 1.2).
     drift = RULES["WorkloadDrift"].limit("factor", seen.context.limits)
     longer = frozenset(length.what for length in lengths if length.factors is not None and length.factors[0] > drift)
@@ -98,8 +96,8 @@ def measure_workload(seen: ProductionSummary) -> WorkloadNow:
         average_rps=seen.average_rps,
         peak_rps=arrivals[SEPARATE - 1] if is_known else None,
         highest_rps=arrivals[0] if is_known else None,
-        planned_average_rps=rates.average if rates else None,
-        planned_peak_rps=rates.peak if rates else None,
+        planned_average_rps=planned("workload.requests_per_second.average"),
+        planned_peak_rps=planned("workload.requests_per_second.peak"),
         prompt_mean=mean_length(lately, "prompt_tokens", "prompt_tokens_per_request") if lately else None,
         generation_mean=mean_length(lately, "generation_tokens", "generation_tokens_per_request") if lately else None,
         archetype=archetype,
@@ -108,9 +106,7 @@ def measure_workload(seen: ProductionSummary) -> WorkloadNow:
 
 
 def _length(seen: ProductionSummary, word: str, key: str, name: str) -> Length:
-    plan = seen.context.plan
-    part = getattr(plan.workload, key) if plan and plan.workload else None
-    planned: float | None = getattr(part, name) if part else None
+    planned: float | None = read_plan_value(seen.context, f"workload.{key}.{name}")
     observed: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
     if seen.lately is not None:
         observed = read(BY_NAME[f"{key}_{name}"], seen.lately, seen.context.basis)

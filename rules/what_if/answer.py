@@ -21,12 +21,11 @@ from rules.plan.load_bins import TierContext, narrow_to_pool
 from rules.plan.money import price_of
 from rules.plan.replica_count import ROUNDING, ReplicaCount, fleet_terms, replica_count
 from rules.resize.fleet_cost import FleetCost, tokens_per_hour
-from rules.resize.production_summary import RATE_SECONDS, ProductionSummary, Rate, SloStatus
+from rules.resize.production_summary import RATE_SECONDS, ProductionSummary, Rate, SloStatus, pick_peak
 from rules.resize.proposal import KV
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, work_per_request
-from rules.verdicts.context import SEPARATE
 from rules.verdicts.verdict import Finding
 
 NO_PEAK = "no peak was seen and the plan has none: say with --rps for which load"
@@ -296,12 +295,12 @@ def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
 
 
 def _pick_third(rates: Sequence[Rate | None], lengths: CapacityLengths, source: str) -> ObservedPeak | None:
-    """Return the stretch with the third most work, or the least of fewer. A request without tokens is its own work."""
-    known = [(rate.work(lengths) or rate.rps, rate.rps, rate.start) for rate in rates if rate and rate.rps > 0]
+    known = [rate for rate in rates if rate and rate.rps > 0]
     if not known:
         return None
-    work, rps, at = sorted(known, reverse=True)[min(SEPARATE, len(known)) - 1]
-    return ObservedPeak(rps=rps, at=at, source=source, work=work / rps, highest=max(row[1] for row in known))
+    peak, work = pick_peak(known, lengths)
+    highest = max(rate.rps for rate in known)
+    return ObservedPeak(rps=peak.rps, at=peak.start, source=source, work=work / peak.rps, highest=highest)
 
 
 def count_present_replicas(seen: ProductionSummary) -> float | None:

@@ -24,6 +24,7 @@ from rules.plan.load_bins import TierContext, build_tier_context, with_capacity
 from rules.plan.replica_count import replica_count
 from rules.plan.schema import TierPlan
 from rules.resize.production_summary import BAD, FINE, ProductionSummary, SloStatus
+from rules.resize.proposal import propose_size
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.signals import Gap, Missing
@@ -199,9 +200,11 @@ STRETCHES = "reached in three stretches of five minutes"
     ],
 )
 def test_peak_is_the_most_work(minutes: list[tuple[float, float]], rps: float, work: float, source: str) -> None:
-    found = answer_question(demand(minutes), 1)
+    seen = demand(minutes)
+    found = answer_question(seen, 1)
     assert (found.rps, found.work_rps) == pytest.approx((rps, work))
     assert found.peak.source == source
+    assert source != STRETCHES or propose_size(seen, ()).sized == found.fleet
     assert source != STRETCHES or minutes[0][0] != 5.0 or found.peak.highest == pytest.approx(5.0)
 
 
