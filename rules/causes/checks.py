@@ -113,15 +113,21 @@ def _has_same_prompts(now: Window, before: Window) -> bool:
 
 
 def check_longer(key: str, context: CauseContext) -> CauseResult | None:
-    """Check for a P95 length above that of the plan, or without it for a mean above the benchmark's."""
+    """Check for a P95 above the plan's, of all requests or of the slow minutes, else for a mean above the benchmark's."""
     family, planned = f"{key}_per_request", read_plan_value(context.context, f"workload.{key}.p95")
     if planned is None:
         return _compare_with_benchmark(context, key, family)
-    length, limit = histograms.quantile(context.total.histograms.get(family, ()), 0.95), planned * LONGER
-    if length is None or (length.low <= limit and (length.high is None or length.high > limit)):
-        return None
-    seen = f"above {length.low:,.0f}" if length.high is None else f"{length.low:,.0f} to {length.high:,.0f}"
-    return CauseResult(supported=length.low > limit, text=f"P95 {seen} tokens, {planned:,.0f} planned")
+    minutes, limit, results = context.slow_minutes, planned * LONGER, []
+    slow = [minute.window for minute, _ in minutes.slow] if minutes else []
+    for sampled, when, fewest in (([context.total], "", 0.0), (slow, " in the slow minutes", CERTAIN_REQUESTS)):
+        parts = histograms.sum_histograms(part for window in sampled for part in window.histograms.get(family, ()))
+        length = histograms.quantile(parts, 0.95)
+        high = math.inf if length is None or length.high is None else length.high
+        if length is not None and length.n >= fewest and not length.low <= limit < high:
+            seen = f"above {length.low:,.0f}" if length.high is None else f"{length.low:,.0f} to {high:,.0f}"
+            text = f"P95 {seen} tokens{when}, {planned:,.0f} planned"
+            results.append(CauseResult(supported=length.low > limit, proven=not when, text=text))
+    return max(results, key=lambda result: result.supported, default=None)
 
 
 def _compare_with_benchmark(context: CauseContext, key: str, family: str) -> CauseResult | None:
@@ -202,8 +208,7 @@ def check_load(context: CauseContext) -> CauseResult | None:
 
 
 def check_benchmark(context: CauseContext) -> CauseResult | None:
-    """Check for a closed-loop benchmark, which has no arrivals of its own, or too few requests for a P99 (PEERS 3.2,
-    traps 10, 11)."""
+    """Check for a closed-loop benchmark, or one with too few requests for a P99 (PEERS 3.2, traps 10, 11)."""
     curve = context.context.curve
     if curve is None:
         return None
@@ -249,16 +254,12 @@ def check_routing(context: CauseContext) -> CauseResult | None:
     )
     if isinstance(result, Unknown):
         return None
-    proven = result.certainty is Certainty.CERTAIN
-    text = result.sentence[:1].lower() + result.sentence[1:]
-    return CauseResult(supported=result.status is not Status.OK, proven=proven, text=text)
+    is_certain, text = result.certainty is Certainty.CERTAIN, result.sentence[:1].lower() + result.sentence[1:]
+    return CauseResult(supported=result.status is not Status.OK, proven=is_certain, text=text)
 
 
 def check_queueing_cause(context: CauseContext) -> CauseResult | None:
-    """Check for late requests that waited longer than the limit in the queue; without histogram use the mean queue.
-
-    They are late whatever prefill took, so bucket edges prove it.
-    """
+    """Check for late requests that waited beyond the limit in the queue (edges prove it), or for a mean queue."""
     part = measure_part("queue_seconds", "in the queue", context)
     if part is not None:
         return part

@@ -174,6 +174,11 @@ def test_slow_minutes_must_show_it() -> None:
     for fast, late, certainty in ((180.0, 0.0, "likely"), (36.0, 36.0, "certain")):
         made = [slow(n, {"preemptions": fast if n == 1 else late}, share=0.0 if n == 1 else 0.3) for n in range(5)]
         assert ("evictions", certainty) in certainties(answered(TTFT, context(workload=WORKLOAD), made))
+    # Few of all requests are longer, but those of the slow minutes are.
+    made = [slow(n, prompts=300.0, share=0.3 if n > 4 else 0.0) for n in range(8)]
+    usual = {"prompt_tokens_per_request": seen({80.0: 6000}, LENGTHS)}
+    made[:5] = [replace(one, histograms={**one.histograms, **usual}) for one in made[:5]]
+    assert certainties(answered(TTFT, context(workload=WORKLOAD), made))[0] == ("prompt lengths", "likely")
 
 
 def test_slow_minutes_need_no_planned_hits() -> None:
