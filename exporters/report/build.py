@@ -38,7 +38,7 @@ from rules.resize.proposal import ProposalKind, Resize
 from rules.resize.workload import Length, list_guardrails
 from rules.telemetry.signals import Reading
 from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, group_by, sum_windows
-from rules.telemetry.wording import number
+from rules.telemetry.wording import format_count, number
 from rules.telemetry.work import SAME, Capacity, CapacitySource
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict, severity_of
 
@@ -138,6 +138,8 @@ def verdict(past: TierPast, zone: str) -> str:
         if saves:
             change = render.money(abs(saves), measured.price.currency)
             text += f", the proposal saves {change} a day" if saves > 0 else f", the proposal costs {change} a day more"
+            if round(measured.replicas) != proposal.now:
+                text += f" against the {format_count(proposal.now or 0, 'planned replica')}"
     if step13.status is Status.UNKNOWN and not step13.is_learning:
         text += f"; whether production confirms the benchmark {HEADS[Status.UNKNOWN]}"
     else:

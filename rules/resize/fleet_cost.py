@@ -1,7 +1,6 @@
 """Cost of a fleet (guide 9.1, Step 12), and the worth of each lever of the utilization trap (guide 9.2).
 
-Measured tokens are divided by once: they include the utilisation (DESIGN 3.14). Levers overlap, so their sum has no
-meaning. To add a lever: a function here and a line of `list_levers`.
+Measured tokens include the utilisation (DESIGN 3.14). Levers overlap: they have no sum. `list_levers` has a line of each.
 """
 
 from __future__ import annotations

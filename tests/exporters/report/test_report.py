@@ -320,6 +320,8 @@ def test_half_use_doubles_cost_a_token() -> None:
     assert low.proposal.replicas == 5
     assert proposed.utilization == pytest.approx(0.8)
     assert proposed.per_million_tokens == pytest.approx(cost(low).per_million_tokens / 2)
+    fewer = reported_tier(hours(replicas=8)).verdict
+    assert "it costs 960 USD a day, the proposal saves 480 USD a day against the 10 planned replicas" in fewer
 
 
 def test_plan_for_less_use_costs_more() -> None:
