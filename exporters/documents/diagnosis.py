@@ -15,7 +15,7 @@ from exporters.render.text import copy_fields, format_duration
 from rules.catalogue.registry import BY_NAME
 from rules.engines.coverage import FamilyUse
 from rules.engines.registry import EngineTable
-from rules.gpu_sources.devices import BY_CODE
+from rules.gpu_sources.devices import BY_CODE, FAULTS
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage
 from rules.plan.gpus import engine_kv_tokens
 from rules.telemetry.families import GPU_NAMES
@@ -354,7 +354,7 @@ def inspect_gpus_text(title: str, exporter: GpuExporter, page: GpuExporterPage, 
     parts: list[RenderableType] = [title, head]
     for gpu in page.readouts:
         place = "" if gpu.index is None else f" {gpu.index}"
-        rows = [(name, _quantity_text(_quantity(name, gpu, exporter))) for name in LISTED]
+        rows = [(name, _quantity_text(_quantity(name, gpu, exporter, page))) for name in LISTED]
         parts += ["", f"GPU{place}: {gpu.product or 'product not told'}, {gpu.gpu}", text_grid(rows)]
     return _page_text(parts, uses, page.problems)
 
@@ -363,16 +363,18 @@ def inspect_gpus_json(exporter: GpuExporter, page: GpuExporterPage, uses: Sequen
     """Return the quantities of each GPU, the families and problems of a page of a GPU exporter."""
     gpus = []
     for gpu in page.readouts:
-        quantities = {name: _quantity(name, gpu, exporter) for name in LISTED}
+        quantities = {name: _quantity(name, gpu, exporter, page) for name in LISTED}
         fields = copy_fields(gpu, "gpu", "index", "product")
         gpus.append({**fields, "processes": list(gpu.pids), "quantities": quantities})
     return _page_json({"exporter": exporter.name, "gpus": gpus}, uses, page.problems)
 
 
-def _quantity(name: str, gpu: GpuReadout, exporter: GpuExporter) -> dict[str, Any]:
+def _quantity(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> dict[str, Any]:
     value = gpu.gauges.get(name, gpu.counters.get(name))
     if value is None:
         reason = gpu.gaps.get(name) or exporter.not_exposed.get(name, NOT_TOLD)
+        if name == FAULTS and gpu.gpu in page.faults:
+            reason = f"{NO_CHANGE}; standing on it: {', '.join(sorted(page.faults[gpu.gpu] or ())) or 'none'}"
         return {"gap": Gap.NOT_EXPOSED.value, "text": reason}
     return {"value": value, "unit": GPU_NAMES[name].unit, "polled": name in gpu.sampled}
 

@@ -169,10 +169,10 @@ COVERED = "gpu_throttled_covered_seconds"
 def same_refresh(a: GpuExporterPage, b: GpuExporterPage) -> bool:
     """Return whether two pages show the same refresh of the exporter: they differ only in ``t``.
 
-    On a powered GPU the energy counter grows with every refresh, so equal pages mean an equal refresh. Without that
-    counter an idle GPU may look unrefreshed. This under-counts coverage and invents nothing.
+    Only the energy counter grows with every refresh: without it (MIG) equal pages may be two of a steady GPU.
     """
-    if len(a.readouts) != len(b.readouts) or a.faults != b.faults or a.ticks != b.ticks:
+    counts_energy = any("gpu_energy_joules" in gpu_readout.counters for gpu_readout in a.readouts)
+    if not counts_energy or len(a.readouts) != len(b.readouts) or a.faults != b.faults or a.ticks != b.ticks:
         return False
     return all(
         replace(gpu_readout, t=candidate.t) == candidate

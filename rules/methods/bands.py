@@ -1,14 +1,14 @@
 """Bands and events: readings and counts against fixed limits of the guide (guide 7.7, 9.3).
 
-A limit is a threshold of the rule with the name `below`, `above`, `critical_below` or `critical_above`. No engine exposes
-the overflow of experts (guide 5.4). Preemptions come in bursts: a finding ends once the last quarter of the window has none
-(DESIGN 3.8). A hardware fault is a finding for the whole window, because nothing repairs itself (METRICS trap 16).
+A limit is a threshold of the rule with the name `below`, `above`, `critical_below` or `critical_above`. Preemptions come in
+bursts: a finding ends once the last quarter has none (DESIGN 3.8). A hardware fault lasts the whole window (METRICS trap 16).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from rules.methods.evidence import (
 from rules.plan.load_bins import BinnedWindow
 from rules.sizing import acceptance_from_mean_accepted, speculation_speed_up
 from rules.telemetry import windows
+from rules.telemetry.gpu_windows import SLOWER
 from rules.telemetry.reading_methods import mean_level, ratio
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind
@@ -39,7 +40,7 @@ from rules.verdicts.context import (
     too_early,
     worst_gap,
 )
-from rules.verdicts.held_windows import hold
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict, rank_verdict
 
 LIKELY_PERIODS = 2
@@ -68,6 +69,9 @@ class BandThresholds:
         if value < self.bearable[0] or value > self.bearable[1]:
             return Status.CRITICAL
         return Status.WARNING if value < self.healthy[0] or value > self.healthy[1] else Status.OK
+
+    def is_outside(self, value: float) -> bool:
+        return self.status(value) is not Status.OK
 
     def is_proven(self, reading: Reading, status: Status) -> bool:
         """Return whether the bounds of a reading are outside the limits of `status`."""
@@ -105,7 +109,7 @@ def judge_band(context: RuleContext) -> RuleResult:
         return context.unknown(Gap.NO_TRAFFIC, "no minute with traffic")
     reading = read_signal(context, counted)
     if isinstance(reading, Missing):
-        return context.unknown(reading.gap, reading.text or f"{context.rule.signal} is not known")
+        return context.unknown(reading.gap, reading.text or f"{context.rule.about} is not known")
     if "minimum_requests" in context.rule.thresholds and reading.n < context.limit("minimum_requests"):
         return context.too_few_requests(reading.n, context.limit("minimum_requests"))
     limits = BandThresholds.from_context(context)
@@ -116,18 +120,14 @@ def judge_band(context: RuleContext) -> RuleResult:
         return limits.report(reading, Status.OK)
     last, each = measure_parts(context, lambda group: best_value(read_signal(context, group)), counted)
     if last is None:
-        return context.unknown(Gap.NO_TRAFFIC, f"{context.rule.signal} is not known in the last quarter of the time")
-
-    def is_outside(value: float) -> bool:
-        return limits.status(value) is not Status.OK
-
-    outside = sum(value is not None and is_outside(value) for value in each)
-    if not is_outside(last) or outside < LIKELY_PERIODS:
-        early = too_early(context, counted, last, each, is_outside)
+        return context.unknown(Gap.NO_TRAFFIC, f"{context.rule.about} is not known in the last quarter of the time")
+    outside = sum(value is not None and limits.is_outside(value) for value in each)
+    if not limits.is_outside(last) or outside < LIKELY_PERIODS:
+        early = too_early(context, counted, last, each, limits.is_outside)
         if early is not None:
             return early
         remark = "back within that at the end of the time"
-        if is_outside(last):
+        if limits.is_outside(last):
             remark = f"outside in at most one of its {context.periods_word}"
         return limits.report(reading, Status.OK, remark=remark)
     if not is_persistent(last, each, lambda value: limits.status(value) is status):
@@ -137,7 +137,11 @@ def judge_band(context: RuleContext) -> RuleResult:
         is_sure &= not any(binned.window.sampled & POLLED & set(binned.window.gauges) for binned in counted)
     if signal.how is SignalKind.QUANTILE or signal.name == "kv_residency_by_reuse":
         is_sure &= limits.is_proven(reading, status)
-    return limits.report(reading, status, certain=is_sure)
+    remark = ""
+    if signal.name == "gpu_throttled_ratio":
+        heat, board = (hold(counted).sum_families(SLOWER).counters.get(name, 0.0) for name in SLOWER)
+        remark = f"{'heat' if heat >= board else 'the board'} holds the clocks down"
+    return limits.report(reading, status, certain=is_sure, remark=remark)
 
 
 def _judge_bounds(reading: Reading, limits: BandThresholds) -> RuleResult:
@@ -164,14 +168,24 @@ def judge_experts(context: RuleContext) -> RuleResult:
     if not replicas:
         text = f"no minute with {least:.0f} requests in the batch: fewer fall unevenly by chance"
         return context.unknown(Gap.TOO_FEW_REQUESTS, text)
+    return _find_worst(context, replicas)
+
+
+def judge_throttling(context: RuleContext) -> RuleResult:
+    """Return the worst result of all replicas: a tier's mean would hide a hot node."""
+    return _find_worst(context, hold(context.binned).by_replica)
+
+
+def _find_worst(context: RuleContext, replicas: Mapping[str | None, HeldWindows]) -> RuleResult:
     results = {name: judge_band(replace(context, binned=group)) for name, group in replicas.items()}
     verdicts = {name: result for name, result in results.items() if isinstance(result, Verdict)}
     if not verdicts:
-        return next(iter(results.values()))
+        return next(iter(results.values()), judge_band(context))
+    sign = 1.0 if "above" in context.rule.thresholds else -1.0
 
     def rank(name: str | None) -> tuple[int, bool, int, float]:
         value = best_value(verdicts[name].observed)
-        return *rank_verdict(verdicts[name]), -(1.0 if value is None else value)
+        return *rank_verdict(verdicts[name]), sign * (1.0 if value is None else value)
 
     worst = max(verdicts, key=rank)
     sentence = verdicts[worst].sentence
@@ -322,8 +336,7 @@ def _grade_events(
 def judge_faults(context: RuleContext) -> RuleResult:
     """Find any event in the window. The result is certain, because events are counted one by one."""
     family = context.rule.family
-    by_code = f"{family}_by_code"
-    total = hold(context.binned).sum_families((family, by_code))
+    total = hold(context.binned).sum_families((family, f"{family}_by_code"))
     if family not in total.counters:
         return context.unknown(total.explain_missing(family), f"{context.rule.about}: not measured here")
     count = total.counters[family]
@@ -337,6 +350,13 @@ def judge_faults(context: RuleContext) -> RuleResult:
         sentence += f" in {math.ceil(seconds / windows.MINUTE_SECONDS):d} min"
     sentence += f" on {join_names(where)}" if where and status is not Status.OK else ""
     observed, expected = exact_reading(count, count), exact_reading(0.0, count)
-    stem, counts = f"{by_code}/", sorted(total.counters.items())
-    codes = [f"{name.removeprefix(stem)} x {n:.0f}" for name, n in counts if name.startswith(stem) and n]
-    return context.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=(join_names(codes),))
+    counts = {name.rpartition("/")[2]: n for name, n in sorted(total.counters.items()) if n and name != family}
+    details = (join_names([f"{code} x {n:.0f}" for code, n in counts.items()]),)
+    verdict = context.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
+    codes_of = {action: set(FAULT_CODE.findall(action)) for action in verdict.actions}
+    apt = tuple(action for action, codes in codes_of.items() if not (codes and counts) or codes & counts.keys())
+    return replace(verdict, actions=apt)
+
+
+FAULT_CODE = re.compile(r"\bxid-\d+")
+"""Code of a fault in an action. Such an action is for its codes only."""

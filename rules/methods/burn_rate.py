@@ -44,9 +44,6 @@ RUNGS: tuple[tuple[str, Status], ...] = (
 )
 """Rungs of the ladder by the stem of their thresholds' names, the fastest first."""
 
-CALM_PARTS = 6
-"""Part of the short window without a burn that ends it, and at least the fastest short window: a pause is no recovery."""
-
 ENOUGH_TRIALS = 100_000.0
 """Maximum number of trials in a test of chance. It understates the evidence, and is quick."""
 
@@ -167,7 +164,8 @@ def _describe_recovery(context: RuleContext, rung: BurnWindow, promise: Promise)
     """Return the long window's burn if it is over: for long enough, and with too few slow requests since to be chance."""
     budget, family, now, limit = context.budget, context.rule.family, context.now, rung.burn * promise.allowed
     rows = error_budget.list_slow_rows(budget, family, limit, now - rung.long_seconds, now)
-    calm_seconds = max(context.limit(f"{RUNGS[0][0]}_short_seconds"), rung.short_seconds / CALM_PARTS)
+    # A pause is no recovery.
+    calm_seconds = max(context.limit(f"{RUNGS[0][0]}_short_seconds"), rung.short_seconds / 6)
     if not rows or now - rows[-1][1] < calm_seconds:
         return ""
     after = error_budget.count_slow_requests(budget, family, rows[-1][1], now)

@@ -48,16 +48,13 @@ def judge_precision(context: RuleContext) -> RuleResult:
         formats = ", ".join(f"{part} in {written[part]}" for part in needs)
         sentence = f"{plan.gpu.product} computes what is planned: {formats}"
         return context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
-    first, *details = (f"no hardware path for {part} in {written[part]}; {CONVERTED[part]}" for part in wrong)
+    runs = {"weights": "they run converted, without the planned speed-up", "KV cache": "memory is saved, time is not"}
+    first, *details = (f"no hardware path for {part} in {written[part]}; {runs[part]}" for part in wrong)
     if gpu.capability is not None:
         details.append(f"compute capability {gpu.capability:.1f}, {wanted:g} or more is needed")
     certainty = Certainty.of("weights" in wrong and wrong["weights"] not in UNPACKED)
     sentence = f"{plan.gpu.product} has {first}"
     return context.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details)
-
-
-CONVERTED = {"weights": "they run converted, without the planned speed-up", "KV cache": "memory is saved, time is not"}
-"""What a format without a hardware path does."""
 
 
 MEASURED_FACTS = (

@@ -2,8 +2,7 @@
 
 A divergence is summed over load bins: shares of slow requests (tails), means below the benchmark, time in the system
 (`drift`). Each kind says what exceeds its limit; when that is a finding is judged here. The share of a tail is
-evaluated, not an estimate of P99: its bounds are the edges of the buckets around the limit. A new mean is a row of MEANS
-and a row of the catalogue.
+evaluated, not an estimate of P99: its bounds are the edges of the buckets around the limit. A mean is a row of MEANS.
 """
 
 from __future__ import annotations
@@ -204,9 +203,6 @@ LOOKUPS = ("prefix_queried_tokens", "prefix_hit_tokens")
 
 MORE_HITS = "the engine counts more prefix cache hits than lookups: its counters contradict each other"
 
-PROMISED = 10**9
-"""Requests behind a value of the plan: it is no estimate."""
-
 
 class BinMean(NamedTuple):
     """Mean in a load bin, with the weights of its observed part and of a full observation. A weak one is no proof."""
@@ -309,7 +305,8 @@ def _observe_hits(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean |
     point = of.curve.expectation(bin, "prefix_hit_ratio", load.rps, load.in_system)
     planned = _read_planned_hits(of.context)
     if point is None and planned is not None:
-        point = Expectation(planned, planned, planned, PROMISED)
+        # A value of the plan is no estimate: any number of requests is behind it.
+        point = Expectation(planned, planned, planned, 10**9)
     if point is None:
         return None
     queried, hits, requests = sum_counters_beside(load.binned, *LOOKUPS, "requests_finished")

@@ -57,8 +57,6 @@ Length = tuple[str, str, str]
 LENGTHS: tuple[Length, ...] = (("prompts", PROMPTS, "prompt_tokens"), ("outputs", OUTPUTS, "generation_tokens"))
 """Compared lengths: word, family, key in the workload of the plan."""
 
-CUT = "requests_ended_by_length"
-
 QUANTILES = {"P95": 0.95, "P99": 0.99, "P50": 0.5}
 """Compared quantiles in the order of the sentence: memory is sized for P95 (guide 1.1, 9.1 step 4)."""
 
@@ -221,7 +219,7 @@ def _report_drift(
     details = [f"{word} {drift.times}: {drift.text}" for word, drift in first.items() if word != worst.word]
     details += [peak.text] if peak is not None and peak.claim else []
     # Engines do not expose which answers their token limit ended.
-    cut, finished = sum_counters_beside(context.binned, CUT, "requests_finished")
+    cut, finished = sum_counters_beside(context.binned, "requests_ended_by_length", "requests_finished")
     if finished and context.rule.family:
         details.append(f"{cut / finished:.0%} of all answers ended at their token limit")
     expected, certainty = exact_reading(worst.wanted, worst.observed.n), Certainty.of(bool(certain))
@@ -307,10 +305,6 @@ def _read_arrivals(batch: HeldWindows) -> tuple[float, float, list[float]] | Non
         return None
     counts = [count_arrivals(window.counters, count_gone(window)) or 0.0 for window in known]
     return min(window.start for window in known), max(window.end for window in known), counts
-
-
-STEADY = 0.1
-"""Maximum change of requests in the system per finished request. Little's law needs a steady population."""
 
 
 def judge_representative(context: RuleContext) -> RuleResult:
@@ -427,7 +421,8 @@ def _count_by_littles_law(binned: Sequence[BinnedWindow]) -> tuple[float, float,
     if total is None or mean is None:
         return None
     finished, seconds = total.counters["requests_finished"], total.seconds_of("requests_finished")
-    if finished <= 0 or seconds <= 0 or abs(total.counters.get(NET_CHANGE, 0.0)) > STEADY * finished:
+    # Little's law needs a steady population.
+    if finished <= 0 or seconds <= 0 or abs(total.counters.get(NET_CHANGE, 0.0)) > 0.1 * finished:
         return None
     levels = [total.gauges[name] for name in IN_SYSTEM]
     in_system = math.fsum(level.integral / level.seconds for level in levels)

@@ -28,9 +28,6 @@ PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
 ROUNDING = 1e-9
 """Tolerance of counts that are sums of doubles."""
 
-NAMED = 5
-"""Maximum number of names in a detail."""
-
 
 class LimitSide(StrEnum):
     """Side of a limit on which a quantile lies."""
@@ -54,10 +51,10 @@ def capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def join_names(names: Sequence[str]) -> str:
-    """Return names for a detail, the first ones if there are many."""
-    more = len(names) - NAMED
-    return f"{', '.join(names[:NAMED])} and {more} more" if more > 0 else ", ".join(names)
+def join_names(names: Sequence[str], most: int = 5) -> str:
+    """Return names for a detail, the first `most` if there are more."""
+    more = len(names) - most
+    return f"{', '.join(names[:most])} and {more} more" if more > 0 else ", ".join(names)
 
 
 def measure_parts(

@@ -1,9 +1,8 @@
 """Load of a tier: arrivals against capacity, replicas beyond the benchmark, and trends within the window of a rule: a growing
 queue, and a rising TTFT on busy GPUs (guide 9.3; DESIGN 3.4, 3.12).
 
-Completed requests saturate, so arrivals, requests in the system and a growing queue count too. Several rules share
-`compare_offered_load`: they must recommend the same action for the same minutes. For a trend each replica is compared with
-itself, so that idle replicas do not hide a busy one. A trend needs no plan.
+Completed requests saturate, so arrivals, requests in the system and a growing queue count too. Rules that share
+`compare_offered_load` recommend the same for the same minutes. A trend compares each replica with itself, without a plan.
 """
 
 from __future__ import annotations

@@ -32,12 +32,9 @@ from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, too_ear
 from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import IdleReplicas, RuleResult, Status, Unknown
 
-POLLED = "gpu_utilization_sampled"
-"""Gauge of a plain poll, which does not cover the time between two polls: `likely` at most (METRICS trap 15)."""
-
-READ = frozenset({"kv_utilization", "requests_waiting", "requests_finished", "generation_tokens", POLLED}).union(
-    *(families_of(BY_NAME[signal]) for signal in ("fleet_utilization", "prefix_hit_ratio"))
-)
+READ = frozenset(
+    {"kv_utilization", "requests_waiting", "requests_finished", "generation_tokens", "gpu_utilization_sampled"}
+).union(*(families_of(BY_NAME[signal]) for signal in ("fleet_utilization", "prefix_hit_ratio")))
 """Families of every rule here, besides those of its own signal."""
 
 BY_MEMORY = "memory sets the size of this fleet, not load"
@@ -150,7 +147,7 @@ def judge_empty_queue(context: RuleContext) -> RuleResult:
         surplus, need = _describe_idle(context, idle)
         text += f"; {surplus}"
         if idle.replicas > 0:
-            status, certain = Status.WARNING, POLLED not in total.sampled and _is_covered(hours)
+            status, certain = Status.WARNING, "gpu_utilization_sampled" not in total.sampled and _is_covered(hours)
             queue, wasted = "No request waits while ", idle
     observed, expected, sure = exact_reading(busiest, used.n), range_reading(limit, None, 0.0), Certainty.of(certain)
     return context.verdict(status, sure, observed, expected, queue + text, idle=wasted, details=(need,))

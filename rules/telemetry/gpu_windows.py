@@ -1,9 +1,8 @@
 """GPU windows: the difference of two GPU readouts, its sum over the GPUs of a replica, and the signals from it.
 
 GPU families carry their own seconds, so they do not change the coverage of an engine's window. A gauge stands for the
-time since the previous readout, because exporters print means of their last interval. A value that is refreshed every
-30 s is counted once. `rules.gpu_sources` defines what each exporter measures. To add a kind of utilisation: a row of
-GPU_UTILIZATION_KINDS and of the plan's key.
+time since the previous readout, because exporters print means of their last interval. `rules.gpu_sources` defines what
+each exporter measures. To add a kind of utilisation: a row of GPU_UTILIZATION_KINDS and of the plan's key.
 """
 
 from __future__ import annotations
@@ -22,24 +21,21 @@ from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
 
+THROTTLED_COVERED = "gpu_throttled_covered_seconds"
+SLOWER = ("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds")
+
 COVERED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "gpu_energy_covered_seconds": ("gpu_energy_joules",),
-        "gpu_throttled_covered_seconds": (
-            "gpu_throttled_power_seconds",
-            "gpu_throttled_thermal_seconds",
-            "gpu_throttled_hardware_seconds",
-        ),
+        THROTTLED_COVERED: ("gpu_throttled_power_seconds", *SLOWER),
     }
 )
-"""Families covered by each covered-seconds counter. A source of sums without such a counter is covered from refresh to
-refresh."""
+"""Families of each covered-seconds counter. A source of sums without such a counter covers from refresh to refresh."""
 
 FAULTS, FAULTS_BY_CODE = "gpu_fault_events", "gpu_fault_events_by_code"
 
 LEVEL_SECONDS = 300.0
-"""Longest silence in seconds that a gauge stands for. Counters bridge longer ones
-(`rules.replicas.state.BRIDGE_SECONDS`)."""
+"""Longest silence in seconds that a gauge stands for. Counters bridge longer ones (`replicas.state.BRIDGE_SECONDS`)."""
 
 ACTIVITY = frozenset(
     {
@@ -54,8 +50,7 @@ def diff_readouts(earlier: GpuReadout, later: GpuReadout) -> Window | None:
     """Return the window of one GPU between two readouts. Return None if time did not advance.
 
     A counter that fell was reset (driver reload, another reader) and becomes a gap. So does one that grew faster than any
-    GPU can (`rules.telemetry.gpu_limits`). A fault code missing from the
-    earlier readout counts from zero if that readout reported no faults for it.
+    GPU can. A fault code missing from the earlier readout counts from zero if that readout reports faults.
     """
     dt = later.t - earlier.t
     if dt <= 0:
@@ -98,10 +93,17 @@ def _codes_not_yet_seen(earlier: GpuReadout, later: GpuReadout) -> dict[str, flo
 
 
 def sum_gpus(of_gpus: Iterable[Window]) -> Window | None:
-    """Return the sum over a replica's GPUs. Integrals, seconds and counters add, so readings are means over GPUs and
-    time."""
+    """Return the sum over a replica's GPUs: readings are means over GPUs and time. Seconds held down by heat or the board
+    are those of the GPU that is held down most, once for each GPU: the others wait for it."""
     rows = tuple(of_gpus)
-    return windows.sum_windows(rows) if rows else None
+    if not rows:
+        return None
+    total, slowest = windows.sum_windows(rows), max(rows, key=lambda row: getattr(throttled(row), "value", None) or 0.0)
+    if not slowest.counters.get(THROTTLED_COVERED):
+        return total
+    times = total.counters[THROTTLED_COVERED] / slowest.counters[THROTTLED_COVERED]
+    held = {name: times * slowest.counters[name] for name in SLOWER if name in slowest.counters}
+    return replace(total, counters={**total.counters, **held})
 
 
 GPU_UTILIZATION_KINDS = {
@@ -152,10 +154,9 @@ def power(window: Window) -> SignalValue:
 
 
 def throttled(window: Window) -> SignalValue:
-    """Return the share of time in which heat or the board reduced the clocks. The two may overlap, so take the larger.
-    The power limit is excluded. At full load it reduces the clocks of any data-centre GPU by design."""
-    names = ("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds")
-    readings = [ratio(window, name, "gpu_throttled_covered_seconds") for name in names]
+    """Return the share of time in which heat or the board reduced the clocks, the larger, for they may overlap. The power
+    limit is excluded: at full load it reduces the clocks of any data-centre GPU by design."""
+    readings = [ratio(window, name, THROTTLED_COVERED) for name in SLOWER]
     known = [reading for reading in readings if isinstance(reading, Reading) and reading.value is not None]
     return max(known, key=lambda reading: reading.value or 0.0) if known else readings[0]
 

@@ -15,8 +15,7 @@ from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import EVERYTHING, Window
 
 FULL_COVERAGE = 0.9
-"""Lowest covered share of expected replica-seconds. Below it a tier total is a lower bound, never a value (DESIGN,
-words)."""
+"""Lowest covered share of replica-seconds. Below it a tier total is a lower bound, never a value (DESIGN, words)."""
 
 ALL = 1e-6
 """Tolerance of coverage shares. Scrape times are doubles of unix seconds with microsecond precision."""

@@ -257,6 +257,8 @@ HOT = page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": math.nan})
     [
         (page(**FULL), page(**FULL), True),
         (HOT, HOT, True),
+        # No energy, no proof: the instance may be as idle as 30 s before.
+        (mig("1", **FULL), mig("1", **FULL), False),
         (page(**FULL), HOT, False),
         (page(**FULL), [*page(**FULL), ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-b"}, 1.0)], False),
         (page(**FULL), page(**{**FULL, "DCGM_FI_DEV_XID_ERRORS": 31.0}), False),

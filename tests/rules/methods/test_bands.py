@@ -62,7 +62,7 @@ UNMEASURED = {name: HIDDEN for name in CASES if name != "PrefixHitLow"}
 
 
 def test_every_band_is_tried() -> None:
-    assert sorted(CASES) == sorted([*BANDS, "SpeculationAcceptanceLow"])
+    assert sorted(CASES) == sorted([*BANDS, "GpuThrottling", "SpeculationAcceptanceLow"])
 
 
 def levels(name: str, *values: float, **more: Any) -> list[Window]:
@@ -91,6 +91,7 @@ FEW_LOOKUPS = each(5, lambda n: minute(n, counters={"prefix_queried_tokens": 100
 WITHIN_REUSE = each(5, lambda n: minute(n, histograms={"kv_residency_seconds": seen({6.0: 15, 0.7: 5}, EDGES)}))
 
 POOLED = replace(WITH_HITS, pools={"prefill": "prefill", "decode": "decode"})
+COOL = dict.fromkeys("abcdefghi", levels("GpuThrottling", *[0.0] * 5))
 NONE, HALF = (levels(HITS, *[share] * 5) for share in (0.0, 0.5))
 
 ROWS = [
@@ -119,6 +120,7 @@ ROWS = [
         Case("into the band", context(limits={TRANSFER: {"above": 0.4}}), levels(TRANSFER, *[0.49] * 5), GUESSED),
     ),
     ("GpuComputeLow", Case("polled", context(), POLLS, GUESSED)),
+    ("GpuThrottling", Case("one hot replica", context(), COOL | {"hot": levels("GpuThrottling", *[0.4] * 5)}, WARNED)),
 ]
 
 
@@ -150,6 +152,7 @@ def test_fault_tells_code_and_replica() -> None:
     codes = {"gpu_fault_events_by_code/xid-79": 2.0, "gpu_fault_events_by_code/xid-31": 0.0}
     found = answered("GpuXid", context(), {"a": each(3, lambda n: faults(n, 0.0)), "b": [faults(2, 2.0, **codes)]})
     assert explain(found) == "GPU faults (XID, AFID): 2 in 3 min on b; xid-79 x 2"
+    assert [action[:9] for action in found.actions] == ["Find the ", "Drain the"], "not the reset of xid-48"
     assert words(answered("GpuXid", context(), each(5, minute))) == "GPU faults (XID, AFID): not measured here"
 
 

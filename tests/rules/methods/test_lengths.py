@@ -13,7 +13,6 @@ from rules.catalogue.registry import ACTIONS, BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.methods import evidence
-from rules.methods.drift import CUT
 from rules.methods.evidence import OUTPUTS, PROMPTS, LimitSide
 from rules.methods.load import offered_load
 from rules.plan import load_bins
@@ -71,7 +70,9 @@ NARROW_PLAN = {"p50": None, "p95": 180, "p99": None}
 NARROW = dict.fromkeys((PROMPTS, OUTPUTS), seen({180.0: 180.0}, (160.0, 200.0, float("inf"))))
 NARROW_BUCKETS = [replace(one, histograms=NARROW) for one in each(6, minute)]
 QUEUED = each(6, lambda n: minute(n, rps=2.0, change=60.0 if n < 3 else 0.0))
-LIMITED = each(6, lambda n: sized(n, usual(), usual(long=10, length=900), counters={CUT: 45.0}, rps=3.0))
+LIMITED = each(
+    6, lambda n: sized(n, usual(), usual(long=10, length=900), counters={"requests_ended_by_length": 45.0}, rps=3.0)
+)
 P95 = "P95 200 to 500 tokens, 160 planned"
 
 DRIFT_CASES = [
