@@ -100,7 +100,8 @@ def look_at_tier(
     known = {verdict.rule for verdict in lately}
     loads = read_replicas(spans, tier.basis)
     since_start = [v for v in _judge_span(tier, counted, replay.end) if _is_firing(v) and v.rule not in known]
-    known |= {verdict.rule for verdict in since_start}
+    ongoing = {v.rule: text for v in since_start if (text := _describe_ongoing(few.get(v.rule)))}
+    known |= ongoing.keys()
     age = _find_age(pages.values())
     return TierLook(
         tier=name,
@@ -114,7 +115,7 @@ def look_at_tier(
         age_seconds=age,
         verdicts=_order(_add_changes(verdict, changes) for verdict in _grade(lately)),
         since_start=_order(since_start),
-        ongoing={v.rule: text for v in since_start if (text := _describe_ongoing(few.get(v.rule)))},
+        ongoing=ongoing,
         doubts=tuple(r.text for r in quick if _is_doubt(r) and r.rule not in known),
         changes=changes,
         waiting=_waiting(results, quick),
@@ -193,7 +194,7 @@ def _ease_minimums(tier: TierContext) -> TierContext:
 def _describe_ongoing(result: RuleResult | None) -> str:
     """Return the present value of what fired over the engines' life, "" where it is within its limits now."""
     if isinstance(result, Unknown):
-        if _is_doubt(result):
+        if _is_doubt(result) and result.reason is Gap.TOO_FEW_REQUESTS:
             return result.text
         return ""
     if result is None or not isinstance(result.observed, Reading) or not isinstance(result.expected, Reading):

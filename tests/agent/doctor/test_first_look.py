@@ -312,6 +312,10 @@ def test_unknown_objective_is_not_called_met(files: Any, capsys: pytest.CaptureF
     _, out, _ = doctor(capsys, *pages)
     assert "unsure  TPOT is not exposed: the 90 ms TPOT objective is not judged" in out
     assert "Nothing is wrong" not in out
+    pages = [str(TESTS / "pages" / f"sglang_{name}.prom") for name in ("startup", "after_load")]
+    _, out, _ = doctor(capsys, *pages, "--for", "300s")
+    assert "unsure   TTFT is not exposed" in out
+    assert "earlier  since its start: 2.4% of" in out, "what is not judged now does not last"
 
 
 def test_page_without_a_number_is_not_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
