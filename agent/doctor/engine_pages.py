@@ -51,16 +51,10 @@ Progress = Callable[[float], None]
 WORK = ("requests_finished", "prompt_tokens", "generation_tokens")
 """Counters that only grow while an engine lives."""
 
-ONE_CELL_SECONDS = 1e9
-"""Width of the windows that are shown: the whole look."""
-
 NO_ENGINE = (ScrapeFailure.INCONSISTENT, ScrapeFailure.NOT_ONE_ENGINE)
 """Failures of a page that is sound, but of another program."""
 
 TITLES = {engine.name: engine.title for engine in ENGINES}
-
-SAME_CACHE = 0.9
-"""Engines whose KV caches are as near have the same GPU and settings: memory profiling differs by less."""
 
 Ways = dict[str, Any]
 """Fields of a Peer: credentials and certificates."""
@@ -172,7 +166,8 @@ def look_at_engines(
 ) -> tuple[TierLook, ...]:
     """Scrape running engines for so many seconds and return the look at each tier: engines that are alike."""
     engines = pages.engines
-    reader = HostGpus(_list_gpu_readers(pages, ways))
+    readers = _list_gpu_readers(pages, ways)
+    reader = HostGpus(readers)
     collector = GpuCollector(reader)
     collector.read_gpus(time.time())
     gpus = {probe.url: find_gpus(probe, engines, reader.hosts, collector.latest) for probe in engines}
@@ -193,6 +188,8 @@ def look_at_engines(
         source = ScrapeSource(targets, scrapers, collector)
         observations = tuple(_observe(source, seconds, show))
     measured = {key[0] for cycle in observations for key, owned in cycle.gpus.items() if owned.windows}
+    exporters = [page for _, page in readers if isinstance(page, ExporterPage)]
+    standing = {gpu: codes for page in exporters for gpu, codes in page.standing_faults.items() if codes}
     texts = {}
     for tier, group in group_by(engines, lambda probe: tiers[probe.url]).items():
         known = dict.fromkeys(gpu for probe in group for gpu in gpus[probe.url].gpus)
@@ -200,6 +197,8 @@ def look_at_engines(
         parts += dict.fromkeys(gpus[probe.url].doubt for probe in group)
         if any(gpus[probe.url].measured for probe in group) and tier not in measured:
             parts.append(f"not measured again within {seconds:g} s")
+        faulty = known.keys() & standing.keys()
+        parts += [f"{gpu} shows {', '.join(sorted(standing[gpu]))}, since when is not known" for gpu in sorted(faulty)]
         texts[tier] = "; ".join(filter(None, parts))
     return _look(observations, objectives, texts, is_dated=True)
 
@@ -264,7 +263,7 @@ def _look(
         elif any(before.counters.get(name, 0.0) > page.counters.get(name, 0.0) for name in WORK):
             troubles[scrape.key] = f"{scrape.replica} counts backwards: are its pages in order, and of one engine?"
         pages[scrape.replica] = page
-    replay = Replay("first look", contexts, ONE_CELL_SECONDS)
+    replay = Replay("first look", contexts, step_seconds=1e9)
     for observation in observations:
         replay.evaluate(observation)
     replay.finish()
@@ -312,7 +311,8 @@ def _describe_kind(probe: EngineProbe, group: Sequence[EngineProbe], gpus: str) 
     """Return engine, release, GPUs and size of the KV cache in words, "" for each that is not known."""
     sizes = [engine_kv_tokens(engine.page.facts) or 0.0 for engine in group]
     own = engine_kv_tokens(probe.page.facts) or 0.0
-    alike = min(size for size in sizes if size >= SAME_CACHE * own)
+    # Engines of the same GPU and settings have KV caches that differ by less.
+    alike = min(size for size in sizes if size >= 0.9 * own)
     release = probe.page.facts.get(ENGINE_VERSION, "")
     cache = ""
     if own:

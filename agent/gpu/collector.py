@@ -52,6 +52,11 @@ class ExporterPage:
         self._cycles = 0
         self._error = ""
 
+    @property
+    def standing_faults(self) -> Mapping[str, frozenset[str] | None]:
+        """Return the codes on the last page by GPU. When they came is not known."""
+        return self._last.faults if self._last is not None else {}
+
     def read(self, now: float) -> GpuRead:
         """Return the readouts refreshed since the last call. `now` is unix seconds."""
         self._cycles += 1

@@ -1,7 +1,6 @@
 """Assignment of GPUs to replicas: by configured UUID or index, or for `auto` by the process in a pid file.
 
-A MIG instance is a GPU without an index, named by its UUID as in CUDA_VISIBLE_DEVICES. A process that has ended, or
-that this process may not see, has no ancestors; that is no error.
+A MIG instance is a GPU without an index. A process that has ended, or that this one may not see, has no ancestors.
 """
 
 from __future__ import annotations
@@ -19,9 +18,6 @@ MOST_BYTES = 20
 """Bytes read of a pid file: the digits of a 64-bit number."""
 
 AUTO = ("auto",)
-
-MIG = "MIG-"
-"""Prefix of the UUID of an instance."""
 
 Lineage = Callable[[int], frozenset[int]]
 
@@ -96,8 +92,8 @@ def assign_gpus(
 def _by_name(target: Target, readouts: Mapping[str, GpuReadout], by_index: Mapping[str, str]) -> GpuAssignment:
     named = {name: by_index.get(name, name) for name in target.gpus}
     unseen = ", ".join(name for name, gpu in named.items() if gpu not in readouts)
-    by_instance = any(gpu.startswith(MIG) for gpu in readouts)
-    advice = " (where MIG is on, name its instances by UUID: `nvidia-smi -L`)" if by_instance else ""
+    instances = ", ".join(gpu for gpu, readout in readouts.items() if readout.index is None)
+    advice = f" (where MIG is on, name its instances: {instances})" if instances else ""
     return GpuAssignment(
         # A GPU named twice, by index and by UUID, counts once.
         gpus=tuple(dict.fromkeys(gpu for gpu in named.values() if gpu in readouts)),

@@ -302,7 +302,6 @@ LISTED = tuple(name for name in GPU_NAMES if name != BY_CODE)
 NO_CHANGE = "one page tells no change"
 NOT_TOLD = "not on the page, or the change between two pages"
 _UNITS = {"degrees Celsius": "celsius"}
-_GIB = 1024.0**3
 
 
 def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue], uses: Sequence[FamilyUse]) -> str:
@@ -383,7 +382,7 @@ def _quantity_text(quantity: Mapping[str, Any]) -> str:
     if "gap" in quantity:
         return f"{quantity['gap']}: {quantity['text']}"
     value, unit = quantity["value"], quantity["unit"]
-    text = f"{value / _GIB:.2f} GiB" if unit == "bytes" else number(value, _UNITS.get(unit, unit))
+    text = f"{value / 1024.0**3:.2f} GiB" if unit == "bytes" else number(value, _UNITS.get(unit, unit))
     if unit in ("joules", "errors", "events"):
         text = f"{text} {unit}"
     if quantity["polled"]:

@@ -388,7 +388,8 @@ class MovingPage(list[bytes]):
         self._watts = itertools.count(400, int(is_moving))
 
     def __getitem__(self, _: Any) -> Any:
-        page = DCGM_PAGE.replace("512.5", f"{next(self._watts)}.5")
+        xid = next(line for line in DCGM_PAGE.splitlines() if "XID_ERRORS{" in line)
+        page = DCGM_PAGE.replace("512.5", f"{next(self._watts)}.5").replace(xid, f"{xid[:-1]}79")
         return f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {len(page)}\r\n\r\n{page}".encode()
 
 
@@ -399,7 +400,7 @@ def test_gpu_exporter_among_addresses_is_read(is_moving: bool, gpus: str, capsys
         code, alone, _ = doctor(capsys, f"{exporter}/metrics", "--for", "5s")
     (found,) = json.loads(out)["looks"]
     shown = {signal["name"]: signal["lately"] for signal in found["signals"]}
-    assert found["gpus"] == f"2 x NVIDIA H200; {OF_HOST}{gpus}"
+    assert found["gpus"] == f"2 x NVIDIA H200; {OF_HOST}{gpus}; GPU-0 shows xid-79, since when is not known"
     assert ("gpu_utilization" in shown) == is_moving
     assert (code, "a page of dcgm-exporter, no engine" in " ".join(alone.split())) == (3, True)
 

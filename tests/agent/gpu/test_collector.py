@@ -62,7 +62,7 @@ UNREAD = "is configured for it and has never been read here"
         (("1", "GPU-b"), TWO, ("GPU-b",), ""),
         ((), TWO, (), ""),
         (("0", "7", "GPU-x"), TWO, ("GPU-a",), f"GPU 7, GPU-x {UNREAD}"),
-        (("0",), HALVES, (), f"GPU 0 {UNREAD} (where MIG is on, name its instances by UUID: `nvidia-smi -L`)"),
+        (("0",), HALVES, (), f"GPU 0 {UNREAD} (where MIG is on, name its instances: {', '.join(HALVES)})"),
     ],
 )
 def test_gpus_are_owned_by_uuid_or_index(
