@@ -17,6 +17,7 @@ from exporters.documents.forecast import describe_count
 from exporters.render.terminal import terminal_text, text_grid
 from exporters.render.text import QUANTITIES, copy_fields, format_local, format_reading, json_fields
 from rules.catalogue.registry import BY_NAME as RULES
+from rules.plan.curve import LIMITED
 from rules.plan.money import amount, figure
 from rules.resize.fleet_cost import FleetCost
 from rules.resize.production_summary import SloStatus
@@ -81,7 +82,7 @@ def headline(what_if: WhatIf, zone: str) -> str:
     """Return the result in a sentence: an open finding at this size, whether the SLO would hold, and the first limit."""
     size, load = _replicas(what_if.asked.replicas), number(what_if.rps, "per_second")
     text = f"{what_if.seen.context.name} with {size} at {load} ({number(what_if.asked.rps, 'per_second')} a replica)"
-    text += f": the SLO {HOLDS[what_if.asked.kept]}"
+    text += f": {_name_promise(what_if)} {HOLDS[what_if.asked.kept]}"
     is_burning = what_if.burns.cover(what_if.asked.replicas, what_if.rps)
     if is_burning:
         first = what_if.burns.findings[0]
@@ -101,6 +102,13 @@ def headline(what_if: WhatIf, zone: str) -> str:
     if is_burning:
         return f"{text}."
     return f"{text}; {met}, at {at} ({reached.headroom:+.0%})."
+
+
+def _name_promise(what_if: WhatIf) -> str:
+    plan = what_if.seen.context.plan
+    if plan is not None and not any(getattr(plan.slo, name) for name in LIMITED):
+        return "the benchmarked load (no objective is planned)"
+    return "the SLO"
 
 
 def whatif_text(what_if: WhatIf, zone: str) -> str:
@@ -178,7 +186,7 @@ def _describe_loss(what_if: WhatIf) -> str:
     if what_if.one_lost is None:
         return "nothing is left: the tier is down until another replica has started"
     left = f"{_replicas(what_if.one_lost.replicas)} left, {number(what_if.one_lost.rps, 'per_second')} each"
-    text = f"{left}: the SLO {HOLDS[what_if.one_lost.kept]}"
+    text = f"{left}: {_name_promise(what_if)} {HOLDS[what_if.one_lost.kept]}"
     if what_if.one_lost_rps is None:
         return text
     return f"{text}; one may be lost at up to {number(what_if.one_lost_rps, 'per_second')}"

@@ -212,7 +212,11 @@ def test_full_cache_is_reached_not_broken() -> None:
     full = [{**point, "kv_utilization": kv} for point, kv in zip(POINTS, (0.4, 0.8, 1.0, 1.0), strict=True)]
     found = answer_question(seen_of(tier_view(curve={"points": full}), hours()), 5, 27.0)
     assert found.asked.kept in FINE
-    assert "would likely hold; KV cache above 90.0% is reached first, at 25 rps already." in headline(found, "UTC")
+    assert "the SLO would likely hold; KV cache above 90.0% is reached first, at 25 rps already." in headline(
+        found, "UTC"
+    )
+    batch = tier_view(slo={}, workload={"archetype": "batch"}, cost=None)
+    assert "the benchmarked load (no objective is planned) would likely hold" in headline(result(10, batch), "UTC")
     assert "; first breaks TTFT P99 above 2 s, at 73.3 rps (+144%)." in headline(answer_question(WEEK_SEEN, 10), "UTC")
 
 
