@@ -147,10 +147,11 @@ def select_pool(context: RuleContext, binned: Iterable[BinnedWindow], pool: str)
 
 
 def narrow_pool(context: RuleContext, pool: str) -> RuleContext:
-    """Return the context with the windows of one pool. A tier without pools, or without a known one, keeps all."""
+    """Return the context with the windows of one pool, else of replicas of none. A tier without pools keeps all."""
     if context.tier.serves_whole_requests:
         return context
-    return replace(context, binned=tuple(select_pool(context, context.binned, pool)) or context.binned)
+    pools = (select_pool(context, context.binned, known) for known in (pool, "mixed", ""))
+    return replace(context, binned=tuple(next(filter(None, pools), context.binned)))
 
 
 Judge = Callable[[RuleContext], RuleResult]
@@ -169,8 +170,7 @@ def judge_each_pool(method: Judge) -> Judge:
         if context.tier.plan is None or context.tier.plan.disaggregation is None:
             return context.unknown(Gap.NOT_IN_PLAN, "the plan has no `disaggregation`: tokens a second of each pool")
         rows = [(_judge_pool(context, pool, method), pool) for pool in POOL_TOKENS]
-        rows.sort(key=lambda pair: _rank(pair[0]), reverse=True)
-        (worst, pool), (result, its_pool) = rows
+        (worst, pool), (result, its_pool) = sorted(rows, key=lambda pair: _rank(pair[0]), reverse=True)
         if isinstance(worst, Unknown):
             return replace(worst, text=f"{pool} pool: {worst.text}")
         text = worst.sentence if worst.sentence[1:2].isupper() else worst.sentence[:1].lower() + worst.sentence[1:]

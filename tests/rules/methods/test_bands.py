@@ -91,6 +91,7 @@ FEW_LOOKUPS = each(5, lambda n: minute(n, counters={"prefix_queried_tokens": 100
 WITHIN_REUSE = each(5, lambda n: minute(n, histograms={"kv_residency_seconds": seen({6.0: 15, 0.7: 5}, EDGES)}))
 
 POOLED = replace(WITH_HITS, pools={"prefill": "prefill", "decode": "decode"})
+DECODE_TOLD = replace(WITH_HITS, pools={"p": "mixed", "decode": "decode"})
 COOL = dict.fromkeys("abcdefghi", levels("GpuThrottling", *[0.0] * 5))
 NONE, HALF = (levels(HITS, *[share] * 5) for share in (0.0, 0.5))
 
@@ -101,6 +102,7 @@ ROWS = [
     (HITS, Case("no plan", context(), levels(HITS, *[0.1] * 5), UNPLANNED)),
     (HITS, Case("few lookups", WITH_HITS, FEW_LOOKUPS, EARLY)),
     (HITS, Case("prefill alone has hits", POOLED, {"prefill": HALF, "decode": NONE}, FINE)),
+    (HITS, Case("pool of prefill untold", DECODE_TOLD, {"p": HALF, "decode": NONE}, FINE)),
     (HITS, Case("decode alone has hits", POOLED, {"prefill": NONE, "decode": HALF}, WARNED)),
     (DRAFTS, Case("below a half", context(), levels(DRAFTS, *[0.49] * 5), (Status.CRITICAL, Certainty.CERTAIN))),
     (DRAFTS, Case("above a half", context(), levels(DRAFTS, *[0.51] * 5), WARNED)),
