@@ -380,8 +380,8 @@ def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[Be
                     except NotAResultError as error:
                         errors.append(error)
         if foreign:
-            more = f", nor are {len(foreign) - 1} others of this file" if foreign[1:] else ""
-            text = f"is no benchmark result that sizewatch reads ({', '.join(NAMES)}){more}"
+            nor_others = f", nor are {len(foreign) - 1} others of this file" if foreign[1:] else ""
+            text = f"is no benchmark result that sizewatch reads ({', '.join(NAMES)}){nor_others}"
             errors.append(NotAResultError(foreign[0], text))
     fatal = [error for error in errors if not isinstance(error, NotAResultError)]
     if not runs and not fatal:
