@@ -146,7 +146,7 @@ def judge_number(
         return Status.UNKNOWN, ""
     waits = [unknown.wait_seconds for unknown in judged if isinstance(unknown, Unknown) and unknown.wait_seconds]
     if waits:
-        return Status.UNKNOWN, f"not judged yet, {format_duration(max(waits))}"
+        return Status.UNKNOWN, f"not judged yet, {format_duration(max(1.0, *waits))}"
     if isinstance(result, Unknown):
         why = "" if result.reason is Gap.NOT_IN_PLAN else f": {describe_gap(result.reason, result.text, '{gap}')}"
         return Status.UNKNOWN, f"not judged{why}"
