@@ -345,7 +345,7 @@ WARM_UP = re.compile(r"-\d+$|warm[-_ ]?up(?![a-z])", re.IGNORECASE)
 """Begin of the name of a warm-up run, or its number: `vllm bench sweep` gives it -1."""
 
 MOST_CHARACTERS = 256 << 20
-"""A report with every request of a long run has tens of MB. Decoding takes ten times its size."""
+"""Far above a report with every request of a long run: a file named by mistake must not fill the memory."""
 
 
 def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[BenchmarkError]]:

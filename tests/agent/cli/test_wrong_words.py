@@ -71,6 +71,7 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     ("run --role cluster", 2, "'cluster' is not one of"),
     ("demo --port 65536", 2, "65536 is not in the range"),
     ("demo --speed nan", 2, "Error: "),
+    ("doctor 127.0.0.1:9 -c quiet/sizewatch.yaml", 2, "give addresses, which need no configuration"),
     ("inspect", 2, "Missing argument"),
     ("replay x --step 0s", 2, "Error: "),
     # A file that is missing, or is another's.

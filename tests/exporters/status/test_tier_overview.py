@@ -288,6 +288,8 @@ def test_value_waits_for_its_slowest_rule() -> None:
     near = unknown("KvCacheNearCeiling", wait_seconds=120.0)
     assert tile(with_results(fine, near), "kv_utilization").state == (Status.UNKNOWN, "not judged yet, 2 min")
     assert tile(with_results(near), "kv_utilization").state == (Status.UNKNOWN, "not judged yet, 2 min")
+    moment = unknown("KvCacheNearCeiling", wait_seconds=0.001)
+    assert tile(with_results(moment), "kv_utilization").state == (Status.UNKNOWN, "not judged yet, 1 s")
     fires = firing("KvCacheCascade", Status.WARNING, subject=Subject(tier="fine", replica="a"))
     assert tile(with_results(fires, near), "kv_utilization").state == (Status.WARNING, "warning, certain")
     for reason in (Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED, Gap.OUTSIDE_BENCHMARK):
