@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forecast.backtest.walk import BacktestRun, MethodForecasts, select_naive
-from forecast.series.binned import Array
+from forecast.series.binned import Array, divide
 
 QUANTILE = 0.95
 DRAWS = 1000
@@ -91,8 +91,7 @@ def bootstrap_scores(score_sums: ScoreSums, measure: Measure, block: int, draws:
     draw = np.random.default_rng(SEED)
     firsts = draw.integers(0, count, (draws, -(-count // block)))
     tops, bottoms = (_blocks(part, block)[firsts].sum(axis=1) for part in (above, below))
-    ratios: Array = np.divide(tops, bottoms, out=np.full(draws, np.nan), where=bottoms > 0)
-    return ratios
+    return divide(tops, bottoms)
 
 
 def _blocks(values: Array, block: int) -> Array:
@@ -155,7 +154,7 @@ def _scored(walk: BacktestRun, forecasts: MethodForecasts, name: str, naive: Met
         if naive is not None:
             ours, theirs = _sums(walk, forecasts, naive), _sums(walk, naive, forecasts)
             values[key + RATIO] = ratio(compute_score(ours, MEASURES[key]), compute_score(theirs, MEASURES[key]))
-            draws[key + RATIO] = _divided(
+            draws[key + RATIO] = divide(
                 bootstrap_scores(ours, MEASURES[key], block), bootstrap_scores(theirs, MEASURES[key], block)
             )
     return Scored(
@@ -178,8 +177,3 @@ def _sums(walk: BacktestRun, forecasts: MethodForecasts, method_forecasts: Metho
         middle = np.where(np.isfinite(method_forecasts.quantiles[1]), middle, np.nan)
         upper = np.where(np.isfinite(method_forecasts.quantiles[2]), upper, np.nan)
     return sums(values[forecasts.targets], middle, upper, mean)
-
-
-def _divided(above: Array, below: Array) -> Array:
-    ratios: Array = np.divide(above, below, out=np.full(len(above), np.nan), where=below > 0)
-    return ratios

@@ -95,11 +95,8 @@ def walk(
     backtest_window = window(series, test_days)
     leads = {horizon: list_leads(horizon, series.bin_seconds) for horizon in horizons}
     leads, notes = _possible(backtest_window, leads)
-    usable = [
-        name
-        for name in NAMES
-        if name != SAME_AS_LAST_WEEK or backtest_window.test >= DAYS_A_WEEK * backtest_window.per_day
-    ]
+    has_week = backtest_window.test >= DAYS_A_WEEK * backtest_window.per_day
+    usable = [name for name in NAMES if has_week or name != SAME_AS_LAST_WEEK]
     chosen = [name for name in (LITTLE_METHODS if backtest_window.little else usable) if name in methods]
     left_out = [name for name in methods if name not in chosen]
     if left_out:
@@ -142,7 +139,7 @@ def _single(name: str, backtest_window: BacktestWindow, leads: dict[float, Integ
     for horizon, ahead in leads.items():
         forecaster = Horizon(past, members, ahead, first=first)
         if len(ahead) > 1:
-            forecaster = day_horizon(past, members, first, powers=(0.5,))
+            forecaster = day_horizon(past, members, first, scales=((0.5, False),))
         origins = backtest_window.origins(ahead)
         quantiles = forecaster.quantiles(origins)[:, :, : len(ahead)]
         made.append(

@@ -29,7 +29,7 @@ from forecast.lead.features import (
     fill_gaps,
     fit,
 )
-from forecast.series.binned import DAY_MINUTES, MINUTE_SECONDS, Array, Integers, Series, rates
+from forecast.series.binned import DAY_MINUTES, MINUTE_SECONDS, Array, Integers, Series, rates, smooth_circular
 
 LEARN_MINUTES = 21 * DAY_MINUTES
 REFIT_MINUTES = DAY_MINUTES
@@ -307,21 +307,9 @@ def week_profile(observed: Array, per_day: int, bin_minutes: int) -> Array:
         rows = observed[end - weeks * week :].reshape(weeks, week)
         of_week[np.arange(end - week, end) % week] = np.median(rows, axis=0)
         profile = (weeks * of_week + profile) / (weeks + 1)
-    return _smooth(profile, SMOOTH_MINUTES // bin_minutes)
-
-
-def _smooth(profile: Array, width: int) -> Array:
-    if width < 3:
-        return profile
-    half = width // 2
-    around = np.concatenate([profile[-half:], profile, profile[:half]])
-    smooth: Array = np.convolve(around, np.full(2 * half + 1, 1.0 / (2 * half + 1)), "valid")
-    return smooth
+    return smooth_circular(profile, SMOOTH_MINUTES // bin_minutes // 2)
 
 
 def _profile_at(profile: Array, minute: Integers, bin_minutes: int) -> Array:
-    place = (minute + 0.5) / bin_minutes - 0.5
-    lower = np.floor(place).astype(np.int64)
-    share = place - lower
-    drawn: Array = profile[lower % len(profile)] * (1 - share) + profile[(lower + 1) % len(profile)] * share
-    return drawn
+    middles = (np.arange(len(profile)) + 0.5) * bin_minutes
+    return np.asarray(np.interp(minute + 0.5, middles, profile, period=len(profile) * bin_minutes))

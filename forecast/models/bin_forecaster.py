@@ -196,14 +196,20 @@ class Forecaster:
         )
 
 
-def day_horizon(past: ObservedBins, members: Members, first: int, powers: Sequence[float] = (0.5, 1.0)) -> Horizon:
+DAY_SCALES = ((0.5, True), (1.0, False))
+"""Scales of a day's errors: growing traffic makes larger ones, and so do days when traffic is odd."""
+
+
+def day_horizon(
+    past: ObservedBins, members: Members, first: int, scales: Sequence[tuple[float, bool]] = DAY_SCALES
+) -> Horizon:
     """Return the forecasts of a day, made every hour, with weights and errors of two weeks by quarter of the day."""
     day = past.per_day
     edges = np.unique(np.linspace(0, day, QUARTERS + 1).astype(np.int64)).tolist()
     parts = [slice(*ends) for ends in pairwise(edges)]
     count = max(1, day // HOURS)
     return Horizon(
-        past, members, np.arange(1, day + 1), first=first, stride=count, parts=parts, powers=powers, error_days=14
+        past, members, np.arange(1, day + 1), first=first, stride=count, parts=parts, scales=scales, error_days=14
     )
 
 

@@ -4,7 +4,7 @@ Weights and quantiles of an origin use only bins before it. So forecasts of the 
 a backtest runs the code that runs live.
 
 No distribution is assumed (Vovk, Gammerman, Shafer 2005): a quantile is the forecast plus that quantile of the past
-errors of the same part of the horizon, each divided by a power of its level. Upper quantiles use the wider of the scales.
+errors of the same part of the horizon, each divided by its scale. Upper quantiles use the wider of the scales.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from forecast.series.binned import Array, Integers
+from forecast.series.binned import Array, Integers, divide
 from forecast.series.observed import FEWEST, ObservedBins
 
 LEVELS = (0.05, 0.5, 0.95, 0.99)
@@ -22,7 +22,6 @@ LEVELS = (0.05, 0.5, 0.95, 0.99)
 
 SHARPNESS = 8.0
 """Power of a method's mean error in its weight: a method with a tenth more error has half the weight."""
-
 
 LEAST_ERRORS = 20
 """Minimum number of errors: with fewer, the highest is no 95 % quantile."""
@@ -45,8 +44,8 @@ Members = Callable[[Integers, Integers], Array]
 class Horizon:
     """Forecasts of the bins 1 to `leads[-1]` after an origin, made every `stride` bins from bin `first` on.
 
-    `parts` are slices of the leads with weights and errors of their own. `powers` of the level are the scales of errors.
-    Quantiles are of the errors of `error_days`. In the mean error that weighs a method, half of them is the half-life.
+    `parts` are slices of the leads with weights and errors of their own. `scales` of errors are powers of the level, times
+    their recent mean where that is True. Quantiles are of the errors of `error_days`; half of them is the half-life of means.
     """
 
     def __init__(
@@ -58,11 +57,11 @@ class Horizon:
         first: int,
         stride: int = 1,
         parts: Sequence[slice] = (slice(0, 1),),
-        powers: Sequence[float] = (0.5,),
+        scales: Sequence[tuple[float, bool]] = ((0.5, False),),
         error_days: float = 7,
     ) -> None:
         self._past, self._members, self.leads = past, members, leads
-        self._stride, self._parts, self._powers, self._error_days = stride, parts, np.array(powers), error_days
+        self._stride, self._parts, self._scales, self._error_days = stride, parts, scales, error_days
         self.origins: Integers = np.arange(len(past) - (len(past) - first) // stride * stride, len(past) + 1, stride)
         self._made = members(self.origins, leads)
         self._solved = 0
@@ -81,21 +80,26 @@ class Horizon:
         self._solved = len(self.origins)
         actual = self._past.actual_at(self.origins[:, None] + self.leads - 1)
         level = np.empty(actual.shape)
+        half_life = self._rows(self._error_days / 2)
         self._weights = np.empty((len(actual), len(self._parts), self._made.shape[-1]))
-        self._factors = np.empty((len(actual), len(self._parts), len(self._powers), len(LEVELS)))
+        self._factors = np.empty((len(actual), len(self._parts), len(self._scales), len(LEVELS)))
         self._forecasts = np.empty(actual.shape)
         for place, part in enumerate(self._parts):
             late = -(-int(self.leads[part][-1]) // self._stride)
             made, known = self._made[:, part], actual[:, part]
             errors = _mean_known(np.abs(made - known[:, :, None]))
-            self._weights[:, place] = _weigh(_delayed(errors, late), self._rows(self._error_days / 2))
+            self._weights[:, place] = _weigh(_recent_means(_delayed(errors, late), half_life))
             self._forecasts[:, part] = (made * self._weights[:, place, None, :]).sum(axis=-1)
             level[:, part] = self._level(self.origins, self._forecasts[:, part])
             sample = np.unique(np.linspace(part.start, part.stop - 1, LEADS_A_PART).astype(np.int64))
             errors = actual[:, sample] - self._forecasts[:, sample]
-            for scale, power in enumerate(self._powers):
-                shares = _delayed(errors / level[:, sample] ** power, late)
-                self._factors[:, place, scale] = _rolling_quantiles(shares, self._rows(self._error_days))
+            for scale, (power, is_recent) in enumerate(self._scales):
+                shares = errors / level[:, sample] ** power
+                size = np.ones((len(shares), 1))
+                if is_recent:
+                    size = _recent_means(_mean_known(np.abs(shares)[:, :, None]), half_life) + NOTHING
+                quantiles = _rolling_quantiles(_delayed(shares / size, late), self._rows(self._error_days))
+                self._factors[:, place, scale] = quantiles * _delayed(size, late)
             if place:
                 # The last part of a path is known only after all of it: until then the part before stands in.
                 earlier, here = self._factors[:, place - 1], self._factors[:, place]
@@ -124,7 +128,7 @@ class Horizon:
         level = self._level(origins, forecasts)
         bounds = np.empty((len(LEVELS), *forecasts.shape))
         for place, part in enumerate(self._parts):
-            scales = level[:, part, None] ** self._powers
+            scales = level[:, part, None] ** [power for power, _ in self._scales]
             factors = np.moveaxis(self._factors[rows, place], -1, 0)
             offered = forecasts[:, part, None] + factors[:, :, None, :] * scales
             bounds[:2, :, part], bounds[2:, :, part] = offered[:2].mean(axis=-1), offered[2:].max(axis=-1)
@@ -145,10 +149,7 @@ class Horizon:
 def _mean_known(errors: Array) -> Array:
     """Return the mean over the leads (the middle axis), NaN where none is known."""
     known = np.isfinite(errors)
-    count = known.sum(axis=1)
-    total = np.where(known, errors, 0.0).sum(axis=1)
-    means: Array = np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
-    return means
+    return divide(np.where(known, errors, 0.0).sum(axis=1), known.sum(axis=1))
 
 
 def _delayed(rows: Array, late: int) -> Array:
@@ -157,9 +158,14 @@ def _delayed(rows: Array, late: int) -> Array:
     return np.concatenate([unknown, rows])[: len(rows)]
 
 
-def _weigh(errors: Array, half_life: int) -> Array:
+def _recent_means(rows: Array, half_life: int) -> Array:
+    """Return the mean of each column until each row, older rows weighted less."""
+    means: Array = pd.DataFrame(rows).ewm(halflife=half_life, ignore_na=True).mean().to_numpy()
+    return means
+
+
+def _weigh(means: Array) -> Array:
     """Return weights by row: a power of each method's mean error until then, even while none is known."""
-    means = pd.DataFrame(errors).ewm(halflife=half_life, ignore_na=True).mean().to_numpy()
     means = np.where(np.isfinite(means), means, 1.0) + NOTHING
     weights = (means / means.min(axis=1, keepdims=True)) ** -SHARPNESS
     shares: Array = weights / weights.sum(axis=1, keepdims=True)

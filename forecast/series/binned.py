@@ -159,10 +159,20 @@ def rates(series: Series) -> Array:
     return np.asarray(of_the_day_before.interpolate(limit_direction="both"), np.float64)
 
 
+def smooth_circular(profile: Array, half: int) -> Array:
+    """Return the mean of each value and `half` values on both sides. The first value follows the last."""
+    around = np.concatenate([profile[len(profile) - half :], profile, profile[:half]])
+    return np.asarray(np.convolve(around, np.full(2 * half + 1, 1 / (2 * half + 1)), "valid"))
+
+
+def divide(above: Array, below: Array) -> Array:
+    """Return the quotients, NaN where the divisor is not above zero."""
+    return np.asarray(np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0))
+
+
 def per_minute(bins: Array, width: int) -> Array:
     """Return the rate of every minute in bins of `width` minutes: straight lines between their middles."""
     if width == 1:
         return bins
     middles = (np.arange(len(bins)) + 0.5) * width
-    drawn: Array = np.interp(np.arange(len(bins) * width) + 0.5, middles, bins)
-    return drawn
+    return np.asarray(np.interp(np.arange(len(bins) * width) + 0.5, middles, bins))

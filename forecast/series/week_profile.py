@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forecast.series.binned import Array, Integers
+from forecast.series.binned import Array, Integers, smooth_circular
 from forecast.series.observed import DAYS_A_WEEK, ObservedBins
 
 WEEKS = 4
@@ -27,8 +27,8 @@ SMOOTH_SECONDS = 900.0
 def week_profile(past: ObservedBins, end: int) -> Array:
     """Return the amount per bin of the week from the bins before `end`, at least a day of them.
 
-    A bin is the median over its w weeks, drawn to a prior: the median of its time of day, times the level of its day of the
-    week. One week tells half of such a level, w weeks w^2 / (w^2 + 1) of it.
+    A bin is the median over its weeks, drawn to a prior: the median of its time of day, times the level of its day of the
+    week. One week tells half of such a level: its day may have been odd.
     """
     values, day, week = past.values, past.per_day, past.per_week
     first = max(0, end - WEEKS * week)
@@ -45,11 +45,9 @@ def week_profile(past: ObservedBins, end: int) -> Array:
         usual = np.nanmedian(np.where(count, table, 0.0), axis=0)
         seen = np.where(count > 0, (np.minimum(usual, LARGEST * profile), profile), 0.0)
         seen = seen.reshape(2, DAYS_A_WEEK, day).sum(axis=2) + 1e-12
-        profile *= np.repeat(1 + (seen[0] / seen[1] - 1) * weeks**2 / (weeks**2 + 1), day)
+        profile *= np.repeat(1 + (seen[0] / seen[1] - 1) * (0.5 if weeks == 1 else 1.0), day)
         profile = (count * usual + PRIOR_WEEKS * profile) / (count + PRIOR_WEEKS)
-    half = int(SMOOTH_SECONDS // past.bin_seconds)
-    around = np.concatenate([profile[len(profile) - half :], profile, profile[:half]])
-    return np.convolve(around, np.full(2 * half + 1, 1 / (2 * half + 1)), "valid")
+    return smooth_circular(profile, int(SMOOTH_SECONDS // past.bin_seconds))
 
 
 def _day_profile(values: Array, times: Integers, day: int) -> Array:

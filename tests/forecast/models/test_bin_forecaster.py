@@ -319,6 +319,7 @@ def test_unlearnt_regression_is_silent() -> None:
     assert np.nanmin(found) >= 0
 
 
+SCALES = ((0.5, True), (1.0, False))
 NOISE = np.random.default_rng(5).normal(100.0, 10.0, 24 * 40)
 
 
@@ -348,12 +349,18 @@ def test_quantiles_hold_what_they_say() -> None:
 
 def test_quantiles_stay_ordered_and_bounded() -> None:
     wild = np.random.default_rng(1).pareto(0.7, 24 * 30)
-    bounds = horizon(wild, 5.0, leads=24, parts=(slice(0, 12), slice(12, 24)), powers=(0.5, 1.0)).quantiles(
-        np.arange(200, 700)
-    )
+    bounds = horizon(wild, 5.0, leads=24, parts=(slice(0, 12), slice(12, 24)), scales=SCALES).quantiles(np.arange(200, 700))
     assert (np.diff(bounds, axis=0) >= 0).all()
     assert bounds.min() >= 0.0
     assert bounds.max() <= 3 * wild.max()
+
+
+def test_recent_scale_follows_growing_errors() -> None:
+    growing = 100.0 + (NOISE - 100.0) * np.linspace(0.3, 3.0, len(NOISE))
+    origins = np.arange(24 * 20, 24 * 40)
+    for is_recent, coverage in ((False, 0.904), (True, 0.95)):
+        bounds = horizon(growing, 100.0, scales=((0.5, is_recent),), error_days=14).quantiles(origins)[2, :, 0]
+        assert (growing[origins] <= bounds).mean() == pytest.approx(coverage, abs=0.012)
 
 
 def test_fewer_than_twenty_errors_give_no_quantile() -> None:

@@ -226,8 +226,9 @@ def test_one_bad_day_moves_nothing() -> None:
 def test_week_bin_is_drawn_to_its_hour() -> None:
     weeks = np.tile(np.where(np.arange(168) < 144, 10.0, 2.0), 2)
     past = past_of(weeks)
-    # Two weeks tell four fifths of Sunday's level, 2 of 10; two Sundays are drawn to it with the weight of four weeks.
-    assert week_profile(past, 336)[150] == pytest.approx((2 * 2.0 + 4 * (0.8 * 2.0 + 0.2 * 10.0)) / 6)
+    # One week tells half of Sunday's level, 2 of 10; that Sunday is drawn to it with the weight of four weeks.
+    assert week_profile(past, 168)[150] == pytest.approx((2.0 + 4 * (0.5 * 2.0 + 0.5 * 10.0)) / 5)
+    assert week_profile(past, 336)[150] == pytest.approx(2.0)
     assert week_profile(past, 336)[20] == pytest.approx(10.0)
 
 
