@@ -118,6 +118,7 @@ def judge_trap(context: RuleContext) -> RuleResult:
     return context.verdict(status, Certainty.of(certain), used, expected, sentence, idle=wasted, details=(need,))
 
 
+@judge_each_pool
 def judge_empty_queue(context: RuleContext) -> RuleResult:
     """Find a queue that is always empty while the GPUs are mostly idle, over a day with traffic (guide 9.3)."""
     hours, limit, fullest = sum_periods(context), context.limit("gpu_below"), context.limit("fullest_hours")
@@ -326,8 +327,7 @@ def judge_falling(context: RuleContext) -> RuleResult:
     expected = range_reading(before.tokens_per_gpu_hour * kept, None, reading.n)
     # Tokens per GPU-hour are requests per replica x tokens per request.
     changes = (f"{new / old - 1:+.1%}" for old, new in zip(before, after, strict=True))
-    words = ("unchanged" if text in ("+0.0%", "-0.0%") else text for text in changes)
-    traffic, per_replica, per_request, change = words
+    traffic, per_replica, per_request, change = ("unchanged" if text[1:] == "0.0%" else text for text in changes)
     sentence = f"Tokens per GPU-hour went {change} in a week, traffic {traffic}"
     details = (f"requests per replica {per_replica}", f"tokens per request {per_request}")
     status, is_sure = Status.OK, True

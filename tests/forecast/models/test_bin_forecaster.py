@@ -348,8 +348,8 @@ def test_quantiles_hold_what_they_say() -> None:
 
 
 def test_quantiles_stay_ordered_and_bounded() -> None:
-    wild = np.random.default_rng(1).pareto(0.7, 24 * 30)
-    bounds = horizon(wild, 5.0, leads=24, parts=(slice(0, 12), slice(12, 24)), scales=SCALES).quantiles(np.arange(200, 700))
+    wild, parts = np.random.default_rng(1).pareto(0.7, 24 * 30), (slice(0, 12), slice(12, 24))
+    bounds = horizon(wild, 5.0, leads=24, parts=parts, scales=SCALES).quantiles(np.arange(200, 700))
     assert (np.diff(bounds, axis=0) >= 0).all()
     assert bounds.min() >= 0.0
     assert bounds.max() <= 3 * wild.max()

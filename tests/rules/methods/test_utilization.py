@@ -136,6 +136,7 @@ EMPTY_CASES = [
     Case("no GPUs measured", TIER, quiet(gpu=None), HIDDEN),
     Case("polled", TIER, hours(24, polled), GUESSED),
     Case("no plan", BARE, quiet(), WARNED),
+    Case("pools without rates", context(pools=["prefill", "decode"]), quiet(), UNPLANNED),
 ]
 CACHE_CASES = [
     Case("74 %", TIER, trap(kv_most=0.74), WARNED),
