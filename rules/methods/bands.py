@@ -171,8 +171,8 @@ def judge_experts(context: RuleContext) -> RuleResult:
     return _find_worst(context, replicas)
 
 
-def judge_throttling(context: RuleContext) -> RuleResult:
-    """Return the worst result of all replicas: a tier's mean would hide a hot node."""
+def judge_worst_replica(context: RuleContext) -> RuleResult:
+    """Return the worst result of all replicas: a tier's mean would hide a hot node, or a GPU that another process fills."""
     return _find_worst(context, hold(context.binned).by_replica)
 
 

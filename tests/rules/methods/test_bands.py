@@ -57,12 +57,13 @@ CASES = {
 }
 """By rule: a value that fires and one just within its band."""
 
+WORST = ("GpuThrottling", "GpuMemoryHigh")
 IDLE = ("GpuMemoryLow", "GpuComputeLow")
 UNMEASURED = {name: HIDDEN for name in CASES if name != "PrefixHitLow"}
 
 
 def test_every_band_is_tried() -> None:
-    assert sorted(CASES) == sorted([*BANDS, "GpuThrottling", "SpeculationAcceptanceLow"])
+    assert sorted(CASES) == sorted([*BANDS, *WORST, "SpeculationAcceptanceLow"])
 
 
 def levels(name: str, *values: float, **more: Any) -> list[Window]:
@@ -93,6 +94,7 @@ WITHIN_REUSE = each(5, lambda n: minute(n, histograms={"kv_residency_seconds": s
 POOLED = replace(WITH_HITS, pools={"prefill": "prefill", "decode": "decode"})
 DECODE_TOLD = replace(WITH_HITS, pools={"p": "mixed", "decode": "decode"})
 COOL = dict.fromkeys("abcdefghi", levels("GpuThrottling", *[0.0] * 5))
+ROOMY = dict.fromkeys("abcdefghi", levels("GpuMemoryHigh", *[0.85] * 5))
 NONE, HALF = (levels(HITS, *[share] * 5) for share in (0.0, 0.5))
 
 ROWS = [
@@ -123,6 +125,10 @@ ROWS = [
     ),
     ("GpuComputeLow", Case("polled", context(), POLLS, GUESSED)),
     ("GpuThrottling", Case("one hot replica", context(), COOL | {"hot": levels("GpuThrottling", *[0.4] * 5)}, WARNED)),
+    (
+        "GpuMemoryHigh",
+        Case("one full replica", context(), ROOMY | {"full": levels("GpuMemoryHigh", *[0.99] * 5)}, WARNED),
+    ),
 ]
 
 
