@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from agent.config.load import LoadedConfig
+from agent.config.targets import default_replica
 from agent.pipeline.change_log import ChangeLog
 from agent.pipeline.interfaces import Closable
 from agent.pipeline.loop import EvaluationLoop
@@ -131,6 +132,14 @@ class Assembly:
             loop.evaluator.set_capacities({tier: earlier[tier] for tier in same})
             keys = {target.key for target in source.targets}
             loop.state.retain(keys, loop.evaluator.tiers)
+            hosts = {target.key: default_replica(target.peer.url) for target in before.loop.source.targets}
+            for target in source.targets:
+                state = loop.state.replicas.get(target.key)
+                moved = hosts.get(target.key) != default_replica(target.peer.url)
+                if moved and state is not None and state.track.last is not None:
+                    # A page of no engine: the next one is of another process, also where it tells no start.
+                    last = replace(state.track.last, engine="")
+                    loop.state.replicas[target.key] = replace(state, track=replace(state.track, last=last))
             loop.state.set_long_term_results(self.long_results)
             self.runtime.retain(keys | {worker.key for worker in self.workers()}, source.agent_tiers)
             self.log.retain(keys)

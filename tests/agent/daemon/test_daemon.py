@@ -14,7 +14,6 @@ from unittest.mock import patch
 import pytest
 import yaml
 from daemon_runs import (
-    StandingClock,
     ask,
     at_port,
     configuration,
@@ -33,7 +32,7 @@ from loops import scrape_loop
 from paths import TESTS
 from status_samples import NOW, cascading_tier
 from test_keeping import locked
-from waiting import CEILING_SECONDS, free_port, wait_for
+from waiting import CEILING_SECONDS, StandingClock, free_port, wait_for
 
 from agent.config.load import LoadedConfig
 from agent.daemon import jobs
@@ -91,6 +90,26 @@ def test_reload_keeps_replicas_until_removed(tmp_path: Path) -> None:
         further(daemon)
         assert up(daemon) == [True, True]
         assert [e.rule for e in told(daemon).tiers[0].findings if e.ended_at is not None] == ["TargetDown"]
+
+
+def test_another_address_is_another_process(tmp_path: Path) -> None:
+    """Its counters are higher than those of the engine before it, and neither page tells a start."""
+    with engines(2) as served:
+        for engine in served:
+            engine.pages = [
+                page.replace(b"process_start_time", b"x").replace(b"_created", b"_x") for page in engine.pages
+            ]
+        served[1].asked = [0.0] * 40
+        with stepping(write(tmp_path, configuration(served[:1])), StandingClock(time.time())) as stepped:
+            stepped.step(15.0)
+            data = configuration(served[1:])
+            reload_daemon(stepped.daemon, data)
+            stepped.step(15.0)
+            data["targets"][0]["url"] += "?x"
+            reload_daemon(stepped.daemon, data)
+            stepped.step(15.0)
+            window = stepped.daemon.assembly.runtime.replicas["cpu-small", "r0"].sums.window()
+    assert (window.counters["restarts"], window.counters["requests_finished"] < 50) == (1.0, True)
 
 
 def test_bad_configuration_is_reported_until_mended(tmp_path: Path) -> None:
