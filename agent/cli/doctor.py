@@ -90,7 +90,7 @@ def _look(options: SimpleNamespace) -> int:
     files = [Path(place) for place in options.url if place and "://" not in place and os.path.exists(place)]
     problems: tuple[str, ...] = ()
     looks: tuple[TierLook, ...] = ()
-    where = "URL"
+    where = engines = "URL"
     if files:
         if len(files) < len(options.url) or len(files) > 2:
             # A password may stand before the host.
@@ -107,6 +107,7 @@ def _look(options: SimpleNamespace) -> int:
         problems = pages.problems
         # The query of an address may be a secret.
         where = " ".join(shlex.quote(place_of(url) if "://" in url else url) for url in pages.places)
+        engines = " ".join(shlex.quote(place_of(probe.url)) for probe in pages.engines)
         if pages.engines:
             with progress_bar(f"looking for {format_duration(seconds)}") as show:
                 looks = look_at_engines(pages, cli.ways_in(options), seconds, objectives, show)
@@ -115,7 +116,7 @@ def _look(options: SimpleNamespace) -> int:
         problems=problems,
         objectives=_describe_objectives(objectives, options, source),
         longer=f"sizewatch doctor {where} --for 5m",
-        next_command="sizewatch init --run (a configuration and a plan from the engines of this machine)",
+        next_command=f"sizewatch init --run {engines} (a configuration and a plan from these engines)",
     )
     cli.print_result(options, diagnosis_json(diagnosis), diagnosis_text(diagnosis))
     if not any(look.signals for look in looks):

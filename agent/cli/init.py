@@ -1,6 +1,6 @@
-"""Command `sizewatch init`: a configuration and a plan from the engines that run on this machine. It asks nothing.
+"""Command `sizewatch init`: a configuration and a plan from engines that run. It asks nothing.
 
-Engines are found by their usual ports and by command lines of processes. Each address is asked for its page once.
+Without addresses, engines are found by their usual ports and by command lines of processes. Each page is read once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from agent.cli import plan
 from agent.cli import run as run_command
-from agent.cli.arguments import PATH, Exit, Parameters, flag, option
+from agent.cli.arguments import PATH, Exit, Parameters, argument, flag, option
 from agent.cli.loading import writing
 from agent.config.load import load
 from agent.config.peer import Peer
 from agent.daemon.daemon import Daemon, DaemonOptions
-from agent.doctor.engine_hosts import ENGINE_PORTS, Candidate, find_candidates
+from agent.doctor.engine_hosts import ENGINE_PORTS, Candidate, find_candidates, find_host
 from agent.doctor.engine_pages import find_engine, read_release
 from agent.errors import CannotJudgeError, ConfigError, ScrapeError, ScrapeFailure
 from agent.files import EVERYBODY_READS, write_files
@@ -63,7 +63,9 @@ class FoundEngine:
 
 
 def parameters() -> Parameters:
+    places = "engines to watch: http://HOST:PORT/metrics or HOST:PORT; default those of this machine"
     return (
+        argument("url", "[URL]...", places, str, nargs=-1),
         option("--out", "DIR", "where to write (default: here)", PATH, default="."),
         flag("--force", "replace sizewatch.yaml and plan.yaml that are there"),
         flag("--run start", "then start the daemon, as `sizewatch run` does"),
@@ -82,13 +84,14 @@ def run(options: SimpleNamespace) -> int:
         if config_path in there:
             problems.append(f"start with `sizewatch run{where}`")
         raise ConfigError(tuple(problems))
-    engines, refusals = ask_candidates(find_candidates())
+    candidates = tuple(Candidate(url=place) for place in dict.fromkeys(options.url)) or find_candidates()
+    engines, refusals = ask_candidates(candidates)
     if not engines:
         raise CannotJudgeError(_explain_nothing(refusals))
     # On demand: NVML takes memory.
     from agent.gpu.nvml_reader import list_local_gpus
 
-    gpus = list_local_gpus()
+    gpus = () if any(find_host(engine.probe.url) for engine in engines) else list_local_gpus()
     tiers = group_by_tier(engines, gpus)
     urls = {name: [engine.probe.url for engine in group] for name, group in tiers.items()}
     alertmanager = ""
@@ -100,6 +103,8 @@ def run(options: SimpleNamespace) -> int:
         write_files({plan_path: plan_text(tiers, gpus), config_path: config}, EVERYBODY_READS)
     load(config_path)
     _print_found(tiers, gpus, alertmanager)
+    if options.url:
+        print("".join(f"no page  {text}\n" for text in refusals), end="")
     print(f"wrote    {config_path}, {plan_path}")
     print(f"assumed  lines marked ASSUMED in {plan_path}: GPUs of a replica, and a TTFT P99 of 2 s")
     print(f"next     sizewatch run{where}      then http://127.0.0.1:19095/")
@@ -152,11 +157,11 @@ def ask_candidates(candidates: tuple[Candidate, ...]) -> tuple[tuple[FoundEngine
 
 
 def _ask(candidate: Candidate) -> FoundEngine | str | None:
-    place = f"127.0.0.1:{candidate.port}"
+    place = candidate.url or f"127.0.0.1:{candidate.port}"
     answer = find_engine(place, {"timeout_seconds": TIMEOUT_SECONDS})
     if isinstance(answer, EngineProbe):
         return FoundEngine(candidate=candidate, probe=answer)
-    if answer.kind is ScrapeFailure.CONNECT:
+    if answer.kind is ScrapeFailure.CONNECT and not candidate.url:
         return None
     if place in answer.text:
         return answer.text
@@ -200,9 +205,9 @@ def _explain_nothing(refusals: tuple[str, ...]) -> str:
     ports = ", ".join(map(str, ENGINE_PORTS))
     lines = [f"no engine answers on this machine: nothing listens on {ports}."]
     if refusals:
-        lines = ["no engine answers on this machine:", *(f"  {shorten(text, MOST_REFUSAL)}" for text in refusals)]
+        lines = ["no engine answers:", *(f"  {shorten(text, MOST_REFUSAL)}" for text in refusals)]
     lines.append("Is the engine up? SGLang needs --enable-metrics, llama.cpp --metrics.")
-    lines.append("An engine on another port or machine: sizewatch plan init http://HOST:PORT/metrics > plan.yaml")
+    lines.append("An engine on another port or machine: sizewatch init HOST:PORT")
     return "\n".join(map(blank_unprintable, lines))
 
 

@@ -23,7 +23,7 @@ from agent.version import VERSION
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Set up": {
-        "init": "a configuration and a plan from the engines that run on this machine; asks nothing",
+        "init": "a configuration and a plan from the engines that run on this machine, or at URLs; asks nothing",
         "run": "the daemon: watch targets, judge them against the plan, serve the status page",
         "demo": "recorded engines served over HTTP and watched live; no GPU, no server needed",
         "doctor": "say what is wrong with the engines of some addresses; without one, check this installation",

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 from pydantic import ValidationError
@@ -29,6 +28,7 @@ from agent.config.files import load_plan
 from agent.config.load import build_tier_contexts, load, select_tier
 from agent.config.peer import Peer
 from agent.config.targets import TIER_NAME
+from agent.doctor.engine_hosts import find_host
 from agent.errors import CannotJudgeError, ConfigError, ScrapeError
 from agent.files import EVERYBODY_READS, write_files
 from agent.history.daily_queries import read_production
@@ -50,8 +50,6 @@ from rules.resize.workload import derive_benchmark
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.telemetry.wording import format_count
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def run_init(options: SimpleNamespace) -> int:
@@ -75,7 +73,7 @@ def run_init(options: SimpleNamespace) -> int:
     # On demand: NVML takes memory.
     from agent.gpu.nvml_reader import list_local_gpus
 
-    here = list_local_gpus() if all(urlsplit(probe.url).hostname in LOOPBACK for probe in running) else ()
+    here = () if any(find_host(probe.url) for probe in running) else list_local_gpus()
     facts = tier_facts(options.tier, tuple(running), here, per_replica=1 if len(running) == len(here) == 1 else None)
     print(skeleton((facts,), written_at(), ", ".join(place_of(probe.url) for probe in running)), end="")
     return cli.Exit.FINE
@@ -97,6 +95,8 @@ def tier_facts(
     """Return what is known of a tier from its engines and the GPUs of this machine; a tier without a name gets one."""
     first = running[0]
     product = common_product(here)
+    if assumed and any(find_host(probe.url) for probe in running):
+        product = "unknown"
     remarks = [
         f"{place_of(probe.url)}: {probe.holds}; these facts are of the first" for probe in running if probe.holds
     ]

@@ -50,6 +50,8 @@ def read_document(path: Path) -> Any:
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         problem = "there is no such file" if missing else f"cannot be read: {error.strerror}"
+        if missing and path.name == "plan.yaml":
+            problem += "; `sizewatch init` or `sizewatch plan init URL` writes one"
     except UnicodeDecodeError:
         problem = "is not a text file in UTF-8"
     except RecursionError:

@@ -20,7 +20,7 @@ from agent.config.config import Config, Role
 from agent.config.files import load_plan, name_file, read_document
 from agent.config.peer import PeerKeys
 from agent.config.sections import list_values, repeats
-from agent.config.targets import default_replica
+from agent.config.targets import normalize_url
 from agent.config.values import DURATION
 from agent.config.web import Web, find_web_file
 from agent.durations import duration_text
@@ -226,8 +226,7 @@ def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
 
 
 def _watched_twice(config: Config) -> Iterator[str]:
-    pages = (urlsplit(target.url)._replace(netloc=default_replica(target.url)) for target in config.targets)
-    for place, before in repeats(pages):
+    for place, before in repeats(normalize_url(target.url) for target in config.targets):
         first = f"targets[{before}] (tier {config.targets[before].tier})"
         text = f"is that of {first}; what one engine does is counted twice"
         yield f"targets[{place}].url: {text}: write the address of another replica, or remove the entry"

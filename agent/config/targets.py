@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
@@ -32,6 +32,8 @@ EngineName = Annotated[Name, AfterValidator(_engine)]
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 PORTS: tuple[str | int, ...] = ("metrics", "http-metrics", "http", "http1", "api", 8000, 30000, 8080, 3000)
 """Container ports of engines: vLLM 8000, SGLang 30000, TRT-LLM, llama.cpp 8080, TGI 3000."""
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 TIER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -159,3 +161,11 @@ def default_replica(url: str) -> str:
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+
+def normalize_url(url: str) -> str:
+    """Return a valid url in one spelling: with its port, and `localhost` for every name of this machine's loopback."""
+    parts, place = urlsplit(url), default_replica(url)
+    if parts.hostname in LOOPBACK:
+        place = f"localhost:{place.rpartition(':')[2]}"
+    return urlunsplit(parts._replace(netloc=place))

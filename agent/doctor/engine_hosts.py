@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from agent.config.targets import PORTS
+from agent.config.targets import LOOPBACK, PORTS
 from agent.gpu.collector import GpuRead, GpuReader
 from agent.gpu.owners import PROC, lineage
 from agent.scrape.engine_probe import EngineProbe
@@ -35,8 +35,6 @@ PARALLEL = re.compile(r"--?(?:tensor|pipeline)[-_]parallel[-_]size[= ](\d+)|--?(
 PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 """Facts of a page whose product is the number of GPUs of an engine."""
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
 OF_HOST = "all GPUs of its host: which of them the engine uses is not known"
 
 
@@ -44,15 +42,18 @@ OF_HOST = "all GPUs of its host: which of them the engine uses is not known"
 class Candidate:
     """Port of this machine where an engine may serve its page, and the process whose command line names it.
 
-    `parallel` is the number of GPUs of an instance by that command line.
+    `parallel` is the number of GPUs of an instance by that command line. `url` is an address that a user gave instead.
     """
 
-    port: int
+    port: int = 0
+    url: str = ""
     pid: int | None = None
     parallel: int | None = None
 
     @property
     def evidence(self) -> str:
+        if self.url:
+            return "as given"
         if self.pid is None:
             return f"port {self.port}"
         return f"process {self.pid}"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from agent.config.peer import Peer
+from agent.config.targets import normalize_url
 from agent.doctor.engine_hosts import HostGpus, describe_gpus, find_gpus, find_host
 from agent.doctor.first_look import look_at_tier
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
@@ -43,7 +44,7 @@ PATHS = ("/metrics", "/prometheus/metrics")
 
 EXAMPLES = "http://127.0.0.1:8000/metrics, 127.0.0.1:8000, or one or two saved pages"
 
-HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
+HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):\d{1,5}(?:/\S*)?")
 
 Progress = Callable[[float], None]
 """Function that shows how much of the look is over (0 to 1)."""
@@ -95,8 +96,9 @@ def find_pages(places: Sequence[str], ways: Ways) -> FoundPages:
     wrong = [answer for answer in answers if isinstance(answer, ConfigError)]
     if len(wrong) == len(answers):
         raise ConfigError(tuple(problem for error in wrong for problem in error.problems))
-    # Two spellings of an address are one engine.
-    engines = {answer.url: answer for answer in answers if isinstance(answer, EngineProbe)}
+    # Two spellings of an address are one engine: localhost:8000 and 127.0.0.1:8000 too.
+    probes = (answer for answer in answers if isinstance(answer, EngineProbe))
+    engines = {normalize_url(probe.url): probe for probe in probes}
     gpu_pages = {answer.url: answer for answer in answers if isinstance(answer, GpuPage)}
     problems = ["; ".join(str(answer).splitlines()) for answer in answers if isinstance(answer, str | ConfigError)]
     if not engines:

@@ -12,7 +12,10 @@ from agent.errors import ScrapeError, ScrapeFailure
 
 PATHS = "is the path right? Most engines use /metrics (SGLang with --enable-metrics), trtllm-serve /prometheus/metrics"
 _STATUSES = {
-    401: (ScrapeFailure.AUTH, "set bearer_token_file or basic_auth, or renew what is in them"),
+    401: (
+        ScrapeFailure.AUTH,
+        "set bearer_token_file or basic_auth, or renew it (options --bearer-token-file, --username)",
+    ),
     403: (ScrapeFailure.AUTH, "these credentials may not read the metrics"),
     404: (ScrapeFailure.HTTP_STATUS, PATHS),
 }
@@ -53,9 +56,9 @@ def transport_error(error: Exception, host: str, seconds: float, status: int | N
         if isinstance(cause, ssl.SSLError):
             text = f": TLS failed ({cause.reason}): does it want http://, or a certificate (tls.cert_file)?"
             if isinstance(cause, ssl.SSLCertVerificationError):
-                hint = "name its CA in tls.ca_file"
+                hint = "name its CA in tls.ca_file (option --ca-file)"
                 if "mismatch" in cause.verify_message:
-                    hint = "give a name that it has as url, or in tls.server_name"
+                    hint = "give a name that it has as url, or in tls.server_name (option --server-name)"
                 text = f": its certificate is refused ({cause.verify_message.rstrip('.')}); {hint}"
             return HttpError(ScrapeFailure.TLS, host, text, status)
     if status is not None:
@@ -63,7 +66,10 @@ def transport_error(error: Exception, host: str, seconds: float, status: int | N
         return HttpError(ScrapeFailure.CUT_OFF, host, text, status)
     reasons = (cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror)
     reason = next(reasons, "the answer is not HTTP, or the connection ended before it")
-    return HttpError(ScrapeFailure.CONNECT, host, f": {reason[:1].lower()}{reason[1:]}; is it up?")
+    hint = "is it up?"
+    if not refused and host.startswith("http://"):
+        hint = "is it up? Does it want https://?"
+    return HttpError(ScrapeFailure.CONNECT, host, f": {reason[:1].lower()}{reason[1:]}; {hint}")
 
 
 def _causes(error: object) -> Iterator[BaseException]:

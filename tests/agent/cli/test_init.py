@@ -149,7 +149,7 @@ def test_router_is_no_engine(here: Path, monkeypatch: pytest.MonkeyPatch, capsys
         monkeypatch.setattr(init, "find_candidates", lambda: candidates(router))
         assert main(["init"]) == 3
         said = capsys.readouterr().err.splitlines()
-        assert said[0] == "sizewatch init: no engine answers on this machine:"
+        assert said[0] == "sizewatch init: no engine answers:"
         assert said[1].startswith(f"sizewatch init:   127.0.0.1:{router.port}: a router's page")
         assert list(here.iterdir()) == []
         monkeypatch.setattr(init, "find_candidates", lambda: candidates(sidecar))
@@ -163,7 +163,7 @@ def test_ports_without_a_listener_are_named(here: Path, monkeypatch: pytest.Monk
     assert capsys.readouterr().err.splitlines() == [
         "sizewatch init: no engine answers on this machine: nothing listens on 8000, 30000, 8080, 3000, 8001, 8002.",
         "sizewatch init: Is the engine up? SGLang needs --enable-metrics, llama.cpp --metrics.",
-        "sizewatch init: An engine on another port or machine: sizewatch plan init http://HOST:PORT/metrics > plan.yaml",
+        "sizewatch init: An engine on another port or machine: sizewatch init HOST:PORT",
     ]
 
 
@@ -173,6 +173,19 @@ def test_answers_are_shown_on_one_line_each(here: Path, monkeypatch: pytest.Monk
     said = capsys.readouterr().err.split("\n")
     assert said[1:3] == ["sizewatch init:   a: no page [2J", f"sizewatch init:   b: {'x' * 196}…"]
     assert [line.partition(": ")[2][:6] for line in said[3:]] == ["Is the", "An eng", ""]
+
+
+def test_given_engines_are_written(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setattr("agent.gpu.nvml_reader.list_local_gpus", lambda: (readout(gpu="GPU-0", index=0),))
+    monkeypatch.setattr("agent.cli.init.find_host", lambda url: "elsewhere")
+    monkeypatch.setattr("agent.cli.plan.find_host", lambda url: "elsewhere")
+    with engines(2) as (served, _):
+        assert main(["init", served.url, "127.0.0.1:9"]) == 0
+    loaded = load(here / "sizewatch.yaml")
+    assert [target.url for target in loaded.config.targets] == [served.url]
+    assert "no page  http://127.0.0.1:9/metrics: connection refused" in capsys.readouterr().out
+    # GPUs of this machine are not those of an engine elsewhere.
+    assert [tier.gpu.product for tier in loaded.plan.tiers.values()] == ["unknown"]
 
 
 @pytest.mark.usefixtures("engine")

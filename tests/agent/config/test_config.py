@@ -300,6 +300,9 @@ NOTHING = (
 FLEET = "role: fleet\nstore: {url: 'http://a/'}\ntiers: {h100-lama70b: {from: agents}}\n"
 NODES = "discovery: {kubernetes: {node: n, tiers: [{tier: h100-lama70b}]}}\n"
 TWICE = SOUND.replace("}]", "}, {url: 'http://a:80/', tier: h100-lama70b}]")
+LOOPBACK = SOUND.replace("//a/", "//127.0.0.1:8000/").replace(
+    "}]", "}, {url: 'http://localhost:8000/', tier: h100-llama70b-fp8}]"
+)
 COUNTED_TWICE = (
     "is that of targets[0] (tier h100-llama70b-fp8); what one engine does is counted twice: write the address"
 )
@@ -313,6 +316,7 @@ COUNTED_TWICE = (
         (NODES, [f": discovery.kubernetes.tiers[0].tier: {NOTHING}"]),
         (FLEET, [f": tiers.h100-lama70b: {NOTHING}"]),
         (TWICE, [f": targets[1].tier: {NOTHING}", f": targets[1].url: {COUNTED_TWICE}"]),
+        (LOOPBACK, [f": targets[1].url: {COUNTED_TWICE}"]),
     ],
 )
 def test_wrong_tier_is_a_mistake_and_runs(tmp_path: Path, text: str, expected: list[str]) -> None:

@@ -276,6 +276,7 @@ def test_pages_of_others_get_an_answer(capsys: pytest.CaptureFixture[str]) -> No
         (["http://[bad"], 2, "no address such as"),
         (["http://a b/metrics"], 2, "http://a b/metrics: url: must be"),
         (["127.0.0.1:9"], 3, "no page "),
+        (["127.0.0.1:9/metrics"], 3, "no page "),
         (["http://127.0.0.1:9/metrics"], 3, "is it up?"),
         ([__file__], 2, "test_first_look.py"),
         ([__file__, "secnd.prom"], 2, "'secnd.prom': no file"),
@@ -332,7 +333,8 @@ def test_running_engines_are_compared(capsys: pytest.CaptureFixture[str]) -> Non
     tracks = tuple(track(load(TESTS / "recordings" / name)[0], key, 200.0) for key, name in names.items())
     player = Player(tracks, lambda: float(next(ticks)))
     try:
-        code, out, err = doctor(capsys, player.url("r0"), player.url("r1"), "127.0.0.1:9", "--for", "5s", "--json")
+        urls = [player.url("r0"), player.url("r0").replace("127.0.0.1", "localhost"), player.url("r1")]
+        code, out, err = doctor(capsys, *urls, "127.0.0.1:9", "--for", "5s", "--json")
     finally:
         player.stop()
     document = json.loads(out)
@@ -371,6 +373,7 @@ def test_like_replicas_share_the_load_evenly(capsys: pytest.CaptureFixture[str])
         code, out, _ = doctor(capsys, *urls, "--for", "5s")
     assert code == 0
     assert "load    evenly spread" in out
+    assert f"next sizewatch init --run {' '.join(urls)} (a" in " ".join(out.split())
     assert "odd " not in out
     assert out.count("engine  ") == 1
 

@@ -263,7 +263,7 @@ DAMAGED = gzip.compress(PAGE)[:8] + b"\xff" * 20
         (sends(PAGE, "Content-Type: application/octet-stream"), CONTENT, "is the path right?"),
         (sends(b"", status="500 Internal Server Error"), STATUS, "answered 500"),
         (sends(b"", status="404 Not Found"), STATUS, "is the path right?"),
-        (sends(b"", status="401 Unauthorized"), AUTH, "bearer_token_file"),
+        (sends(b"", status="401 Unauthorized"), AUTH, "basic_auth, or renew it (options --bearer-token-file"),
         (sends(b"", status="403 Forbidden"), AUTH, "may not read"),
         (sends(b"", status="204 No Content"), STATUS, "answered 204"),
         (sends(b"", status="304 Not Modified"), STATUS, "answered 304"),
@@ -273,7 +273,7 @@ DAMAGED = gzip.compress(PAGE)[:8] + b"\xff" * 20
         (sends(DAMAGED, "Content-Encoding: gzip"), ScrapeFailure.CUT_OFF, "its gzip does not unpack"),
         (sends(PAGE, "Content-Encoding: gzip"), ScrapeFailure.CUT_OFF, "its gzip does not unpack"),
         (sends_until_close(b"SSH-2.0-OpenSSH_9.2\r\n", head=b""), ScrapeFailure.CONNECT, "not HTTP"),
-        (lambda connection: connection.close(), ScrapeFailure.CONNECT, "is it up?"),
+        (lambda connection: connection.close(), ScrapeFailure.CONNECT, "is it up? Does it want https://?"),
     ],
 )
 def test_wrong_answer_has_its_kind_and_hint(serve: Serve, result: Answer, kind: ScrapeFailure, hint: str) -> None:
@@ -401,13 +401,16 @@ def test_self_signed_server_is_refused(serve: Serve, tmp_path: Path) -> None:
     own.private_key_pem.write_to_path(str(pem))
     own.cert_pem.write_to_path(str(pem), append=True)
     context.load_cert_chain(pem)
-    words = "its certificate is refused (self-signed certificate); name its CA in tls.ca_file"
+    words = "its certificate is refused (self-signed certificate); name its CA in tls.ca_file (option --ca-file)"
     assert_fails(ScrapeFailure.TLS, words, serve(sends(), context).url)
 
 
 @pytest.mark.parametrize(
     ("name", "trusts_another", "text"),
-    [("127.0.0.1", True, "name its CA in tls.ca_file"), ("10.0.0.1", False, "give a name that it has as url, or in")],
+    [
+        ("127.0.0.1", True, "name its CA in tls.ca_file (option --ca-file)"),
+        ("10.0.0.1", False, "give a name that it has as url, or in"),
+    ],
 )
 def test_certificate_of_another_is_refused(
     serve: Serve, authority: trustme.CA, ca_file: str, name: str, trusts_another: bool, text: str
