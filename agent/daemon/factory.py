@@ -192,6 +192,6 @@ def _resume(assembly: Assembly, now: float) -> None:
         history.write_cycle(ended=ended, now=now)
     loop.restore_starts(history.load_previous_run(now - KEPT_SECONDS, now).events)
     assembly.event(now, "start", f"sizewatch {VERSION} began to watch {loop.source.describe()}")
-    loop.restore_findings([each for each in earlier.findings if each.ended_at is None], now, earlier.seen)
+    loop.restore_findings([each for each in earlier.findings if each.ended_at is None], now, earlier.seen_at)
     for tier, budget in assembly.read_error_budgets(loop.source.tiers, now).items():
         loop.state.restore_error_budget(tier, budget)

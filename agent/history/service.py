@@ -23,6 +23,7 @@ from agent.history.reader import Reader
 from agent.history.schema import DAY, HistoryError, HistoryOpenError, Span
 from agent.history.store import HistoryStore
 from agent.pipeline.interfaces import Sink, Source
+from agent.pipeline.loop import ALIVE_SECONDS
 from exporters.documents.replay import headline
 from rules.evaluator import long_rules
 from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS, Step13, check_benchmark
@@ -44,9 +45,6 @@ from rules.verdicts.verdict import ClosedSpan, Finding, RuleResult
 MOST_BYTES = 16 * 1024 * 1024
 """Three hours of some 90 replicas, at about 1 kB a minute of a real engine (a Window in memory takes 9 to 14 kB)."""
 
-ALIVE_SECONDS = 3600.0
-"""Time in seconds for which an earlier run counts as interrupted after its last minute: its findings go on."""
-
 MINUTES_BELOW_SECONDS = 43_200.0
 """Length in seconds below which a check reads minutes: hours are too few to tell a burst from a habit."""
 
@@ -55,10 +53,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousRun:
-    """State of an earlier run: its findings, external alerts and events. `seen`: it ran until lately."""
+    """State of an earlier run: its findings, external alerts and events. It ran until `seen_at` (unix seconds)."""
 
     findings: tuple[Finding, ...] = ()
-    seen: bool = False
+    seen_at: float = 0.0
     foreign: tuple[ExternalAlert, ...] = ()
     events: tuple[TimelineEvent, ...] = ()
 
@@ -92,8 +90,12 @@ class HistoryService:
             self.error = str(error)
 
     def store(self) -> HistoryStore:
-        """Return the store. Open it if it could not be opened before. Raise HistoryError. Any thread may call it."""
+        """Return the store, opened if it is not open in its place. Raise HistoryError. Any thread may call it."""
         with self._opening:
+            if self._store is not None and not self._store.is_in_place():
+                _log.warning("history removed or replaced, opening what stands in its place")
+                removed, self._store = self._store, None
+                removed.close()
             if self._store is None:
                 self._store = self._open_store()
             return self._store
@@ -178,17 +180,14 @@ class HistoryService:
             store = self.store()
             return PreviousRun(
                 findings=store.spans(Finding, since),
-                seen=(store.newest_minute_end or 0.0) > now - ALIVE_SECONDS,
+                seen_at=store.newest_minute_end or 0.0,
                 foreign=store.spans(ExternalAlert, since),
                 events=store.events(since),
             )
         return PreviousRun()
 
     def budget(self, context: TierContext, now: float) -> Budget | None:
-        """Return the booked error budget of a tier: hours, and minutes of the last one or two.
-
-        None if the history cannot be read.
-        """
+        """Return a tier's error budget of booked hours and the minutes since, None if the history cannot be read."""
         with self._note_error():
             store, tier, cut = self.store(), context.name, (now - HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS
             hours = load_bins.sum_by_hour(store.bins(tier, now - error_budget.KEPT_SECONDS, cut))
@@ -201,10 +200,7 @@ class HistoryService:
     def upkeep(
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> dict[str, str] | None:
-        """Apply the retention. Return the Step 13 sentence of each tier whose plan version is older than its first week.
-
-        None if the history fails.
-        """
+        """Apply the retention. Return Step 13 of each plan that is past its first week, None if the history fails."""
         with self._note_error():
             store = self.store()
             store.prune(now)

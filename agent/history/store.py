@@ -5,8 +5,9 @@ Each method is one transaction, committed to the disk before it returns, or noth
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agent.history import schema
@@ -50,6 +51,13 @@ class HistoryStore(Reader):
     def __init__(self, path: Path | str, busy_timeout_seconds: float = schema.BUSY_TIMEOUT_SECONDS) -> None:
         path = Path(path)
         super().__init__(path, schema.open_writer(path, busy_timeout_seconds))
+        self._opened = os.stat(path)
+
+    def is_in_place(self) -> bool:
+        """Return whether the open file still stands at its path: what is written to a removed one is lost."""
+        with suppress(OSError):
+            return os.path.samestat(self._opened, os.stat(self._path))
+        return False
 
     def book(
         self,

@@ -22,6 +22,9 @@ from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import ClosedSpan, Finding, RuleState, Unknown, close_rule_state
 
+ALIVE_SECONDS = 3600.0
+"""Time in seconds for which an earlier run counts as interrupted after its last minute: its findings go on."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -66,13 +69,14 @@ class EvaluationLoop:
         """Give an event that happened outside a step to the sinks. The caller holds `memory` in a running daemon."""
         self._publish(StepResult(now=event.t, tiers=self.evaluator.tiers, events=(event,)))
 
-    def restore_findings(self, unfinished: Iterable[Finding], now: float, recently_alive: bool) -> None:
+    def restore_findings(self, unfinished: Iterable[Finding], now: float, seen_at: float) -> None:
         """Restore findings that an earlier run left open. They last until a rule is ok, as after any gap.
 
-        A finding of a subject that is no longer monitored ends at `now`, or at its last transition if that run was not
-        `recently_alive`.
+        A finding of a subject that is no longer monitored ends at `now`. All end at `seen_at`, until which that run is
+        known to have watched, if that is long ago.
         """
         closed: list[ClosedSpan] = []
+        recently_alive = seen_at > now - ALIVE_SECONDS
         # Role fleet has no targets before its first query: any replica of its tiers may be there.
         keys = {target.key for target in self.source.targets}
         for before in unfinished:
@@ -83,7 +87,7 @@ class EvaluationLoop:
             if recently_alive and rule in BY_NAME and subject.tier in self.source.tiers and is_present:
                 self.state.rules[rule, subject] = state
             else:
-                end = now if recently_alive else max(transition.t for transition in before.transitions)
+                end = now if recently_alive else max(seen_at, *(transition.t for transition in before.transitions))
                 closed += close_rule_state(state, end)
         self._publish(
             StepResult(now=now, tiers=self.evaluator.tiers, closed=tuple(closed), open=self.state.open_findings())

@@ -20,7 +20,7 @@ from paths import TESTS
 from agent.config.files import load_plan
 from agent.history import service
 from agent.history.schema import HistoryError, HistoryOpenError
-from agent.history.service import ALIVE_SECONDS, HistoryService, HistorySink, check_tier
+from agent.history.service import HistoryService, HistorySink, check_tier
 from agent.history.store import HistoryStore
 from exporters.documents.replay import check_json, headline
 from rules.evaluator.observation import ClosedMinute, StepResult
@@ -126,6 +126,18 @@ def test_minutes_wait_for_the_file(path: Path, caplog: pytest.LogCaptureFixture)
     assert "lost unwritten history minutes=1" in caplog.text
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_minutes_follow_a_removed_history(keeping: HistoryService, path: Path, is_replaced: bool) -> None:
+    keeping.write_cycle([closed(0)])
+    for file in path.parent.glob("history.db*"):
+        file.unlink()
+    if is_replaced:
+        with closing(HistoryService(lambda: HistoryStore(path))) as restored:
+            restored.write_cycle([closed(1)])
+    keeping.write_cycle([closed(2)])
+    assert (kept(path)[0], keeping.error) == (1 + is_replaced, None)
+
+
 def test_rest_of_a_restarted_minute_is_booked(path: Path) -> None:
     whole = window(0)
     cut = {"expected_seconds": 10.0, "covered_seconds": 10.0}
@@ -171,11 +183,10 @@ def test_impossible_minutes_are_a_defect_once(
 
 def test_restarted_daemon_finds_open_and_ended(keeping: HistoryService) -> None:
     keeping.write_cycle([closed(0)], [finding(START + 60)], [finding(None, START + 5)])
-    soon = keeping.load_previous_run(START - DAY, START + ALIVE_SECONDS)
+    soon = keeping.load_previous_run(START - DAY, START + 3600)
     assert [e.started_at for e in soon.findings if e.ended_at is not None] == [START]
     assert [e.started_at for e in soon.findings if e.ended_at is None] == [START + 5]
-    assert soon.seen
-    assert not keeping.load_previous_run(START - DAY, START + ALIVE_SECONDS + 60).seen
+    assert soon.seen_at == START + 60
 
 
 VIEW = load_bins.build_tier_context("cpu-small", PLAN.tiers["cpu-small"])

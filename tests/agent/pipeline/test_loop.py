@@ -209,16 +209,16 @@ def test_defect_of_one_replica_spares_others(monkeypatch: pytest.MonkeyPatch, ca
         assert [watched.result("TargetDown", name).status for name in ("r0", "r1")] == [Status.WARNING, Status.OK]
 
 
-def finding(rule: str = "TargetDown", replica: str | None = "r0") -> Finding:
-    """A finding of ten minutes ago, last seen half a minute later."""
-    worst = making.verdict(rule, replica, T - 600)
-    change = Transition(t=T - 570, status=worst.status, stage=None, certainty=worst.certainty)
+def finding(rule: str = "TargetDown", replica: str | None = "r0", began: float = T - 600) -> Finding:
+    """A finding, by default of ten minutes ago, that changed last half a minute later."""
+    worst = making.verdict(rule, replica, began)
+    change = Transition(t=began + 30, status=worst.status, stage=None, certainty=worst.certainty)
     return making.finding(worst, transitions=(change,))
 
 
 def test_restored_finding_ends_when_over() -> None:
     with watching() as (_, watched):
-        watched.loop.restore_findings([finding()], T, recently_alive=True)
+        watched.loop.restore_findings([finding()], T, T - 60)
         (tier,) = watched.status().tiers
         assert [e.started_at for e in tier.findings] == [T - 600]
         assert [type(a) for a in tier.results] == [Unknown]
@@ -227,16 +227,17 @@ def test_restored_finding_ends_when_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "seen", "end"),
+    ("left", "seen_at", "end"),
     [
-        (finding(replica="gone"), True, T),
-        (finding(rule="NoSuchRule"), True, T),
-        (finding(), False, T - 570),
+        (finding(replica="gone"), T - 3599, T),
+        (finding(rule="NoSuchRule"), T - 60, T),
+        (finding(began=T - 9600), T - 3600, T - 3600),
+        (finding(began=T - 9600), 0.0, T - 9570),
     ],
 )
-def test_unwatched_restored_finding_ends(left: Finding, seen: bool, end: float) -> None:
+def test_unwatched_restored_finding_ends(left: Finding, seen_at: float, end: float) -> None:
     with watching() as (_, watched):
-        watched.loop.restore_findings([left], T, seen)
+        watched.loop.restore_findings([left], T, seen_at)
         assert [e.ended_at for e in watched.runtime.past] == [end]
         assert watched.loop.state.rules == {}
 
