@@ -25,6 +25,7 @@ from rules.evaluator.incident_alerts import IncidentAlert, step_incident_alerts
 from rules.evaluator.incidents import group_incidents
 from rules.evaluator.observation import StepResult
 from rules.plan.load_bins import TierContext
+from rules.telemetry.windows import DAY_SECONDS
 from rules.verdicts.verdict import Finding
 
 MOST = 1_000
@@ -32,9 +33,6 @@ MOST = 1_000
 
 SILENT_SECONDS = 48 * 3600.0
 """Silence in seconds after which a firing alert counts as ended: twice the longest usual `repeat_interval`."""
-
-KEPT_SECONDS = 86_400.0
-"""Time in seconds for which an ended alert is shown."""
 
 
 class ExternalAlertStore:
@@ -60,17 +58,18 @@ class ExternalAlertStore:
         return tuple(sorted(self._alerts.values(), key=lambda alert: (alert.started_at, alert.name)))
 
     def update(
-        self,
-        arrived: Sequence[ExternalAlert],
-        findings: Sequence[Finding],
-        now: float,
-        fleet: Callable[[], AlertTargets],
+        self, heard: Sequence[ExternalAlert], findings: Sequence[Finding], now: float, fleet: Callable[[], AlertTargets]
     ) -> tuple[ExternalAlert, ...]:
         """Add the received alerts and attach the finding that explains each. Return the new and changed alerts."""
         before = dict(self._alerts)
-        targets = fleet() if arrived else AlertTargets(tiers=frozenset(), replicas={})
-        for alert in arrived:
+        targets = fleet() if heard else AlertTargets(tiers=frozenset(), replicas={})
+        firing = {identity: start for (identity, start), alert in before.items() if alert.ended_at is None}
+        for alert in heard:
             key = alert.identity, alert.started_at
+            first = firing.setdefault(*key)
+            if alert.started_at < first <= (alert.ended_at or now):
+                # The same alert: Alertmanager moves its start to the earliest that one of two Prometheus servers sent.
+                key = alert.identity, first
             known = self._alerts.get(key)
             if known is not None:
                 summary = alert.summary or known.summary
@@ -90,7 +89,7 @@ class ExternalAlertStore:
             # A new receive time alone needs no row of the history.
             if known is None or replace(known, heard_at=alert.heard_at) != alert:
                 changed.append(alert)
-            if alert.ended_at is not None and now - alert.ended_at > KEPT_SECONDS:
+            if alert.ended_at is not None and now - alert.ended_at > DAY_SECONDS:
                 del self._alerts[key]
         return tuple(changed)
 
@@ -137,7 +136,12 @@ class AlertingService(Sink):
         self._due = False
         state = self._loop.state
         findings = (*state.open_findings(), *self._past())
-        arrived = self.receiver.waiting() if self.receiver is not None else ()
+        if self.receiver is not None:
+            arrived = self.receiver.waiting()
+        else:
+            # The end of these would never arrive.
+            lasting = (alert for alert in self.foreign.alerts if alert.ended_at is None)
+            arrived = tuple(replace(alert, ended_at=alert.heard_at) for alert in lasting)
         self._changed += self.foreign.update(arrived, findings, now, self._targets)
         if not self.deliveries:
             return

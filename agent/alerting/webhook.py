@@ -60,9 +60,8 @@ class _Message(BaseModel):
 def read(body: bytes, now: float) -> tuple[tuple[ExternalAlert, ...], int]:
     """Return the external alerts of a body received at `now` (unix seconds), and the number that its sender left out.
 
-    Our own alerts, which come back, are ignored.
-
-    Raise ValueError for an unusable body. Its text names the place and quotes nothing of the body.
+    Our own alerts, which come back, are ignored. Raise ValueError for an unusable body: its text names the place and
+    quotes nothing of the body.
     """
     try:
         message = _Message.model_validate_json(body)

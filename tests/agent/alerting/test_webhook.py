@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 import web_clients
+import yaml
 from daemon_runs import ask as ask_daemon
-from daemon_runs import configuration, further, health, metric, running, write
+from daemon_runs import configuration, further, health, metric, reload_daemon, running, write
 from engine_server import engines
 from waiting import CEILING_SECONDS, wait_for
 from web_clients import ask, raw
 
 from agent.alerting import webhook
+from agent.alerting.service import ExternalAlertStore
 from agent.alerting.webhook import WEBHOOK_BYTES, WebhookReceiver, read
 from agent.daemon.daemon import Daemon
 from agent.history.store import HistoryStore
@@ -25,7 +27,7 @@ from agent.http_server.credentials import Authenticator
 from agent.http_server.pages import WEBHOOK
 from agent.http_server.server import WebServer
 from exporters.alertmanager.payload import timestamp
-from rules.evaluator.external_alerts import ExternalAlert
+from rules.evaluator.external_alerts import AlertTargets, ExternalAlert
 
 NOW = 1_790_000_000.0
 TOKEN = "a-token-of-the-webhook"
@@ -225,6 +227,33 @@ def test_alerts_reach_tier_and_survive_restart(tmp_path: Path) -> None:
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         kept = reader.spans(ExternalAlert, 0.0)
     assert [(one.name, one.ended_at is not None) for one in kept] == [("QueueBacklog", False), ("ApiLatencyHigh", True)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        ({"startsAt": timestamp(NOW - 500)}, [None]),
+        ({"startsAt": timestamp(NOW - 500), "endsAt": timestamp(NOW - 5), "status": "resolved"}, [NOW - 5]),
+        ({"startsAt": timestamp(NOW - 500), "endsAt": timestamp(NOW - 90), "status": "resolved"}, [NOW - 90, None]),
+        ({"startsAt": timestamp(NOW - 5)}, [None, None]),
+    ],
+)
+def test_start_moved_earlier_is_the_same_alert(changes: dict[str, str], ends: list[float | None]) -> None:
+    """Alertmanager 0.25 tells the earliest start that one of two Prometheus servers sent."""
+    known = ExternalAlertStore()
+    for change in ({"startsAt": timestamp(NOW - 60)}, changes):
+        alerts, _ = read(body(ALERT | change), NOW)
+        known.update(alerts, (), NOW, lambda: AlertTargets(tiers=frozenset(), replicas={}))
+    assert [alert.ended_at for alert in known.alerts] == ends
+
+
+def test_alerts_end_without_a_receiver(tmp_path: Path) -> None:
+    with receiving(tmp_path) as daemon:
+        assert post(daemon.web.port, body(THEIRS))[0] == 200
+        assert wait_for(lambda: foreign(daemon))
+        alerting = {"path": "posts", "alertmanagers": [{"url": "http://127.0.0.1:9"}]}
+        reload_daemon(daemon, {**yaml.safe_load(daemon.loaded.path.read_text()), "alerting": alerting})
+        assert wait_for(lambda: foreign(daemon)[0]["ended_at"] is not None)
 
 
 def test_hostile_sender_changes_nothing(tmp_path: Path) -> None:
