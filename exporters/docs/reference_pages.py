@@ -95,13 +95,17 @@ def list_contexts(command: click.Command, parent: click.Context | None = None) -
                 yield from list_contexts(part, context)
 
 
+YAML_WORDS = {"True": "true", "False": "false"}
+
+
 def configuration_page(schema: Schema) -> str:
     """Return docs/configuration.md: a table of the keys for each part of the file."""
     rows: dict[str, list[tuple[str, ...]]] = {"": []}
     for path, part, required in walk_schema(schema):
         kind, default = _kind(part), "required" if required else ""
         if not required and part.get("default") not in (None, [], {}):
-            default = f"`{str(part['default']).lower()}`"
+            words = str(part["default"])
+            default = f"`{YAML_WORDS.get(words, words)}`"
         section = ""
         if "." in path:
             section = path.partition(".")[0]

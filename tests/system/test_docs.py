@@ -1,5 +1,6 @@
 """Documentation and README: links lead somewhere, commands, options, metrics and files exist, configurations load."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -13,7 +14,7 @@ from tools import run_words, tool
 
 from agent.cli import main
 from agent.config.load import parse_config
-from exporters.docs.reference_pages import list_contexts
+from exporters.docs.reference_pages import list_contexts, walk_schema
 from exporters.metrics import names
 from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import Margin
@@ -22,6 +23,7 @@ from rules.telemetry.families import FamilyKind
 DOCS = ROOT / "docs"
 PAGES = {page.relative_to(DOCS).as_posix(): page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SCHEMA = (DOCS / "config.schema.json").read_text(encoding="utf-8")
 UNIT = (ROOT / "deploy" / "systemd" / "sizewatch.service").read_text(encoding="utf-8")
 
 SUFFIXES = ("_bucket", "_sum", "_count")
@@ -118,6 +120,14 @@ def test_the_configurations_shown_can_be_used(tmp_path: Path) -> None:
     config = parse_config(whole, folder=tmp_path, environment={"CREDENTIALS_DIRECTORY": str(tmp_path)})
     assert len(config.targets) == 2
     assert config.web.config_file is not None
+
+
+def test_shown_defaults_are_those_of_the_program() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \| .*? \| `(.+?)` \| ", PAGES["configuration.md"], flags=re.MULTILINE)
+    shown = {path: yaml.safe_load(default) for path, default in rows}
+    defaults = {path: part.get("default") for path, part, _ in walk_schema(json.loads(SCHEMA))}
+    assert len(shown) > 50
+    assert shown == {path: defaults[path] for path in shown}
 
 
 def test_the_margin_shown_can_be_configured(tmp_path: Path) -> None:
