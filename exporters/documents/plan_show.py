@@ -21,14 +21,17 @@ from rules.plan.checks import check_plan
 from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
 from rules.plan.gpus import planned_kv_tokens
 from rules.plan.money import amount, cost_per_day, money_per_day, price_of
-from rules.plan.replica_count import count_fleet, count_pools, count_replicas, fleet_terms
+from rules.plan.replica_count import count_planned, count_pools, count_replicas, fleet_terms
 from rules.plan.schema import BenchmarkCurve, Plan, TierPlan, plan_version
+from rules.resize.fleet_cost import planned_cost
 from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import BenchmarkWorkload
-from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
+from rules.sizing import littles_ceiling_rps
 from rules.telemetry.wording import format_count, number, quantity, spread
 
 NAMES = {name: QUANTITIES[name][0] for name in LIMITED}
+
+PEAK = "workload.requests_per_second.peak"
 
 SIGNS = {"mistake": "✗", "warning": "!", "info": "·"}
 
@@ -49,7 +52,7 @@ def show(plan: Plan, name: str) -> str:
         parts += ["", "Operating point of one replica", text_grid(_point_rows(tier, curve, point))]
     else:
         parts += ["", "Operating point of one replica of each pool", text_grid(_pool_rows(tier))]
-    fleet = [*_demand_rows(tier, point), *_planned_rows(tier, curve, point)]
+    fleet = [*_demand_rows(tier), *_planned_rows(tier)]
     if fleet:
         parts += ["", "Fleet", text_grid(fleet)]
     findings = check_plan(Plan(schema=1, tiers={name: tier}), CATALOGUE)
@@ -161,61 +164,55 @@ def _lengths_at(tier: TierPlan, curve: Curve | None, point: OperatingPoint) -> s
     return f"{text}; {hits:.0%} of prompts in the prefix cache"
 
 
-def _peak(tier: TierPlan) -> float:
-    """Return the planned peak in requests per second, 0 without one."""
-    rates = None
-    if tier.workload:
-        rates = tier.workload.requests_per_second
-    return (rates.peak if rates else None) or 0.0
-
-
 def _pool_rows(tier: TierPlan) -> Rows:
     """Return the capacity of each pool, and the replicas that the planned peak needs (guide 6.5)."""
-    counts = count_pools(tier, _peak(tier), margin_of())
-    rows = [(pool, f"{count.capacity.reason}; {count.arithmetic_text}") for pool, count in counts.items()]
+    safety, _ = fleet_terms(tier)
+    rows = []
+    for pool, count in count_pools(tier, tier.value_at(PEAK) or 0.0, margin_of(), safety).items():
+        text = f"{count.capacity.reason}; {count.arithmetic_text}"
+        if count.replicas > count.without_safety:
+            text += f"; Step 11: {count.replicas}, for {safety:.4g} x the peak"
+        rows.append((pool, text))
     return rows or [("not known", "the plan lacks `disaggregation`, or the workload its mean tokens")]
 
 
-def _demand_rows(tier: TierPlan, point: OperatingPoint | None) -> Rows:
+def _demand_rows(tier: TierPlan) -> Rows:
     """Return the replicas that the planned peak needs, and the terms of the count."""
-    peak = _peak(tier)
-    if not peak or point is None:
-        return []
     margin, (safety, warm) = margin_of(), fleet_terms(tier)
-    needed = count_fleet(peak, point.usable_rps, safety, margin, warm)
+    count = count_planned(tier, margin)
+    if count is None:
+        return []
+    needed, usable, work = count.replicas, count.capacity.rps, count.demand_rps
     terms = [f"{safety:.4g} x the peak", f"at most {margin.target_utilization:.0%} used"]
     if 0 < margin.survives_loss_from <= needed:
         terms.append("one may be lost")
     if needed == warm > 1:
         terms.append(f"at least {warm} warm")
-    alone = count_replicas(peak, point.usable_rps, margin)
-    full = f"{peak:.6g} rps / {number(point.usable_rps, '')} usable = {peak / point.usable_rps:.3g} full replicas"
+    alone = count_replicas(work, usable, margin)
+    full = f"{tier.value_at(PEAK):.6g} rps"
+    if work != tier.value_at(PEAK):
+        full += f", by their tokens the work of {number(work, 'per_second')}"
+    full += f" / {number(usable, '')} usable = {work / usable:.3g} full replicas"
     return [("peak", full), ("Step 11", f"{_fleet_of(needed, tier)} ({', '.join(terms)}; {alone} for the peak alone)")]
 
 
-def _planned_rows(tier: TierPlan, curve: Curve | None, point: OperatingPoint | None) -> Rows:
+def _planned_rows(tier: TierPlan) -> Rows:
     """Return the planned fleet, what it carries and what it costs."""
     if tier.fleet is None:
         return []
-    replicas, peak, cost = tier.fleet.instances, _peak(tier), tier.cost
+    replicas, count, cost = tier.fleet.instances, count_planned(tier, margin_of()), planned_cost(tier)
     text = _fleet_of(replicas, tier)
-    if peak and point:
-        carried = replicas * point.usable_rps
-        text += f": {number(carried, 'per_second')}, {carried / peak:.3g} x the peak"
+    if count is not None:
+        carried = replicas * count.capacity.rps
+        text += f": {number(carried, 'per_second')}, {carried / count.demand_rps:.3g} x the peak"
     if tier.fleet.minimum_warm is not None:
         text += f"; {tier.fleet.minimum_warm} always warm"
-    if cost is None:
+    if cost is None or cost.money_per_hour is None:
         return [("planned", text)]
-    gpus = replicas * tier.gpu.per_replica
-    price = f"{amount(gpus * cost.gpu_hour_price, cost.currency)} an hour"
-    tokens = None
-    if curve and point:
-        tokens = curve.value_at("output_tokens_per_second", point)
-    if tokens and cost.planned_utilization:
-        each = cost_per_million_tokens(gpus, cost.gpu_hour_price, tokens * 3600 * replicas * cost.planned_utilization)
-        price += (
-            f"; {amount(each, cost.currency)} a million output tokens at {cost.planned_utilization:.0%} of capacity"
-        )
+    price = f"{amount(cost.money_per_hour, cost.price.currency)} an hour"
+    if cost.per_million_tokens is not None:
+        each = amount(cost.per_million_tokens, cost.price.currency)
+        price += f"; {each} a million output tokens at {cost.utilization:.0%} of capacity"
     return [("planned", text), ("cost", price)]
 
 

@@ -7,6 +7,7 @@ that waited through an upgrade can be sent. Monitoring table, findings and quest
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,7 +40,7 @@ from rules.resize.workload import Length, list_guardrails
 from rules.telemetry.signals import Reading
 from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, group_by, sum_windows
 from rules.telemetry.wording import format_count, number
-from rules.telemetry.work import SAME, Capacity, CapacitySource
+from rules.telemetry.work import SAME, Capacity, CapacitySource, computed_share
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict, severity_of
 
 
@@ -265,8 +266,8 @@ MEASURE = "take it from the requests that a gateway logs, and write it into the 
 class NextLength:
     """Quantile or mean of prompts or outputs. `value` is in tokens, None if the plan gets no value.
 
-    `left` is the reason if production's value is not used, else "". `upper` is the upper edge of the bucket of an
-    estimated `value`, else None.
+    `left` is the reason if production's value is not used, else "". `upper` is the upper edge of production's bucket
+    above `value`, else None.
     """
 
     what: str
@@ -283,19 +284,13 @@ def next_lengths(resize: Resize) -> tuple[NextLength, ...]:
     """
     rows: list[NextLength] = []
     for what in KEYS:
-        mean, floor = _mean(resize, what), 0.0
-        quantiles = []
+        rows.append(_mean(resize, what))
+        floor = 0.0
         for length in resize.workload.lengths:
             if length.what == what:
-                quantiles.append(_next_quantile(length, floor))
+                rows.append(_next_quantile(length, floor))
                 # A plan with a quantile below the previous one is refused.
-                floor = quantiles[-1].value or floor
-        p95 = [row.value for row in quantiles if row.quantile == "p95" and row.upper is not None]
-        # Estimates are too low in their buckets where the exact mean is above the P95: an upper edge is a bound.
-        lie_too_low = mean.value is not None and any(value and mean.value > value for value in p95)
-        if lie_too_low:
-            quantiles = [replace(row, value=row.upper or row.value) for row in quantiles]
-        rows += [mean, *quantiles]
+                floor = rows[-1].value or floor
     return tuple(rows)
 
 
@@ -308,8 +303,7 @@ def unchanged_lengths(resize: Resize) -> tuple[str, ...]:
 
 def _mean(resize: Resize, what: str) -> NextLength:
     plan, now = resize.seen.context.plan, resize.workload
-    lengths = getattr(plan.workload, KEYS[what]) if plan and plan.workload else None
-    given = lengths.mean if lengths else None
+    given = plan.value_at(f"workload.{KEYS[what]}.mean") if plan else None
     seen = {"prompts": now.prompt_mean, "outputs": now.generation_mean}[what]
     if not seen or (given is not None and abs(seen / given - 1) <= SAME):
         return NextLength(what, "mean", given)
@@ -323,7 +317,7 @@ def _next_quantile(length: Length, floor: float) -> NextLength:
         return row(None if given is None else max(given, floor))
     low = seen.low or 0.0
     if given is not None and low <= given and (seen.high is None or given <= seen.high):
-        return row(max(given, floor))
+        return row(max(given, floor), upper=seen.high)
     if seen.value is not None:
         value = max(floor, float(max(1, round(seen.value))))
         high = seen.high or value
@@ -348,14 +342,17 @@ def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:
     return parse_plan(whole)
 
 
+BENCHMARKED = {
+    "prompt_tokens.mean": "prompt_tokens_mean",
+    "generation_tokens.mean": "output_tokens_per_second",
+    "prefix_hit_ratio": "prefix_hit_ratio",
+}
+"""Keys of a point that take the workload's value where the point has none, by the workload's key."""
+
+
 def _follow(tier: dict[str, Any], past: TierPast) -> None:
-    resize = past.resize
+    resize, before = past.resize, TierPlan.model_validate(tier)
     workload = tier.setdefault("workload", {})
-    before = workload.get("prompt_tokens", {}).get("mean")
-    workload.update({key: {} for key in KEYS.values()})
-    for length in next_lengths(resize):
-        if length.value is not None:
-            workload[KEYS[length.what]][length.quantile] = length.value
     rates = workload.setdefault("requests_per_second", {})
     peaks = resize.workload.peak_rps or 0.0, resize.sized.demand_rps if resize.sized else 0.0
     for name, seen in (("average", resize.workload.average_rps), ("peak", max(peaks))):
@@ -365,24 +362,58 @@ def _follow(tier: dict[str, Any], past: TierPast) -> None:
         rates["average"] = rates["peak"]
     if resize.proposal.replicas is not None:
         tier.setdefault("fleet", {})["instances"] = resize.proposal.replicas
-    if refutes_plan(resize.usable):
+    is_broken = _follow_hits(workload, past)
+    if refutes_plan(resize.usable) and not is_broken:
         bounds = {"low": resize.usable.low, "usable_rps": resize.usable.rps, "high": resize.usable.high}
         point: dict[str, Any] = {name: float(f"{value:.3g}") for name, value in bounds.items() if value}
         tier["operating_point"] = {**point, "source": CapacitySource.PRODUCTION.value}
-    _guard(tier, resize)
-    if before is not None and workload["prompt_tokens"].get("mean") != before:
-        # Keep the curve as measured. Points without lengths were measured at the workload's mean.
-        for point in tier.get("curve", {}).get("points", ()):
-            point.setdefault("prompt_tokens_mean", before)
-    guardrails = Guardrails.model_validate(tier["guardrails"])
-    if any(impossible_means(Workload.model_validate(workload), guardrails)):
-        # A quantile with only a bound stays too low. The true mean must not be written with it.
-        for key in KEYS.values():
-            workload[key].pop("mean", None)
+    _write_lengths(tier, resize)
+    after = TierPlan.model_validate(tier)
+    for path, name in BENCHMARKED.items():
+        value = before.value_at(f"workload.{path}")
+        if value is not None and after.value_at(f"workload.{path}") != value:
+            # Keep the curve as measured. Points without lengths were measured at the workload's.
+            for point in tier.get("curve", {}).get("points", ()):
+                requests = point["completed_rps"] if name == "output_tokens_per_second" else 1.0
+                point.setdefault(name, value * requests)
     for part in ("workload", "guardrails"):
         tier[part] = {key: value for key, value in tier.get(part, {}).items() if value != {}}
         if not tier[part]:
             del tier[part]
+
+
+def _follow_hits(workload: dict[str, Any], past: TierPast) -> bool:
+    """Write the hit ratio that the replicas are sized by. Return true if a rule fires on it: a fault is no workload."""
+    planned, lately = workload.get("prefix_hit_ratio"), past.resize.seen.lately
+    computed = computed_share(lately) if lately is not None else None
+    if planned is None or computed is None:
+        return False
+    fires = {result.rule for result in past.results if isinstance(result, Verdict) and result.status in FIRING}
+    if fires & {"PrefixHitDivergence", "PrefixRoutingBroken"}:
+        return True
+    if abs(computed - (1 - planned)) > SAME * (1 - planned):
+        workload["prefix_hit_ratio"] = float(f"{1 - computed:.3g}")
+    return False
+
+
+def _write_lengths(tier: dict[str, Any], resize: Resize) -> None:
+    """Write lengths, and guardrails that fit them.
+
+    The mean is exact: estimates that exclude it give way to the upper edges of their buckets. Where a quantile has only
+    a bound, and stays too low, no mean is written with it.
+    """
+    workload, tried = tier["workload"], Counter[str]()
+    for _ in range(3):
+        workload.update({key: {} for key in KEYS.values()})
+        for length in next_lengths(resize):
+            key, value = KEYS[length.what], length.value
+            if tried[key] == 1:
+                value = length.upper or value
+            if value is not None and (tried[key] < 2 or length.quantile != "mean"):
+                workload[key][length.quantile] = value
+        _guard(tier, resize)
+        guardrails = Guardrails.model_validate(tier["guardrails"])
+        tried.update(str(place[1]) for place, _ in impossible_means(Workload.model_validate(workload), guardrails))
 
 
 def refutes_plan(capacity: Capacity | None) -> TypeGuard[Capacity]:

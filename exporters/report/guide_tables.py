@@ -16,6 +16,7 @@ from exporters.report.findings import NEARLY, TierPast, total_duration
 from exporters.status.plan_comparison import read_comparable, worst_result
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.methods.burn_rate import allowed_to_fail
+from rules.plan.curve import operating_point
 from rules.plan.load_bins import TierContext
 from rules.plan.money import amount
 from rules.resize.production_summary import merge_bins
@@ -375,14 +376,13 @@ def _number_words(
 def _compute_numbers(past: TierPast, window: Window) -> Mapping[str, tuple[str, SignalValue]]:
     """Return the numbers that are no signal, with their unit."""
     resize, context = past.resize, past.resize.seen.context
-    plan, gpus = context.plan, context.basis.gpus_per_replica
-    point = context.curve.usable(plan.slo) if context.curve and plan else None
+    plan, basis, gpus = context.plan, context.basis, context.basis.gpus_per_replica
+    point = operating_point(plan) if plan else None
     ttft, tpot = (merge_bins(resize.seen, f"{name}_p99_seconds", window) for name in ("ttft", "tpot"))
     requests, generated = (replica_rate(window, name) for name in ("requests_finished", "generation_tokens"))
-    c_max = ceiling = planned_rps = hourly = ttft_slo = tpot_slo = hbm = None
+    ttft_slo, tpot_slo = basis.ttft_slo_seconds, basis.tpot_slo_seconds
+    c_max = ceiling = planned_rps = hbm = None
     if plan is not None:
-        ttft_slo, tpot_slo = plan.slo.ttft_p99_seconds, plan.slo.tpot_p99_seconds
-        hourly = plan.cost.gpu_hour_price * plan.gpu.per_replica if plan.cost else None
         named = re.search(r"(\d+)\s?GB", plan.gpu.product)
         hbm = float(named[1]) if named else None
     if point is not None and point.c_max is not None:
@@ -401,7 +401,7 @@ def _compute_numbers(past: TierPast, window: Window) -> Mapping[str, tuple[str, 
         "rps_per_gpu": ("per_second", _share(requests, gpus)),
         "rps_per_replica": ("per_second", _share(requests, 1.0)),
         "usable_rps": ("per_second", usable),
-        "ttft_p99_seconds_per_money_an_hour": ("seconds", _share(ttft, hourly)),
+        "ttft_p99_seconds_per_money_an_hour": ("seconds", _share(_share(ttft, basis.gpu_hour_price), gpus)),
         "fleet_utilization": ("ratio", resize.utilization),
         "concurrency_by_c_max": ("ratio", _share(_mean(window, "requests_running"), c_max)),
         "prefill_time_ratio": ("ratio", _share(prefill, prefill and decode and prefill + decode)),

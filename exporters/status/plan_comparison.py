@@ -203,7 +203,7 @@ def _read_plan(row: ComparisonRow, context: TierContext) -> PlannedValue | None:
     value = plan.value_at(row.path) if row.path else None
     text = LABELS.get(row.path.partition(".")[0], "")
     if row is COST and value is not None:
-        cost, text = planned_cost(context), f"at {value:.0%} of capacity"
+        cost, text = planned_cost(plan), f"at {value:.0%} of capacity"
         value = cost.per_million_tokens if cost is not None else None
     elif value is None and row.in_curve:
         point, text = operating_point(plan), "at usable load"

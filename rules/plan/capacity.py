@@ -9,7 +9,7 @@ from rules.confidence import Certainty
 from rules.plan.curve import Curve, OperatingPoint, operating_point
 from rules.plan.schema import TierPlan
 from rules.plan.validation import bound_mean
-from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
+from rules.telemetry.work import SAME, UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens, weigh
 
 MOST_FALL, MOST_RISE = 0.30, 0.10
 """By how much of its value capacity may fall and rise from one day to the next. Ours: a fall of 30 % asks for 43 % more replicas
@@ -48,6 +48,14 @@ def planned_capacity(plan: TierPlan) -> Capacity | None:
         planned_rps=point.usable_rps,
         lengths=capacity_lengths(plan, Curve.from_plan(plan), point),
     )
+
+
+def planned_work(plan: TierPlan, lengths: CapacityLengths) -> float:
+    """Return the work of a planned request in requests of `lengths` (DESIGN 3.12): 1 within SAME, or if unknown."""
+    prompts, outputs = (plan.value_at(f"workload.{name}.mean") for name in ("prompt_tokens", "generation_tokens"))
+    hits = plan.value_at("workload.prefix_hit_ratio")
+    work = weigh(1.0, prompts, outputs, None if hits is None else 1 - hits, lengths, n=1.0).total.value or 1.0
+    return 1.0 if 1 / (1 + SAME) <= work <= 1 + SAME else work
 
 
 POOL_TOKENS = {"prefill": "prompt_tokens", "decode": "generation_tokens"}

@@ -14,7 +14,7 @@ from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
 from rules.plan.gpus import UNPACKED, find_product, kv_shortfall, needed_format
 from rules.plan.guardrails import check_guardrails
 from rules.plan.mistakes import CALIBRATION_GAP, MISTAKES, SEVERITIES, UNLIKE_PRODUCTION, Case, Found, Severity
-from rules.plan.replica_count import count_fleet, fleet_terms, margin_from_rule
+from rules.plan.replica_count import count_planned, count_pools, fleet_terms, margin_from_rule
 from rules.plan.schema import Plan
 from rules.sizing import littles_ceiling_rps
 from rules.telemetry.wording import format_count
@@ -155,22 +155,30 @@ def _lengths(context: Case) -> Found:
 def _fleet_size(context: Case) -> Found:
     """Yield a fleet that is smaller than Step 11 asks for, or so large that its unit may be another."""
     peak, fleet = context.tier.value_at("workload.requests_per_second.peak"), context.tier.fleet
-    if not (peak and fleet and context.point):
+    if not (peak and fleet):
         return
-    safety, warm = fleet_terms(context.tier)
+    safety, _ = fleet_terms(context.tier)
     margin = margin_from_rule(context.rules["NoHeadroom"], context.overrides)
-    needed = count_fleet(peak, context.point.usable_rps, safety, margin, warm)
-    carried = fleet.instances * context.point.usable_rps
-    text = f"{fleet.instances} at {context.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps"
-    text += f", {carried / peak:.3g} times the peak of {peak:.6g}; Step 11 asks for {needed}"
-    if carried < TINY_FLEET * peak:
+    count, pools = count_planned(context.tier, margin), count_pools(context.tier, peak, margin, safety)
+    if sum(row.replicas for row in pools.values()) > fleet.instances:
+        text = " and ".join(f"{row.replicas} {pool}" for pool, row in pools.items())
+        yield "fleet.instances", "warning", f"{fleet.instances} are fewer than Step 11 asks for: {text} replicas"
+    if count is None:
+        return
+    needed, work, usable = count.replicas, count.demand_rps, count.capacity.rps
+    carried = fleet.instances * usable
+    text = f"{fleet.instances} at {usable:.4g} usable rps each carry {carried:.4g} rps"
+    text += f", {carried / work:.3g} times the peak of {peak:.6g}"
+    text += "" if work == peak else f", by its tokens the work of {work:.4g}"
+    text += f"; Step 11 asks for {needed}"
+    if carried < TINY_FLEET * work:
         yield "fleet.instances", "mistake", f"{text}; write requests per second, or correct the instances"
-    elif carried < peak:
+    elif carried < work:
         yield "fleet.instances", "warning", text
     elif fleet.instances < needed:
         yield "fleet.instances", "info", f"{text}, for the safety factor, a spike or the loss of one replica"
     # One replica more than needed, or those that are kept warm, are no mistake however little traffic there is.
-    elif fleet.instances > needed + 1 and carried > LARGE_FLEET * peak * safety:
+    elif fleet.instances > needed + 1 and carried > LARGE_FLEET * work * safety:
         why = "instances are replicas, not GPUs, and the curve is that of one replica, not of the fleet"
         yield "fleet.instances", "warning", f"{text}: make sure that {why}"
 

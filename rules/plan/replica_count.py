@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rules.plan.capacity import POOL_TOKENS, pool_capacity
+from rules.plan.capacity import POOL_TOKENS, planned_capacity, planned_work, pool_capacity
 from rules.plan.schema import TierPlan
 from rules.telemetry.wording import number
 from rules.telemetry.work import Capacity
@@ -86,11 +86,20 @@ def fleet_terms(plan: TierPlan) -> tuple[float, int]:
     return safety, fleet.minimum_warm if fleet and fleet.minimum_warm else 1
 
 
-def count_pools(plan: TierPlan, demand_rps: float, margin: Margin) -> Mapping[str, ReplicaCount]:
+def count_planned(plan: TierPlan, margin: Margin) -> ReplicaCount | None:
+    """Return Step 11 for the work of the planned peak. Return None without peak or capacity, or for pools."""
+    capacity, peak = planned_capacity(plan), plan.value_at("workload.requests_per_second.peak")
+    if capacity is None or peak is None or plan.pools != ("mixed",):
+        return None
+    return replica_count(peak * planned_work(plan, capacity.lengths), capacity, margin, *fleet_terms(plan))
+
+
+def count_pools(plan: TierPlan, demand_rps: float, margin: Margin, safety: float = 1.0) -> Mapping[str, ReplicaCount]:
     """Return the replicas of each pool for a demand (rps of the tier) of the planned lengths; empty without rates."""
     known = {pool: capacity for pool in POOL_TOKENS if (capacity := pool_capacity(plan, pool)) is not None}
     apart = plan.pools != ("mixed",) and len(known) == len(POOL_TOKENS)
-    return {pool: replica_count(demand_rps, capacity, margin) for pool, capacity in known.items()} if apart else {}
+    counted = known if apart else {}
+    return {pool: replica_count(demand_rps, capacity, margin, safety) for pool, capacity in counted.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,11 @@ from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
 from rules.methods.utilization import find_idle, mean_ready_replicas
 from rules.plan import money
-from rules.plan.load_bins import TierContext
+from rules.plan.capacity import benchmarked_mean, planned_capacity, planned_work
+from rules.plan.curve import Curve
 from rules.plan.money import HOURS_A_DAY, HOURS_A_MONTH, Price
 from rules.plan.replica_count import ReplicaCount, count_fleet, count_replicas
+from rules.plan.schema import TierPlan
 from rules.resize.production_summary import ProductionSummary
 from rules.sizing import cost_per_million_tokens
 from rules.telemetry import windows
@@ -76,20 +78,19 @@ class FleetCost:
         return cost_per_million_tokens(self.gpu_hours_per_hour, each, self.tokens_per_hour)
 
 
-def planned_cost(context: TierContext) -> FleetCost | None:
-    """Return the cost of the planned fleet at the planned utilisation of its usable load."""
-    plan, curve = context.plan, context.curve
+def planned_cost(plan: TierPlan | None) -> FleetCost | None:
+    """Return the cost of the planned fleet, for the planned requests at the planned utilisation of its capacity."""
     if plan is None or plan.fleet is None:
         return None
-    point = curve.usable(plan.slo) if curve else None
-    tokens = curve.value_at("output_tokens_per_second", point) if curve and point else None
-    used = plan.cost.planned_utilization if plan.cost else None
+    used, capacity, tokens = plan.value_at("cost.planned_utilization"), planned_capacity(plan), None
+    name = "generation_tokens"
+    mean = plan.value_at(f"workload.{name}.mean") or benchmarked_mean(plan, Curve.from_plan(plan), name)
+    if used and capacity is not None and mean is not None:
+        rps = plan.fleet.instances * used * capacity.rps / planned_work(plan, capacity.lengths)
+        tokens = mean * rps * HOUR_SECONDS
+    price = money.price_of(plan)
     return FleetCost(
-        name="planned",
-        replicas=plan.fleet.instances,
-        price=money.price_of(plan),
-        tokens_per_hour=tokens * plan.fleet.instances * used * 3600 if tokens and used else None,
-        utilization=used,
+        name="planned", replicas=plan.fleet.instances, price=price, tokens_per_hour=tokens, utilization=used
     )
 
 

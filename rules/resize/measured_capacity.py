@@ -122,7 +122,8 @@ def _estimate(
     above = [point for point in points if point.kept in BAD and (kept is None or point.rps > kept.rps)]
     base = plan
     if base is None and kept is not None:
-        text = f"the plan has no benchmark; {kept.rps:.3g} rps a replica kept the SLO, what is above was not reached"
+        lacking = "no load of the benchmark keeps the SLO" if context.curve else "the plan has no benchmark"
+        text = f"{lacking}; {kept.rps:.3g} rps a replica kept the SLO, what is above was not reached"
         source, certainty = CapacitySource.PRODUCTION, Certainty.LIKELY
         base = Capacity(
             rps=kept.rps, low=kept.rps, high=None, source=source, certainty=certainty, reason=text, lengths=present

@@ -131,7 +131,7 @@ def propose_size(seen: ProductionSummary, results: Sequence[RuleResult]) -> Resi
         kv_fullest=kv_fullest,
         usable=usable,
         sized=size,
-        planned=planned_cost(seen.context),
+        planned=planned_cost(plan),
         measured=measured,
         proposed=proposed,
         levers=levers,
@@ -238,7 +238,7 @@ def _evidence(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount
         f"the peak needs {format_count(size.without_safety, 'replica')} ({size.arithmetic_text})",
     ]
     if size.replicas > size.without_safety:
-        counted = f"ceil({work:.3g} x {size.safety_factor:.3g} / {usable.rps:.3g})"
+        counted = f"ceil({number(work, '')} x {size.safety_factor:.3g} / {usable.rps:.3g})"
         texts.append(f"the plan's safety factor makes it {counted} = {format_count(size.replicas, 'replica')}")
     warm = plan.fleet.minimum_warm if plan.fleet else None
     texts += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []

@@ -15,7 +15,7 @@ from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
 from rules.evaluator.alert_severity import list_open_burns
-from rules.plan.capacity import POOL_TOKENS, capacity_lengths
+from rules.plan.capacity import POOL_TOKENS, capacity_lengths, planned_work
 from rules.plan.curve import IN_SYSTEM, OFTEN_UNMEASURED, OperatingPoint
 from rules.plan.load_bins import TierContext, narrow_to_pool
 from rules.plan.money import price_of
@@ -135,6 +135,11 @@ class WhatIf:
         return next((limit for limit in self.limits if limit.best is not None), None)
 
 
+def is_open(capacity: Capacity) -> bool:
+    """Return whether neither benchmark nor production ever broke the SLO: nothing is known of higher loads."""
+    return capacity.is_lower_bound or (capacity.high is None and not capacity.knee_seen)
+
+
 def check_capacity(capacity: Capacity | None, work_rps: float) -> SloStatus:
     """Return whether one replica keeps the SLO at so much arriving work, in requests of the capacity's lengths.
 
@@ -149,7 +154,7 @@ def check_capacity(capacity: Capacity | None, work_rps: float) -> SloStatus:
     is_certain = capacity.certainty is Certainty.CERTAIN
     if is_within(capacity.rps):
         return SloStatus.KEPT if is_certain and is_within(capacity.low) else SloStatus.LIKELY_KEPT
-    if capacity.is_lower_bound:
+    if is_open(capacity):
         return SloStatus.NOT_KNOWN
     is_beyond = capacity.knee_seen and capacity.high is not None and not is_within(capacity.high)
     return SloStatus.BROKEN if is_certain and is_beyond else SloStatus.LIKELY_BROKEN
@@ -257,7 +262,7 @@ def _list_limits(
         own = {CapacitySource.OPERATOR: GIVEN, CapacitySource.PRODUCTION: SLO}
         name = own.get(capacity.source, limited or SLO)
         rps = Reading(value=capacity.rps, low=capacity.low, high=capacity.high, n=0.0)
-        rps = Reading(value=None, low=capacity.rps, high=None, n=0.0) if capacity.is_lower_bound else rps
+        rps = Reading(value=None, low=capacity.rps, high=None, n=0.0) if is_open(capacity) else rps
         objective = getattr(plan.slo, name, None)
         rps = rps.map(lambda part: part / work)
         yield CapacityLimit(name=name, rps=rps, source=capacity.source, reason=capacity.reason, objective=objective)
@@ -289,7 +294,11 @@ def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
     planned = plan.workload.requests_per_second if plan and plan.workload else None
     if peak is None:
         known = planned.peak if planned else None
-        return ObservedPeak(rps=known, at=None, source="the plan's peak: none was seen") if known else None
+        if plan is None or known is None:
+            return None
+        return ObservedPeak(
+            rps=known, at=None, source="the plan's peak: none was seen", work=planned_work(plan, lengths)
+        )
     arriving = _pick_third([seen.present], lengths, "what arrives now, more than any peak before")
     return arriving if arriving and arriving.rps * arriving.work > peak.rps * peak.work else peak
 

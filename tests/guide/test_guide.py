@@ -140,7 +140,7 @@ def price(utilization: float) -> float:
     """Return the planned cost of tier t's tokens at this use of the fleet."""
     cost = tier("t").cost
     priced = tier("t", cost=cost.model_copy(update={"planned_utilization": utilization}))
-    planned = planned_cost(build_tier_context("t", priced))
+    planned = planned_cost(priced)
     assert planned.per_million_tokens is not None
     return planned.per_million_tokens
 

@@ -15,11 +15,13 @@ from building import build_once
 from golden_text import check_golden
 from judging_samples import TOKEN_EDGES
 from page_reader import PageReader, browse, measure_page
-from report_samples import hours, plan, reported
+from report_samples import POINTS, TIER, hours, plan, reported
 from test_report_truth import Told, told_of
 
 from exporters.report.build import next_plan_text
 from exporters.report.formats import report_html, report_markdown
+from rules.catalogue.registry import margin_of
+from rules.plan.replica_count import count_planned
 from rules.plan.schema import Plan, parse_plan
 from rules.telemetry.windows import Window
 
@@ -256,17 +258,35 @@ def test_next_lengths_read_as_the_golden() -> None:
     check_golden(__file__, "next_lengths.txt", "\n".join(lines))
 
 
-@pytest.mark.parametrize(("mean", "expected", "lines"), [(400, 1235, 1), (1200, 1200, 0)])
-def test_new_mean_leaves_the_curve_its_own(mean: float, expected: float, lines: int) -> None:
-    tokens = {"prompt_tokens": {"mean": mean}, "generation_tokens": {"mean": 80}}
-    one = plan(workload={"requests_per_second": RATES, **tokens})
-    found, proposed = reported(one, hours(168, prompts=1234.5678))
-    tier = proposed.tiers["t"]
-    assert tier.value_at("workload.prompt_tokens.mean") == expected
-    assert tier.curve is not None
-    if not lines:
-        assert tier.curve == one.tiers["t"].curve
-    else:
-        assert {point.prompt_tokens_mean for point in tier.curve.points} == {mean}
-    change = "prompt tokens mean: 400 -> 1,235 (+209%)"
-    assert found.plan_changes.count(f"t: {change}") == next_plan_text(found, proposed).count(f"# - {change}") == lines
+TIMED = [{key: value for key, value in point.items() if key != "output_tokens_per_second"} for point in POINTS]
+"""A curve whose files tell no tokens."""
+
+
+@pytest.mark.parametrize(
+    ("prompts", "outputs", "hits", "expected", "count"),
+    [
+        (820.0, 80.0, (0.3, 0.3), (800.0, 80.0, 0.3), 6),
+        (1600.0, 80.0, (0.3, 0.3), (1600.0, 80.0, 0.3), 8),
+        (800.0, 160.0, (0.3, 0.3), (800.0, 160.0, 0.3), 8),
+        (800.0, 80.0, (0.3, 0.8), (800.0, 80.0, 0.8), 4),
+        # A fall that a rule fires on is a fault: it is answered by replicas, and stays out of the plan.
+        (800.0, 80.0, (0.6, 0.0), (800.0, 80.0, 0.6), 9),
+    ],
+)
+def test_accepted_plan_is_kept_next_week(
+    prompts: float, outputs: float, hits: tuple[float, float], expected: tuple[float, ...], count: int
+) -> None:
+    week = []
+    for window in hours(168, lambda number: 30.0, prompts=prompts, outputs=outputs, kv=0.1):
+        looked_up = window.counters["prompt_tokens"]
+        lookups = {"prefix_queried_tokens": looked_up, "prefix_hit_tokens": looked_up * hits[1]}
+        week.append(replace(window, counters={**window.counters, **lookups}))
+    workload = {**TIER["workload"], "prefix_hit_ratio": hits[0]}
+    _, first = reported(plan(workload=workload, curve={"loop": "open", "points": TIMED}), week)
+    tier = first.tiers["t"]
+    assert (tier.workload.prompt_tokens.mean, tier.workload.generation_tokens.mean) == expected[:2]
+    assert tier.workload.prefix_hit_ratio == expected[2]
+    found, second = reported(first, week)
+    assert (second, found.tiers[0].proposal.replicas, tier.fleet.instances) == (first, count, count)
+    if hits[1]:
+        assert count_planned(tier, margin_of()).replicas == count

@@ -71,6 +71,8 @@ LONGER = [point(2, 1, output_tokens_per_second=800), point(4, 4, output_tokens_p
 BY_LOAD = [point(2, 1, concurrency=4), point(4, 4, concurrency=8)]
 CACHED = [point(2, 1, prefix_hit_ratio=0.8), point(4, 4, prefix_hit_ratio=0.7)]
 
+RATES = {"prefill_tokens_per_second": 4000, "decode_tokens_per_second": 500}
+
 WEAKNESSES: list[dict[str, Any]] = [
     {"operating_point": {"usable_rps": 5}},
     {"points": BY_LOAD, "operating_point": {"usable_rps": 3, "c_max": 8}},
@@ -92,6 +94,7 @@ WEAKNESSES: list[dict[str, Any]] = [
     {"slo": E2E},
     {"points": CACHED},
     {"points": CACHED, "workload": {"archetype": "chat"}},
+    {"curve": None, "pools": ["prefill", "decode"], "disaggregation": RATES, "fleet": {"instances": 3}},
 ]
 
 

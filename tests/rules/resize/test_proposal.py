@@ -23,6 +23,7 @@ from report_samples import (
 
 from rules.confidence import Certainty
 from rules.plan.load_bins import BinnedWindow, TierContext, build_tier_context
+from rules.resize.fleet_cost import planned_cost
 from rules.resize.production_summary import ProductionSummary, SloStatus
 from rules.resize.proposal import ProposalKind, Resize, propose_size
 from rules.telemetry.signals import Missing
@@ -154,6 +155,10 @@ def test_step_12_by_hand() -> None:
     assert (found.measured.money_a_day, found.proposed.money_a_day) == (pytest.approx(1200.0), pytest.approx(720.0))
     assert found.measured.utilization == pytest.approx(2 / USABLE)
     assert found.proposed.utilization == pytest.approx(2 / USABLE * 10 / 6)
+    # At the operator's 5 rps of requests with twice the benchmark's outputs, 1.5 times the work: 5 / 1.5 x 160 tokens/s.
+    tokens = {"prompt_tokens": {"mean": 800}, "generation_tokens": {"mean": 160}}
+    longer = planned_cost(tier_view(workload=tokens, operating_point={"usable_rps": 5.0}).plan)
+    assert longer.per_million_tokens == pytest.approx(50 / (5 / 1.5 * 160 * 10 * 0.5 * 3600) * 1e6)
     # Of 10 planned replicas 5 were ready: of 6 proposed ones 3 would be.
     assert week(replicas=5).proposed.replicas == pytest.approx(3.0)
 
@@ -174,6 +179,8 @@ CACHE = "KV cache in use (hourly mean) would be"
 TOO_FEW = f"9 replicas would be too few: {CACHE} 97.5% of at most 90.0% with one of 9 lost"
 # 20 rps on average and 30 at the peak, 7.33 a replica.
 USE = "6 replicas would be used to 45.5% on average and to 68.2% at the peak"
+
+UNKEPT = tier_view(slo={"ttft_p99_seconds": 0.05})
 
 Row = tuple[TierContext, list[Window], list[RuleResult], ProposalKind, Certainty, int | None, str]
 ROWS: list[Row] = [
@@ -200,6 +207,7 @@ ROWS: list[Row] = [
     (build_tier_context("t", None), hours(), NOTHING, NONE, LIKELY, None, "the tier has no plan"),
     # It is the load that the present fleet gives a replica: more replicas lower it, and would ask for more again.
     (tier_view(curve=None), hours(), NOTHING, NONE, LIKELY, None, "what a replica can take is not known"),
+    (UNKEPT, hours(ttft={0.04: 1.0}), NOTHING, NONE, LIKELY, None, "no load of the benchmark keeps the SLO"),
 ]
 
 

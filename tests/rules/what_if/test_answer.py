@@ -126,6 +126,9 @@ def test_certainty_comes_from_production() -> None:
     assert {check_capacity(likely, load) for load in loads} == {SloStatus.LIKELY_KEPT, SloStatus.LIKELY_BROKEN}
     assert check_capacity(replace(usable, knee_seen=False), 6.1) is SloStatus.LIKELY_BROKEN
     assert check_capacity(None, 1.0) is SloStatus.NOT_KNOWN
+    # No measured load broke the SLO: nothing is known above the last one.
+    assert check_capacity(replace(usable, high=None, knee_seen=False), 5.1) is SloStatus.NOT_KNOWN
+    assert result(7, tier_view(curve={"points": POINTS[:2]})).first_limit is None
     assert check_capacity(capacity(5.0, planned_rps=None), 5.1) is SloStatus.NOT_KNOWN
 
 
@@ -287,6 +290,9 @@ def test_unseen_tier_answers_from_plan() -> None:
     assert (found.rps, found.asked.rps, found.asked.kept) == (50.0, 5.0, SloStatus.LIKELY_KEPT)
     assert (found.peak.at, found.peak.source) == (None, "the plan's peak: none was seen")
     assert (found.now, found.cost_now) == (None, None)
+    tokens = {"prompt_tokens": {"mean": 800}, "generation_tokens": {"mean": 160}, "requests_per_second": {"peak": 50}}
+    longer = replace(seen, context=tier_view(workload=tokens))
+    assert answer_question(longer, 10).work_rps == pytest.approx(75.0)
 
 
 @pytest.mark.parametrize(
