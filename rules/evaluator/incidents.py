@@ -182,8 +182,8 @@ def _incident(
     when = describe_period(first.started_at, root.ended_at if ended_at is None else ended_at, now)
     action = next(iter(verdict.actions), "")
     relief = _select_relief(findings, verdicts)
-    lasts = ended_at is not None or root.ended_at is None
-    effect = _describe_effect(lasting, root) if lasts else _describe_rest(active)
+    outlived = ended_at is None and root.ended_at is not None
+    effect = _describe_rest(active) if outlived else _describe_effect(lasting, root)
     return Incident(
         id=f"{first.subject}/{first.rule}/{first.started_at:.0f}",
         tier=first.subject.tier,
@@ -241,8 +241,9 @@ def _sentence(verdict: Verdict, when: str, effect: str, missed: MissedObjective 
 
 
 def _describe_effect(verdicts: Iterable[Verdict], root: Finding) -> str:
-    """Return the first effect that is seen, else one that is forecast."""
-    symptoms = {verdict.rule: verdict for verdict in verdicts if verdict.rule in EFFECTS and verdict.rule != root.rule}
+    """Return the first effect that is seen, else one that is forecast. An outgrown plan has none: the fleet serves it."""
+    felt = (verdict for verdict in verdicts if verdict.rule in EFFECTS and "plan is outgrown" not in verdict.sentence)
+    symptoms = {verdict.rule: verdict for verdict in felt if verdict.rule != root.rule}
     seen = next((text for rule, text in EFFECTS.items() if rule in symptoms and not symptoms[rule].is_forecast), "")
     return seen or (EXPECTED_EFFECT if symptoms else "")
 

@@ -66,8 +66,7 @@ def evaluate_tier_availability(
 ) -> tuple[RuleResult, ...]:
     """Return the results of a tier as a whole at `now`, from its replicas and the states of all its rules."""
     base = RuleContext(rule=TIER_RULES[0], catalogue=BY_NAME, tier=context, now=now, replicas=tuple(replicas))
-    results = (rule.method(replace(base, rule=rule)) for rule in TIER_RULES)
-    return *results, evaluate_unknowns(states, context, now)
+    return *(rule.method(replace(base, rule=rule)) for rule in TIER_RULES), evaluate_unknowns(states, context, now)
 
 
 def evaluate_unknowns(states: Iterable[RuleState], context: TierContext, now: float) -> RuleResult:

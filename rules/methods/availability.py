@@ -184,7 +184,7 @@ def judge_unknown_too_long(context: RuleContext) -> RuleResult:
     observed = exact_reading(longest, len(silent))
     late = [result for seconds, result in silent if seconds >= context.limit("seconds")]
     if not late:
-        return _verdict(context, Status.OK, observed, "Every rule of the tier has a result, or had one a moment ago")
+        return _verdict(context, Status.OK, observed, "No rule lost its result for long by a fault of scrapes")
     details = []
     for result in late[:NAMED]:
         text = f" ({result.text})" if result.text else ""

@@ -90,7 +90,9 @@ def judge_burn(context: RuleContext) -> RuleResult:
     firing = [result for result in results if isinstance(result, Verdict) and result.status is not Status.OK]
     # Here a certain warning is worse than a critical guess.
     result = max(firing, key=lambda verdict: rank_verdict(verdict)[1::-1], default=results[0])
-    if result is None and context.binned and not any(family in sample.window.histograms for sample in context.binned):
+    newest = [sample for sample in context.binned if sample.window.end > context.now - error_budget.IMPACT_SECONDS]
+    is_seen = any(family in sample.window.histograms for sample in newest or context.binned)
+    if not firing and context.binned and not is_seen:
         return context.unmeasured(family)
     return result or explain_no_rung(context)
 
@@ -165,8 +167,7 @@ def _describe_recovery(context: RuleContext, rung: BurnWindow, promise: Promise)
     budget, family, now, limit = context.budget, context.rule.family, context.now, rung.burn * promise.allowed
     rows = error_budget.list_slow_rows(budget, family, limit, now - rung.long_seconds, now)
     # A pause is no recovery.
-    calm_seconds = max(context.limit(f"{RUNGS[0][0]}_short_seconds"), rung.short_seconds / 6)
-    if not rows or now - rows[-1][1] < calm_seconds:
+    if not rows or now - rows[-1][1] < max(context.limit(f"{RUNGS[0][0]}_short_seconds"), rung.short_seconds / 6):
         return ""
     after = error_budget.count_slow_requests(budget, family, rows[-1][1], now)
     trials = math.floor(min(after.n, ENOUGH_TRIALS))
@@ -248,8 +249,7 @@ def judge_availability(context: RuleContext) -> RuleResult:
     allowed, of_plan = allowed_to_fail(context.tier, context.rule)
     source = "" if of_plan else " (the default: the plan has no slo.availability)"
     note = f"{(1 - allowed) * 100:.6g}% are promised to be served{source}"
-    promise = Promise(allowed, "failed", "Availability", note)
-    result = judge_promise(context, promise)
+    result = judge_promise(context, Promise(allowed, "failed", "Availability", note))
     missing = _explain_missing(context) if context.binned else None
     is_fine = result is None or (isinstance(result, Verdict) and result.status is Status.OK)
     if missing is not None and is_fine:

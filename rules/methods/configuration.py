@@ -75,8 +75,7 @@ def judge_benchmark_stale(context: RuleContext) -> RuleResult:
     pages = [replica.track.last.facts for replica in context.replicas if replica.track.last is not None]
     if not pages:
         return context.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    compared = [_compare_facts(wanted, facts) for facts in pages]
-    known = [text for text in compared if text is not None]
+    known = [text for facts in pages if (text := _compare_facts(wanted, facts)) is not None]
     texts = [text for text in known if text]
     benchmarked = ", ".join(f"{words} {wanted[key]}" for key, _, words in MEASURED_FACTS if key in wanted)
     if not known:
@@ -190,8 +189,7 @@ def _measure(total: Window) -> AdapterWait | None:
     if isinstance(served, Missing):
         return None
     seconds = (held.value or 0.0) / rps if isinstance(held, Reading) and rps else None
-    crowd = waiting.value or 0.0 if isinstance(waiting, Reading) else 0.0
-    return AdapterWait(seconds, served.high or 0.0, crowd)
+    return AdapterWait(seconds, served.high or 0.0, waiting.value or 0.0 if isinstance(waiting, Reading) else 0.0)
 
 
 class StartTimes(NamedTuple):

@@ -133,8 +133,7 @@ def _report_excess(
         if supply.planned is not None:
             is_enough = planned is None and supply.planned >= needed
             parts.append(f"the {supply.planned} planned would {'' if is_enough else 'not '}be enough")
-    status = Status.CRITICAL if both else Status.WARNING
-    return _build_verdict(context, status, certainty, supply, whole, *parts)
+    return _build_verdict(context, Status.CRITICAL if both else Status.WARNING, certainty, supply, whole, *parts)
 
 
 def _judge_projection(context: RuleContext, supply: Supply, whole: Arrivals) -> RuleResult | None:

@@ -125,8 +125,7 @@ def judge_benchmarked_lengths(context: RuleContext) -> Verdict | Unknown | None:
     context = narrow_pool(context, "decode")
     rows = LENGTHS if context.binned else ()
     means = [(row, benchmarked_mean(context.tier.plan, context.tier.curve, row[2])) for row in rows]
-    results = [_compare_mean(context, row, mean)[1] for row, mean in means if mean]
-    reported = _report_drift(context, results, None)
+    reported = _report_drift(context, [_compare_mean(context, row, mean)[1] for row, mean in means if mean], None)
     return replace(reported, unit="tokens") if isinstance(reported, Verdict) else reported
 
 

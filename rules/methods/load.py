@@ -104,14 +104,15 @@ def compare_offered_load(context: RuleContext) -> tuple[str, LatencyPattern]:
     whole = offered_load(last.sum_families(FAMILIES), capacity)
     if whole is None:
         return "what load arrives is not known", LatencyPattern.EITHER
-    seconds = above = 0.0
+    sides: dict[bool, list[BinnedWindow]] = {True: [], False: []}
     for group in context.periods(last):
         load = offered_load(group.sum_families(FAMILIES), capacity)
         if load is not None:
-            covered = math.fsum(binned.window.covered_seconds for binned in group)
-            seconds += covered
-            above += covered if load.is_above else 0.0
-    if above > 0 and above >= MOST * seconds:
+            sides[load.is_above] += group
+    above, within = (math.fsum(binned.window.covered_seconds for binned in side) for side in sides.values())
+    is_above = above > 0 and above >= MOST * (above + within)
+    whole = offered_load(hold(sides[is_above]).sum_families(FAMILIES), capacity) or whole
+    if is_above:
         return str(whole), LatencyPattern.KNEE
     queues = [mean_waiting(group) or 0.0 for group in last.by_replica.values()]
     waits_everywhere = context.period_seconds <= MINUTE_SECONDS and min(queues, default=0.0) >= QUEUE
@@ -251,27 +252,28 @@ def judge_queue(context: RuleContext) -> RuleResult:
     if not grown:
         for name, group in replicas.items():
             waiting = last[name] or 0.0
-            if waiting >= context.limit("waiting") and describe_growth(group, context.now) is None:
+            rises = name in late and _measure_growth(context, name, late[name]) is not None
+            if waiting >= context.limit("waiting") and (rises or describe_growth(group, context.now) is None):
                 text = f"{waiting:.1f} requests wait at {name or context.tier.name}; {part_seen(group, group)}"
                 return context.unknown(Gap.TOO_FEW_REQUESTS, f"{text}: too early to say if they grow")
         most = f"at most {max(known):.1f} requests were waiting at a replica"
         sentence = f"No queue grows: {most} at the end of this time"
         observed = Reading(value=max(known), low=0.0, high=max(known), n=float(len(replicas)))
         return context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
-    is_significant, level, finished, more, name = max(grown, key=itemgetter(0, 1))
+    is_significant, level, finished, words, name = max(grown, key=itemgetter(0, 1))
     lasting = len(context.periods(replicas[name])) >= 2 * SEPARATE
     load, pattern = compare_offered_load(context)
     who = (name or context.tier.name) + (f" ({len(grown)} of {len(replicas)} replicas)" if len(replicas) > 1 else "")
     sentence = f"The queue of {who} grows; {split_claim(growing[name])[1]}; {LOAD_WORDS[pattern]}"
-    details = (f"{finished:,.0f} finished in this time, {finished + more:,.0f} arrived", load)
+    details = (words, load)
     observed, certainty = exact_reading(level, finished), Certainty.of(is_significant and lasting)
     return context.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern)
 
 
 def _measure_growth(
     context: RuleContext, name: str | None, binned: HeldWindows
-) -> tuple[bool, float, float, float, str | None] | None:
-    """Return whether a queue's growth is beyond chance, its requests, those finished, arrived minus finished, and the name.
+) -> tuple[bool, float, float, str, str | None] | None:
+    """Return whether a queue's growth is beyond chance, its requests, those finished, the growth in words, and the name.
 
     Chance: the variance of the excess is the sum of arrivals and completions. None if it hardly grew.
     """
@@ -280,7 +282,10 @@ def _measure_growth(
     finished, more = counters.get("requests_finished", 0.0), counters.get(NET_CHANGE, 0.0)
     if waiting is None or waiting < context.limit("waiting") or more < context.limit("share") * finished:
         return None
-    return more > Z * math.sqrt(2 * finished + more), waiting, finished, more, name
+    words = f"{more:,.0f} more arrived than finished in this time"
+    if "requests_finished" in counters:
+        words = f"{finished:,.0f} finished in this time, {finished + more:,.0f} arrived"
+    return more > Z * math.sqrt(2 * finished + more), waiting, finished, words, name
 
 
 def judge_saturated(context: RuleContext) -> RuleResult:

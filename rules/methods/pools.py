@@ -209,8 +209,7 @@ def _compare_replicas(
     given = find_above(alike, "prompt", "output") | find_above(1.0, "rps") if any(queues.values()) else set()
     for replica, (load, usual) in _beside_median(rows, "load").items():
         if replica in queues:
-            is_hot = queues[replica] and replica in given and load >= busier * usual
-            yield "hot spot", replica, load, usual, is_hot
+            yield "hot spot", replica, load, usual, queues[replica] and replica in given and load >= busier * usual
     # Neither more nor longer requests explain a slow replica.
     times = _beside_median(rows, "token")
     is_any_slow = any(own >= slower * usual for own, usual in times.values())

@@ -197,8 +197,7 @@ def compute_idle_replicas(plan: TierPlan | None, ready: float, busiest: float, m
 
 def find_idle(context: TierContext, hours: Sequence[Window], margin: Margin) -> IdleReplicas:
     """Return the surplus replicas of a time from the fleet utilisation of its hours (windows of all replicas)."""
-    signal = BY_NAME["fleet_utilization"]
-    each = [(read(signal, hour, context.basis), mean_ready_replicas((hour,))) for hour in hours]
+    each = [(read(BY_NAME["fleet_utilization"], hour, context.basis), mean_ready_replicas((hour,))) for hour in hours]
     busiest = max((used.value * ready for used, ready in each if isinstance(used, Reading) and used.value), default=0.0)
     return compute_idle_replicas(context.plan, mean_ready_replicas(hours), busiest, margin)
 

@@ -306,7 +306,7 @@ def describe_growth(binned: Sequence[BinnedWindow], now: float) -> str | None:
     """Return a sentence about a queue of one replica that grew over the whole hold, or "" (DESIGN 3.4).
 
     In every third more arrived than finished and more waited than before. The last third has twice the first's queue: a
-    busy queue fluctuates less. None if the queue is not known in every third: growth cannot be excluded.
+    busy queue fluctuates less. One that began later doubles in two thirds. None if a third does not tell the queue.
     """
     start = min((s.window.start for s in binned), default=now)
     seconds = max(now - start, 1e-9)
@@ -319,7 +319,8 @@ def describe_growth(binned: Sequence[BinnedWindow], now: float) -> str | None:
     if third < QUEUE or third < 2 * first:
         return ""
     more = [math.fsum(s.window.counters.get("in_system_change", 0.0) for s in group) for group in thirds]
-    if not first < second < third or min(more) <= 0:
+    grows = more[0] > 0 or first < QUEUE <= second <= third / 2
+    if not (first < second < third and grows and min(more[1:]) > 0):
         return ""
     return f"more requests arrive than finish: {first:.1f}, {second:.1f}, then {third:.1f} were waiting"
 

@@ -320,6 +320,8 @@ def test_forecast_demand_is_not_arriving() -> None:
     for one, words in ((demand, "more arrives than"), (expected, "more is expected than")):
         (incident,) = group_incidents([root, one, burn])
         assert f"{words} the fleet can serve" in incident.sentence
+    outgrown = replace(demand, worst=replace(demand.worst, sentence="9 rps arrive, 2 take 20; the plan is outgrown"))
+    assert "can serve" not in group_incidents([root, outgrown, burn])[0].sentence
     forecast = finding("ForecastDegraded", 0.0, status=Status.WARNING)
     note, incident = group_incidents([demand, forecast, burn])
     assert (note.root.rule, note.severity) == ("ForecastDegraded", Severity.REPORT)

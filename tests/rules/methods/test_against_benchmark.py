@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from judging_samples import FAST, SLOW, answered, context, each, gauge, minute, seen, unseen
-from outcomes import EARLY, FINE, GUESSED, HIDDEN, PAGE_GUESSED, PAGED, UNPLANNED, UNSEEN, WARNED
+from outcomes import EARLY, FAIRLY, FINE, GUESSED, HIDDEN, PAGE_GUESSED, PAGED, UNPLANNED, UNSEEN, WARNED
 from rule_cases import Case, check_case, check_words, judge_cases, list_cases
 
 from rules.plan.load_bins import TierContext, build_tier_context
@@ -104,7 +104,9 @@ TTFT_CASES = [
     Case("too early", TIER, slow(18, 2), EARLY),
     Case("long enough", TIER, slow(18, 3), WARNED),
     # 0.4 s is slow at 3 rps and allowed at 5 rps (1.3 x 0.4 = 0.52 s): only the share of the low load counts.
-    Case("slow at the load that allows it", TIER, SLOW_AT_5, FINE),
+    Case("one wide bucket", TIER, shaped(first_tokens({0.2: 8, FAST: 172})), FAIRLY),
+    Case("far above what is allowed", TIER, shaped(first_tokens({0.2: 90, FAST: 90})), GUESSED),
+    Case("slow at the load that allows it", TIER, SLOW_AT_5, FAIRLY),
     Case("slow at the load that does not", TIER, SLOW_AT_3, WARNED),
     # 1.3 x 0.1 = 0.13 s: 0.2 s is above the edge 0.15.
     Case("below the first point", TIER, shaped(first_tokens({0.2: 6, FAST: 54}), rps=1.0), WARNED),

@@ -169,6 +169,7 @@ ROWS = [
     row("9 of 60", each(60, lambda n: minute(n, rps=1 / 60, slow=float(n % 20 > 16))), FINE, seen_by=FEW_TTFT),
     row("a ladder of its own", hour(0.10), PAGED, past={}, seen_by=tier(limits={TTFT: {"page_fast_burn": 8.0}})),
     row("not measured", BARE, HIDDEN),
+    row("no longer measured", [*slow(40, 0.0), *(replace(w, histograms={}) for w in slow(60, 0.0)[40:])], HIDDEN),
     row("idle", each(10, lambda n: minute(n, rps=0.0)), UNSEEN),
     row("too few", each(10, lambda n: minute(n, rps=0.05)), EARLY),
     row("no plan", slow(10), UNPLANNED, seen_by=load_bins.build_tier_context("t", None)),

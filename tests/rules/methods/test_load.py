@@ -115,6 +115,7 @@ def waiting(level: Callable[[int], float], in_system: float, change: Callable[[i
 
 FIVE_UP_AND_DOWN = waiting(lambda n: 5.0 * min(n, 15 - n), 40.0, lambda n: 5.0 if n < 8 else -5.0)
 STEEP = queued(20.0)
+LATE, LATER = (waiting(lambda n, b=b: 600.0 * max(0, n - b), 40.0, lambda n, b=b: 600.0 * (n > b) - 1) for b in (6, 11))
 
 QUEUE_CASES = [
     Case("throughout", PLANLESS, STEEP, WARNED),
@@ -130,6 +131,9 @@ QUEUE_CASES = [
     Case("hardly any", PLANLESS, waiting(lambda n: 0.02 * n, 3.0, lambda n: 0.1), FINE),
     Case("what a full batch does", PLANLESS, queued(1.0), FINE),
     Case("over", PLANLESS, waiting(lambda n: 8.0 * (n < 10), 9.0, lambda n: 0.0), FINE),
+    Case("after a quiet third", PLANLESS, LATE, WARNED),
+    Case("too short to double", PLANLESS, LATER, EARLY),
+    Case("not counted", PLANLESS, [replace(one, counters={"in_system_change": 20.0}) for one in STEEP], WARNED),
     Case("one of two", PLANNED, {"a": each(15, minute), "b": STEEP}, WARNED),
     Case("another length", context(limits={QUEUE: {"waiting": 500.0}}), STEEP, FINE),
     Case("another share", context(limits={QUEUE: {"share": 0.5}}), STEEP, FINE),
