@@ -93,7 +93,7 @@ class HistoryService:
         """Return the store, opened if it is not open in its place. Raise HistoryError. Any thread may call it."""
         with self._opening:
             if self._store is not None and not self._store.is_in_place():
-                _log.warning("history removed or replaced, opening what stands in its place")
+                _log.warning("history file removed or replaced, opening its path")
                 removed, self._store = self._store, None
                 removed.close()
             if self._store is None:

@@ -274,8 +274,7 @@ def wrong_content(place: str, content_type: str, start: bytes) -> ScrapeError | 
     """Return the error for a wrong content type or a wrong start of a page, or None. A missing type is accepted."""
     if start.startswith(b"\x1f\x8b"):
         return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} is compressed, and not announced as such: unpack it")
-    lowered = content_type.lower()
-    is_text = not lowered or lowered.startswith("text/plain") or "openmetrics" in lowered
+    is_text = not content_type or any(name in content_type.lower() for name in ("text/plain", "openmetrics"))
     if is_text and start.lstrip()[:1] not in (b"[", b"{", b"<"):
         return None
     hint = f"is there a login or a proxy, or {PATHS} (with return_perf_metrics: true)"
@@ -283,8 +282,7 @@ def wrong_content(place: str, content_type: str, start: bytes) -> ScrapeError | 
 
 
 class PageFetcher(HttpClient):
-    """Fetcher of the page of one target over a kept connection, for one thread at a time. Other bodies than METRICS are
-    not checked. `date` is the Date header of the last response."""
+    """Fetcher of a target's page over a kept connection, for one thread. `date` is the last response's Date header."""
 
     date = ""
 

@@ -12,10 +12,7 @@ from agent.errors import ScrapeError, ScrapeFailure
 
 PATHS = "is the path right? Most engines use /metrics (SGLang with --enable-metrics), trtllm-serve /prometheus/metrics"
 _STATUSES = {
-    401: (
-        ScrapeFailure.AUTH,
-        "set bearer_token_file or basic_auth, or renew it (options --bearer-token-file, --username)",
-    ),
+    401: (ScrapeFailure.AUTH, "set or renew bearer_token_file (option --bearer-token-file) or basic_auth (--username)"),
     403: (ScrapeFailure.AUTH, "these credentials may not read the metrics"),
     404: (ScrapeFailure.HTTP_STATUS, PATHS),
 }
@@ -49,8 +46,7 @@ def transport_error(error: Exception, host: str, seconds: float, status: int | N
     causes = tuple(_causes(error))
     # urllib3 counts a refused connection among its timeouts.
     refused = any(isinstance(cause, urllib3.exceptions.NewConnectionError) for cause in causes)
-    late = any(isinstance(cause, urllib3.exceptions.TimeoutError | TimeoutError) for cause in causes)
-    if late and not refused:
+    if not refused and any(isinstance(cause, urllib3.exceptions.TimeoutError | TimeoutError) for cause in causes):
         return HttpError(ScrapeFailure.TIMEOUT, host, f" gave no complete answer within {seconds:g} s", status)
     for cause in causes:
         if isinstance(cause, ssl.SSLError):
@@ -67,8 +63,8 @@ def transport_error(error: Exception, host: str, seconds: float, status: int | N
     reasons = (cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror)
     reason = next(reasons, "the answer is not HTTP, or the connection ended before it")
     hint = "is it up?"
-    if not refused and host.startswith("http://"):
-        hint = "is it up? Does it want https://?"
+    if not refused:
+        hint = f"is it up, and is it {host.partition(':')[0]}?"
     return HttpError(ScrapeFailure.CONNECT, host, f": {reason[:1].lower()}{reason[1:]}; {hint}")
 
 

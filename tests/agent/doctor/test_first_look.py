@@ -410,7 +410,7 @@ def test_gpu_exporter_among_addresses_is_read(is_moving: bool, gpus: str, capsys
 
 ANSWERS = {
     "is not a page of metrics": b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>",
-    "answered 401: set bearer_token_file": b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n",
+    "answered 401: set or renew bearer_token_file": b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n",
     "redirects; that is not followed": b"HTTP/1.1 302 Found\r\nLocation: /a\r\nContent-Length: 0\r\n\r\n",
     ": the page is empty": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
     ": no page of an engine": b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nup 1\n\n",

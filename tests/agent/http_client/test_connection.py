@@ -263,7 +263,7 @@ DAMAGED = gzip.compress(PAGE)[:8] + b"\xff" * 20
         (sends(PAGE, "Content-Type: application/octet-stream"), CONTENT, "is the path right?"),
         (sends(b"", status="500 Internal Server Error"), STATUS, "answered 500"),
         (sends(b"", status="404 Not Found"), STATUS, "is the path right?"),
-        (sends(b"", status="401 Unauthorized"), AUTH, "basic_auth, or renew it (options --bearer-token-file"),
+        (sends(b"", status="401 Unauthorized"), AUTH, "set or renew bearer_token_file (option --bearer-token-file)"),
         (sends(b"", status="403 Forbidden"), AUTH, "may not read"),
         (sends(b"", status="204 No Content"), STATUS, "answered 204"),
         (sends(b"", status="304 Not Modified"), STATUS, "answered 304"),
@@ -273,7 +273,7 @@ DAMAGED = gzip.compress(PAGE)[:8] + b"\xff" * 20
         (sends(DAMAGED, "Content-Encoding: gzip"), ScrapeFailure.CUT_OFF, "its gzip does not unpack"),
         (sends(PAGE, "Content-Encoding: gzip"), ScrapeFailure.CUT_OFF, "its gzip does not unpack"),
         (sends_until_close(b"SSH-2.0-OpenSSH_9.2\r\n", head=b""), ScrapeFailure.CONNECT, "not HTTP"),
-        (lambda connection: connection.close(), ScrapeFailure.CONNECT, "is it up? Does it want https://?"),
+        (lambda connection: connection.close(), ScrapeFailure.CONNECT, "is it up, and is it http?"),
     ],
 )
 def test_wrong_answer_has_its_kind_and_hint(serve: Serve, result: Answer, kind: ScrapeFailure, hint: str) -> None:
