@@ -29,14 +29,14 @@ from rules.telemetry.windows import DAY_SECONDS
 from rules.verdicts.verdict import Finding
 
 MOST = 1_000
-"""Maximum number of external alerts in memory."""
+"""Maximum number of external alerts in memory. Beyond it go those that ended first, then those that came last."""
 
 SILENT_SECONDS = 48 * 3600.0
 """Silence in seconds after which a firing alert counts as ended: twice the longest usual `repeat_interval`."""
 
 
 class ExternalAlertStore:
-    """External alerts by identity and start, for the cycle thread only. `left_out` counts the alerts beyond MOST.
+    """External alerts by identity and start, for the cycle thread only. `left_out` counts those that fire beyond MOST.
 
     It goes on when the configuration changes, and so do `incident_alerts`, the alerts of the incidents.
     """
@@ -74,10 +74,11 @@ class ExternalAlertStore:
             if known is not None:
                 summary = alert.summary or known.summary
                 self._alerts[key] = replace(known, ended_at=alert.ended_at, heard_at=alert.heard_at, summary=summary)
-            elif len(self._alerts) < MOST:
-                self._alerts[key] = assign_tier(alert, targets)
             else:
-                self.left_out += 1
+                self._alerts[key] = assign_tier(alert, targets)
+        ranked = sorted(self._alerts, key=lambda known: self._alerts[known].ended_at or float("inf"), reverse=True)
+        for key in ranked[MOST:]:
+            self.left_out += self._alerts.pop(key).ended_at is None
         changed = []
         for key, alert in tuple(self._alerts.items()):
             if alert.ended_at is None or now - alert.ended_at <= AFTERMATH_SECONDS:
@@ -138,8 +139,7 @@ class AlertingService(Sink):
         findings = (*state.open_findings(), *self._past())
         if self.receiver is not None:
             arrived = self.receiver.waiting()
-        else:
-            # The end of these would never arrive.
+        else:  # The end of these would never arrive.
             lasting = (alert for alert in self.foreign.alerts if alert.ended_at is None)
             arrived = tuple(replace(alert, ended_at=alert.heard_at) for alert in lasting)
         self._changed += self.foreign.update(arrived, findings, now, self._targets)

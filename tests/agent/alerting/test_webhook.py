@@ -18,7 +18,7 @@ from engine_server import engines
 from waiting import CEILING_SECONDS, wait_for
 from web_clients import ask, raw
 
-from agent.alerting import webhook
+from agent.alerting import service, webhook
 from agent.alerting.service import ExternalAlertStore
 from agent.alerting.webhook import WEBHOOK_BYTES, WebhookReceiver, read
 from agent.daemon.daemon import Daemon
@@ -229,6 +229,11 @@ def test_alerts_reach_tier_and_survive_restart(tmp_path: Path) -> None:
     assert [(one.name, one.ended_at is not None) for one in kept] == [("QueueBacklog", False), ("ApiLatencyHigh", True)]
 
 
+def external_alert(name: str, ended_at: float | None = None) -> ExternalAlert:
+    labels = (("alertname", name),)
+    return ExternalAlert(name=name, labels=labels, summary="", started_at=NOW - 9, ended_at=ended_at, heard_at=NOW)
+
+
 @pytest.mark.parametrize(
     ("changes", "ends"),
     [
@@ -245,6 +250,14 @@ def test_start_moved_earlier_is_the_same_alert(changes: dict[str, str], ends: li
         alerts, _ = read(body(ALERT | change), NOW)
         known.update(alerts, (), NOW, lambda: AlertTargets(tiers=frozenset(), replicas={}))
     assert [alert.ended_at for alert in known.alerts] == ends
+
+
+def test_full_memory_forgets_ended_alerts_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MOST", 2)
+    known, fleet = ExternalAlertStore(), AlertTargets(tiers=frozenset(), replicas={})
+    for name, end in (("a", None), ("b", NOW - 2), ("c", NOW - 1), ("d", None), ("e", None)):
+        known.update((external_alert(name, end),), (), NOW, lambda: fleet)
+    assert ([alert.name for alert in known.alerts], known.left_out) == (["a", "d"], 1)
 
 
 def test_alerts_end_without_a_receiver(tmp_path: Path) -> None:
