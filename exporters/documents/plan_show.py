@@ -192,7 +192,7 @@ def _demand_rows(tier: TierPlan) -> Rows:
     full = f"{tier.value_at(PEAK):.6g} rps"
     if work != tier.value_at(PEAK):
         full += f", by their tokens the work of {number(work, 'per_second')}"
-    full += f" / {number(usable, '')} usable = {work / usable:.3g} full replicas"
+    full += f" / {number(usable, '')} usable = {number(work / usable, '')} full replicas"
     return [("peak", full), ("Step 11", f"{_fleet_of(needed, tier)} ({', '.join(terms)}; {alone} for the peak alone)")]
 
 

@@ -13,7 +13,6 @@ from page_reader import PageReader
 from report_samples import (
     HOUR,
     START,
-    TIER,
     USABLE,
     WEEK,
     finding,
@@ -300,9 +299,9 @@ def test_messages_read_as_the_golden() -> None:
 # ---- numbers that the guide works out (9.1 Step 12, 9.2), and counts of replicas ----
 
 
-def tier_at(utilization: float, of: Plan | None = None) -> TierReport:
+def tier_at(utilization: float) -> TierReport:
     """A week in which the ten replicas are used to this share, evenly."""
-    return reported_tier(hours(rps=lambda n: utilization * 10 * USABLE), of)
+    return reported_tier(hours(rps=lambda n: utilization * 10 * USABLE))
 
 
 def cost(tier: TierReport, name: str = "measured") -> Any:
@@ -322,16 +321,6 @@ def test_half_use_doubles_cost_a_token() -> None:
     assert proposed.per_million_tokens == pytest.approx(cost(low).per_million_tokens / 2)
     fewer = reported_tier(hours(replicas=8)).verdict
     assert "it costs 960 USD a day, the proposal saves 480 USD a day against the 10 planned replicas" in fewer
-
-
-def test_plan_for_less_use_costs_more() -> None:
-    planned = {}
-    for share in (0.4, 0.8, 1.0):
-        priced = plan(cost={**TIER["cost"], "planned_utilization": share})
-        planned[share] = cost(tier_at(0.5, priced), "planned").per_million_tokens
-    assert planned[0.4] == pytest.approx(2 * planned[0.8])
-    # 9.2: 2.5 times the cost of a fleet that is used wholly.
-    assert planned[0.4] == pytest.approx(2.5 * planned[1.0])
 
 
 def test_targets_are_the_guides_unless_overridden() -> None:

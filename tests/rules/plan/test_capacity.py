@@ -78,12 +78,6 @@ def test_plan_states_a_capacity(parts: dict[str, Any], source: CapacitySource, e
     assert planned_capacity(tier(curve=None)) is None
 
 
-def test_lower_given_point_is_told() -> None:
-    plan = Plan(schema=1, tiers={"t": tier(operating_point={"usable_rps": 5.0, "c_max": 9})})
-    told = [one.text for one in check_plan(plan, CATALOGUE)]
-    assert any("5 is given, curve and SLO give 7.333" in text and "operator's word" in text for text in told)
-
-
 def in_one_day(context: TierContext, loads: Mapping[int, float], **more: Any) -> Capacity | None:
     """What the same hours tell as one evaluation."""
     return capacity_now(context, [[one for day in days(context, loads, **more) for one in day]])

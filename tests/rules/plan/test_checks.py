@@ -75,6 +75,7 @@ RATES = {"prefill_tokens_per_second": 4000, "decode_tokens_per_second": 500}
 
 WEAKNESSES: list[dict[str, Any]] = [
     {"operating_point": {"usable_rps": 5}},
+    {"operating_point": {"usable_rps": 2.5}},
     {"points": BY_LOAD, "operating_point": {"usable_rps": 3, "c_max": 8}},
     {"points": [point(2, 1), point(4, 4, requests=299)]},
     {"points": [point(2, 1, requests=None)]},

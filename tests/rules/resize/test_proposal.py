@@ -86,13 +86,6 @@ def test_benchmark_stands_likely_above_production() -> None:
     assert (near.certainty, near.low) == (Certainty.CERTAIN, pytest.approx(USABLE))
 
 
-def test_kept_load_stands_without_benchmark() -> None:
-    found = week(tier_view(curve=None))
-    # Without a curve there are no load bins: one point at the mean of all hours.
-    assert (found.usable.rps, found.usable.high) == (pytest.approx(2.0), None)
-    assert (found.usable.is_lower_bound, found.sized) == (True, None)
-
-
 def with_slow(rps: float, slow: dict[float, float], **usual: Any) -> Resize:
     """A week of which each fourth hour is at another load, with these first tokens."""
     several = [hour(n, rps, ttft=slow) if n % 4 == 0 else hour(n, 50.0, **usual) for n in range(168)]
