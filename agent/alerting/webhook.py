@@ -1,8 +1,8 @@
 """Webhook for alerts of other systems: authentication, limits, payload parsing and the queue for the next cycle.
 
-Refusals are checked cheapest first: token, length of the body, payload. A refused request changes only a
-counter. A payload (version 4) is used as a whole or not at all. Impossible times are replaced by the time of arrival.
-Format: prometheus.io/docs/alerting/latest/configuration/#webhook_config, checked with Alertmanager 0.25.
+Refusals are checked cheapest first: token, length of the body, payload. A refused request changes only a counter.
+A payload (version 4) is used as a whole or not at all. Impossible times are replaced by the time of arrival.
+Format: prometheus.io/docs/alerting/latest/configuration/#webhook_config (0.25; any text as a label's name since 0.27).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AHEAD_SECONDS = 300.0
 MOST_WAITING = 5_000
 """Maximum number of alerts in the queue. A hanging cycle must not fill the memory."""
 
-LabelName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$", max_length=200)]
+LabelName = Annotated[str, StringConstraints(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]+$", max_length=200)]
 
 
 class _Alert(BaseModel):
