@@ -111,12 +111,15 @@ def _look(options: SimpleNamespace) -> int:
         if pages.engines:
             with progress_bar(f"looking for {format_duration(seconds)}") as show:
                 looks = look_at_engines(pages, cli.ways_in(options), seconds, objectives, show)
+    next_command = f"sizewatch init --run {engines} (a configuration and a plan from these engines)"
+    if any(cli.ways_in(options).values()):
+        next_command = "targets with these credentials in sizewatch.yaml (docs/install.md, docs/connections.md)"
     diagnosis = EngineDiagnosis(
         looks=looks,
         problems=problems,
         objectives=_describe_objectives(objectives, options, source),
         longer=f"sizewatch doctor {where} --for 5m",
-        next_command=f"sizewatch init --run {engines} (a configuration and a plan from these engines)",
+        next_command=next_command,
     )
     cli.print_result(options, diagnosis_json(diagnosis), diagnosis_text(diagnosis))
     if not any(look.signals for look in looks):

@@ -167,9 +167,10 @@ def test_json_has_both_columns_and_verdicts(files: Any, capsys: pytest.CaptureFi
 def test_objectives_are_options(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
     pages = files("steady", 0.05)
     assert doctor(capsys, *pages)[0] == 0
-    code, out, _ = doctor(capsys, *pages, "--ttft", "1ms", "--tpot", "80ms")
+    code, out, _ = doctor(capsys, *pages, "--ttft", "1ms", "--tpot", "80ms", "--bearer-token-file", "token")
     assert code == 1
     assert "missed the 1 ms TTFT objective" in out
+    assert "next  targets with these credentials" in out
 
 
 @pytest.mark.parametrize(
