@@ -344,8 +344,7 @@ def concurrencies(points: Sequence[Point], output_tokens: float | None) -> tuple
 
 
 def by_littles_law(point: Point, output_tokens: float | None) -> float | None:
-    value = point.generation_tokens_mean
-    tokens = output_tokens if value is None else value
+    tokens = point.generation_tokens_mean or output_tokens
     if tokens is None or point.ttft_p50_seconds is None or point.tpot_p50_seconds is None:
         return None
     return point.completed_rps * (point.ttft_p50_seconds + point.tpot_p50_seconds * max(tokens - 1, 0))

@@ -82,16 +82,14 @@ def planned_cost(plan: TierPlan | None) -> FleetCost | None:
     """Return the cost of the planned fleet, for the planned requests at the planned utilisation of its capacity."""
     if plan is None or plan.fleet is None:
         return None
-    used, capacity, tokens = plan.value_at("cost.planned_utilization"), planned_capacity(plan), None
-    name = "generation_tokens"
+    replicas, used = plan.fleet.instances, plan.value_at("cost.planned_utilization")
+    capacity, name, tokens = planned_capacity(plan), "generation_tokens", None
     mean = plan.value_at(f"workload.{name}.mean") or benchmarked_mean(plan, Curve.from_plan(plan), name)
     if used and capacity is not None and mean is not None:
-        rps = plan.fleet.instances * used * capacity.rps / planned_work(plan, capacity.lengths)
+        rps = replicas * used * capacity.rps / planned_work(plan, capacity.lengths)
         tokens = mean * rps * HOUR_SECONDS
     price = money.price_of(plan)
-    return FleetCost(
-        name="planned", replicas=plan.fleet.instances, price=price, tokens_per_hour=tokens, utilization=used
-    )
+    return FleetCost(name="planned", replicas=replicas, price=price, tokens_per_hour=tokens, utilization=used)
 
 
 def measured_cost(seen: ProductionSummary, utilization: float | None) -> FleetCost | None:
