@@ -190,7 +190,7 @@ def _facts(by_name: _ByName, engine: EngineTable) -> dict[str, str]:
 
 
 def to_printable_line(text: str) -> str:
-    """Return a fact as one printable line. Labels may hold anything, and facts appear in sentences, names and logs."""
+    """Return a fact as one printable line: labels may hold anything."""
     return text if text.isprintable() else "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
 
 
@@ -220,8 +220,7 @@ def _histogram_parts(row: SourceRow, by_name: _ByName, engine: EngineTable) -> t
     """Return the parts of a histogram. Raise KeyError or ValueError for a bucket without a numeric edge."""
     buckets: dict[tuple[tuple[str, str], ...], list[tuple[float, int]]] = {}
     for slot, labels in _matching(row, by_name):
-        edge = float(labels["le"]) * row.factor
-        buckets.setdefault(_without(labels, ("le",)), []).append((edge, slot))
+        buckets.setdefault(_without(labels, ("le",)), []).append((float(labels["le"]) * row.factor, slot))
     sums, counts = (
         {_without(labels, ("le",)): slot for slot, labels in by_name.get(row.source + end, ())}
         for end in ("_sum", "_count")

@@ -142,7 +142,7 @@ def load_engine_tables() -> Iterator[EngineTable]:
 
 
 def _load_rows(keys: Mapping[str, Any], patterns: Mapping[str, str]) -> Iterator[SourceRow]:
-    """Yield a row, and of the mean KV utilization the row of the fullest engine too. Raise ValueError with the row."""
+    """Yield a row, of mean KV utilization that of the fullest engine too. Raise ValueError with the row."""
     try:
         conditions = {
             name: {label: patterns.get(pattern, pattern) for label, pattern in keys[name].items()}
@@ -166,7 +166,7 @@ ENGINES = tuple(sorted(load_engine_tables(), key=lambda table: (table.carries_en
 
 
 def normalize_name(name: str) -> str:
-    """Return a name with '_' for ':', as tables spell it: negotiation, Prometheus 2 and OTel rewrite it (METRICS, trap 1)."""
+    """Return a name with '_' for ':', as tables spell it (METRICS, trap 1)."""
     return name.replace(":", "_")
 
 

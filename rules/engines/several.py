@@ -22,8 +22,7 @@ TELLING = (
     *("kubernetes_pod_name", "k8s_pod_name", "pod_ip", "worker_name", "server_url", "upstream_host"),
     *("container_id", "container_name", "hostname", "host", "node"),
 )
-"""Labels whose values are engines: SGLang's gateway (worker_addr), Ray (WorkerId, ReplicaId), proxies (server, backend,
-api_base), pages of a Prometheus server or collector (instance, pod, k8s_pod_name of OpenTelemetry)."""
+"""Labels whose values are engines: of SGLang's gateway, of Ray, of proxies, of a Prometheus server or a collector."""
 
 PARTS = frozenset({"engine", "pid", "stage"})
 """Labels of parts of one engine, beside every rank: vLLM's `engine` is a data-parallel rank, a stage is of vLLM-Omni."""
@@ -33,7 +32,7 @@ PLACED = ("kv_utilization", "requests_running")
 
 INFO = frozenset(info for engine in ENGINES for info in engine.info)
 
-COUNTED = frozenset({*PLACED, "requests_waiting", "prompt_tokens", "generation_tokens"})
+COUNTED = frozenset({*PLACED, "requests_waiting", "requests_finished", "prompt_tokens", "generation_tokens"})
 
 STACK_ROUTER = (
     *("vllm_current_qps", "vllm_avg_decoding_length", "vllm_num_prefill_requests", "vllm_num_decoding_requests"),
@@ -56,14 +55,16 @@ def split_page(
 ) -> tuple[str, dict[str, SeriesLayout]]:
     """Return the label that tells the engines of a page apart, and their layouts by its values.
 
-    A page of one engine has no label, and "" as its name; a page without an engine has none. Raise SeveralEnginesError
-    where no label tells them apart."""
+    A page of one engine has no label, and "" as its name; one without has none. SeveralEnginesError: no label tells."""
     plain = [(normalize_name(name), labels) for name, labels in names]
     engine = detect_engine(plain, engines)
     if engine is None:
         return "", {}
     kinds = (engine, *(table for table in engines if not table.carries_engines and detect_engine(plain, (table,))))
-    label, values = _find_label(_placed(plain, kinds, COUNTED), TELLING)
+    placed = _placed(plain, kinds, COUNTED)
+    label, values = _find_label(placed, TELLING)
+    if label and {family for family, _ in placed} <= {"requests_running", "requests_waiting"}:
+        raise SeveralEnginesError(f"a router's page: only the queues of {len(values)} backends, no engine")
     if not label and engine.name != "dynamo":
         # A frontend of Dynamo serves several models, and is one replica.
         label, values = _find_label(_placed(plain, kinds, PLACED), (engine.model_label or "model", "version"))

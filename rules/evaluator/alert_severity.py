@@ -16,7 +16,7 @@ SLO_RULES = frozenset((*BURNS, "KvCacheCascade", "AvailabilityBurn"))
 
 
 def alert_severity(rule: str, status: Status) -> Severity:
-    """Return the severity of an alert. A paging rule pages only when critical, otherwise it is a ticket (DESIGN 3.10)."""
+    """Return the severity of an alert: a paging rule pages only when critical (DESIGN 3.10)."""
     severity = BY_NAME[rule].severity
     return Severity.TICKET if severity is Severity.PAGE and status is not Status.CRITICAL else severity
 

@@ -66,7 +66,7 @@ MODEL_LABELS = ("model_name", "model")
 
 
 def assign_tier(alert: ExternalAlert, fleet: AlertTargets) -> ExternalAlert:
-    """Assign an alert by its label `tier`, else by a replica that it names, else by a model that only one tier serves."""
+    """Assign an alert by its label `tier`, else by a replica, else by a model of only one tier."""
     labels = dict(alert.labels)
     text = labels.get("tier")
     tier = text if text in fleet.tiers else None

@@ -148,7 +148,7 @@ def stage_of(rule: str) -> int:
 
 
 def _find_home(finding: Finding, near: Sequence[_Group]) -> _Group | None:
-    """Return the newest incident that explains a finding, else that it explains, else whose root began not long ago."""
+    """Return the newest incident that explains a finding, else that it explains, else a recent one."""
     latest_first = tuple(reversed(near))
     home = next((group for group in latest_first if group.explains(finding)), None)
     if home is not None or not stage_of(finding.rule):
@@ -241,7 +241,7 @@ def _sentence(verdict: Verdict, when: str, effect: str, missed: MissedObjective 
 
 
 def _describe_effect(verdicts: Iterable[Verdict], root: Finding) -> str:
-    """Return the first effect that is seen, else one that is forecast. An outgrown plan has none: the fleet serves it."""
+    """Return the first effect that is seen, else one that is forecast. A plan that is outgrown has none."""
     felt = (verdict for verdict in verdicts if verdict.rule in EFFECTS and "plan is outgrown" not in verdict.sentence)
     symptoms = {verdict.rule: verdict for verdict in felt if verdict.rule != root.rule}
     seen = next((text for rule, text in EFFECTS.items() if rule in symptoms and not symptoms[rule].is_forecast), "")
@@ -256,7 +256,7 @@ def _describe_rest(active: Sequence[Finding]) -> str:
 
 
 def describe_missed(missed: MissedObjective | None) -> str:
-    """Return the share of missed requests in words, of few requests their number. "" unless it is surely MISSED_SHARE."""
+    """Return the share (of few, the number) of missed requests, "" unless surely MISSED_SHARE."""
     if missed is None or missed.share.value is None or (missed.share.low or 0.0) < MISSED_SHARE:
         return ""
     share, n = number(missed.share.value, "ratio"), missed.share.n

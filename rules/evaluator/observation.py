@@ -48,7 +48,7 @@ class ReplicaScrape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGpus:
-    """GPUs of one replica: last readouts, windows by GPU since the readout before, and which GPUs were not found."""
+    """GPUs of one replica: last readouts, windows by GPU, and which GPUs were not found."""
 
     readouts: tuple[GpuReadout, ...] = ()
     windows: Mapping[str, Window] = field(default_factory=dict)

@@ -46,7 +46,7 @@ class EvaluatorState:
         return tuple(state.finding for state in self.rules.values() if state.finding is not None)
 
     def requests_waiting(self, tier: str) -> float | None:
-        """Return the requests in the queues of a tier: of its replicas' present pages, else the newest minute's mean."""
+        """Return the queued requests of a tier: of the present pages, else the newest minute's mean."""
         tracks = [replica.track for (name, _), replica in self.replicas.items() if name == tier]
         pages = [track.last.gauges for track in tracks if track.last is not None and track.misses == 0]
         waiting = [gauges["requests_waiting"] for gauges in pages if "requests_waiting" in gauges]

@@ -71,7 +71,7 @@ def _evaluate(context: RuleContext, held: HeldWindows) -> RuleResult:
 def compared_tiers(
     minutes: Mapping[str, TierMinutes], contexts: Mapping[str, TierContext], now: float
 ) -> dict[str, TierWindows]:
-    """Return what rules that compare tiers read of each. The tiers share it, as each is compared with all others."""
+    """Return what rules that compare tiers read of each. The tiers share it."""
     return {name: (contexts[name], _hold(known.binned.batches, COMPARING, now)) for name, known in minutes.items()}
 
 

@@ -154,7 +154,7 @@ def _of_event(event: TimelineEvent) -> TimelineEntry:
 
 
 def join_releases(events: Iterable[TimelineEvent]) -> Iterator[TimelineEvent]:
-    """Yield the events, with one for each change of a tier's release: its begin. The history stores one a replica."""
+    """Yield the events, with one for each change of a tier's release: its begin."""
     changes: dict[str | None, str] = {}
     for event in events:
         if event.kind != TimelineKind.RELEASE:

@@ -149,7 +149,7 @@ def label(labels: Mapping[str, str], names: Iterable[str]) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """Return an index from a label. Return None for thousands of digits, which Python would refuse."""
+    """Return an index from a label, None for thousands of digits, which Python would refuse."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
 
 

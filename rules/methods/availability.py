@@ -137,7 +137,7 @@ def explain_hole(replica: ReplicaState) -> str:
 
 
 def judge_tier_down(context: RuleContext) -> RuleResult:
-    """Find tiers without a usable page in the last scrapes of any replica. Critical if it lasts longer than a restart."""
+    """Find tiers without a usable page of any replica. Critical if it lasts longer than a restart."""
     replicas, allowed, now = context.replicas, context.limit("misses"), context.now
     up = [replica for replica in replicas if replica.track.last is not None and replica.track.misses < allowed]
     down = [replica for replica in replicas if replica.track.misses >= allowed]

@@ -172,7 +172,7 @@ def judge_experts(context: RuleContext) -> RuleResult:
 
 
 def judge_worst_replica(context: RuleContext) -> RuleResult:
-    """Return the worst result of all replicas: a tier's mean would hide a hot node, or a GPU that another process fills."""
+    """Return the worst result of all replicas: a tier's mean would hide a hot node."""
     return _find_worst(context, hold(context.binned).by_replica)
 
 

@@ -76,7 +76,7 @@ class BurnWindow(NamedTuple):
 
 
 def judge_burn(context: RuleContext) -> RuleResult:
-    """Find a budget of slow requests that burns too fast, from a latency's histogram and its objective in the plan."""
+    """Find a budget of slow requests that burns too fast, by the objective in the plan."""
     objective = read_plan_value(context.tier, context.rule.needs)
     if not isinstance(objective, float | int):
         return context.unknown(Gap.NOT_IN_PLAN, f"the plan has no {context.rule.needs}")

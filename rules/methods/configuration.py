@@ -75,7 +75,7 @@ def judge_benchmark_stale(context: RuleContext) -> RuleResult:
     pages = [replica.track.last.facts for replica in context.replicas if replica.track.last is not None]
     if not pages:
         return context.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    known = [text for facts in pages if (text := _compare_facts(wanted, facts)) is not None]
+    known = [same for facts in pages if (same := _compare_facts(wanted, facts)) is not None]
     texts = [text for text in known if text]
     benchmarked = ", ".join(f"{words} {wanted[key]}" for key, _, words in MEASURED_FACTS if key in wanted)
     if not known:
@@ -193,7 +193,7 @@ def _measure(total: Window) -> AdapterWait | None:
 
 
 class StartTimes(NamedTuple):
-    """Slowest start of the window, or the P95 of all known starts: seconds, their lower bound, number, and words."""
+    """Slowest start of the window, or the P95 of all: seconds, lower bound, number, and words."""
 
     timing: Timing
     seconds: float

@@ -169,7 +169,7 @@ def _build_verdict(
 
 
 def judge_forecast(context: RuleContext) -> RuleResult:
-    """Compare recent targets of the forecast with its 95 % quantile, and its error with that of the naive method."""
+    """Compare recent targets with the 95 % quantile, and the error with that of the naive method."""
     projection = context.projection
     if projection is None:
         return context.unknown(Gap.TOO_FEW_REQUESTS, "no forecast is made yet")
@@ -188,7 +188,7 @@ def judge_forecast(context: RuleContext) -> RuleResult:
 
 
 def _grade_projection(context: RuleContext, projection: Projection) -> tuple[Status, Certainty, str]:
-    """Return status, certainty and words for the quality of a projection, by ForecastDegraded. Too few forecasts are ok."""
+    """Return the quality of a projection, by ForecastDegraded. Too few forecasts are ok."""
     rule, limits = context.catalogue["ForecastDegraded"], context.tier.limits
     needed, coverage, most = (rule.limit(name, limits) for name in ("minimum_forecasts", "coverage", "error_ratio"))
     shown = f"{projection.covered} of {projection.forecasts} targets were within the 95% quantile"

@@ -131,7 +131,7 @@ def _measure_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
 
 
 def compute_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Tail | None:
-    """Return the slow requests, summed over load bins (DESIGN 3.4). Return None if no bin has requests to compare."""
+    """Return the slow requests, summed over load bins (DESIGN 3.4), None if no bin has requests to compare."""
     rule, context, held = of.context.rule, of.context, hold(binned)
     # One batch has the same windows as its hold, and keeps the result for later evaluations.
     kept_by = held.batches[0] if len(held.batches) == 1 else held
@@ -209,7 +209,7 @@ MORE_HITS = "the engine counts more prefix cache hits than lookups: its counters
 
 
 class BinMean(NamedTuple):
-    """Mean in a load bin, with the weights of its observed part and of a full observation. A weak one is no proof."""
+    """Mean in a load bin, with its weight and that of a full observation. A weak one is no proof."""
 
     value: float
     weight: float
@@ -228,7 +228,7 @@ def judge_mean(context: RuleContext) -> RuleResult:
 
 
 def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Divergence | None:
-    """Return the weighted mean over bins, with that of their expectations. Return None if too little was seen of them."""
+    """Return the weighted mean over bins, with that of their expectations, None if too little was seen of them."""
     context, (words, observe, _) = of.context, MEANS[of.context.rule.signal]
     loads = hold(binned).by_load_bin(of.curve).items()
     means = [mean for bin, load in loads if (mean := observe(of, bin, load)) is not None]

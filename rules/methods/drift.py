@@ -121,7 +121,7 @@ def judge_drift(context: RuleContext) -> RuleResult:
 
 
 def judge_benchmarked_lengths(context: RuleContext) -> Verdict | Unknown | None:
-    """Return the finding of mean lengths beyond `factor` of the benchmark's own, unknown at its begin, else None."""
+    """Return the finding of lengths beyond `factor` of the benchmark's, unknown at its begin, or None."""
     context = narrow_pool(context, "decode")
     rows = LENGTHS if context.binned else ()
     means = [(row, benchmarked_mean(context.tier.plan, context.tier.curve, row[2])) for row in rows]
@@ -263,7 +263,7 @@ class PeakComparison(NamedTuple):
 
 
 def find_busiest_periods(context: RuleContext) -> PeakComparison | None:
-    """Return the busiest periods of the tier. Return None without a planned peak or with fewer than three periods."""
+    """Return the busiest periods of the tier, None without a planned peak or with fewer than three periods."""
     rates = read_plan_value(context.tier, "workload.requests_per_second")
     arrivals = hold(context.binned).once(_count_arrivals, context.period_seconds)
     if rates is None or rates.peak is None or len(arrivals) < SEPARATE:
@@ -298,7 +298,7 @@ def _count_arrivals(held: HeldWindows, period_seconds: float) -> list[tuple[floa
 
 
 def _read_arrivals(batch: HeldWindows) -> tuple[float, float, list[float]] | None:
-    """Return first start and last end in unix seconds, and the arrivals of each window. None if no window counts them."""
+    """Return first start, last end (unix seconds) and the arrivals of each window, None if none counts them."""
     known = [binned.window for binned in batch if "requests_finished" in binned.window.counters]
     if not known:
         return None

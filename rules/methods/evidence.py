@@ -60,7 +60,7 @@ def join_names(names: Sequence[str], most: int = 5) -> str:
 def measure_parts(
     context: RuleContext, measure: Callable[[HeldWindows], Part], binned: Iterable[BinnedWindow] | None = None
 ) -> tuple[Part, list[Part]]:
-    """Return `measure` of the last quarter of the windows (the rule's own by default), then of each minute (hour)."""
+    """Return `measure` of the last quarter of the windows, then of each minute (hour)."""
     chosen = context.binned if binned is None else binned
     return measure(context.last_quarter(chosen)), [measure(group) for group in context.periods(chosen)]
 

@@ -62,7 +62,7 @@ LOAD_WORDS: dict[LatencyPattern, str] = {
 
 
 class OfferedLoad(NamedTuple):
-    """Arrivals at a replica per second, and the same as work, in requests of the lengths that the capacity is for."""
+    """Arrivals at a replica per second, and as work: requests of the lengths that capacity counts."""
 
     arriving_rps: float
     work_rps: float
@@ -78,7 +78,7 @@ class OfferedLoad(NamedTuple):
 
 
 def offered_load(whole: Window, capacity: Capacity) -> OfferedLoad | None:
-    """Return the load that arrived at a replica, by the sum of its windows. Return None if finished requests are not known.
+    """Return the load that arrived at a replica, by the sum of its windows, None if finished requests are not known.
 
     Failed and refused requests arrived too. Unfinished requests are taken to be as long as finished ones.
     """

@@ -105,7 +105,7 @@ def _measure(context: RuleContext, planned: Disaggregation, binned: Sequence[Bin
 
 
 class OddReplica(NamedTuple):
-    """Replica that stands out, whether beyond chance, in which share of its minutes, and its number by its neighbours'."""
+    """Replica that stands out: beyond chance, in which share of its minutes, by what factor."""
 
     is_proven: bool
     share: float
@@ -197,7 +197,7 @@ def _read_numbers(batch: HeldWindows, fewest: float) -> tuple[tuple[str, Numbers
 def _compare_replicas(
     context: RuleContext, rows: Mapping[str, Numbers]
 ) -> Iterator[tuple[str, str, float, float, bool]]:
-    """Yield pattern, replica, its number and its neighbours', and whether it stands out, for the replicas of a minute."""
+    """Yield pattern, replica, its number, its neighbours', and whether it stands out in a minute."""
 
     def find_above(factor: float, *names: str) -> set[str]:
         pairs = (item for name in names for item in _beside_median(rows, name).items())

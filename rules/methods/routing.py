@@ -126,7 +126,7 @@ def sum_family(binned: Sequence[BinnedWindow], family: str) -> float:
 
 
 def hit_rate(binned: Sequence[BinnedWindow]) -> float | None:
-    """Return prefix cache hits per queried token (0-1). Return None without queries, or with more hits than queries."""
+    """Return prefix cache hits per queried token (0-1), None without queries, or with more hits than queries."""
     value, hits = sum_family(binned, QUERIED), sum_family(binned, HIT)
     return hits / value if value > 0 and hits <= value else None
 
@@ -204,7 +204,7 @@ def _list_begins(batch: HeldWindows) -> tuple[dict[str | None, Window], list[tup
 
 
 def _find_other_reason(context: RuleContext, hits: HitRates, rate: float, floor: float) -> str:
-    """Return the reason for lost hits other than the routing. Return "" without any."""
+    """Return the reason for lost hits other than the routing, "" without any."""
     groups, counts = hold(hits.binned).by_replica, hits.count_requests(hits.binned)
     kept = [name for name in hits.replicas if (hit_rate(groups.get(name, ())) or 0.0) > floor]
     if kept:
@@ -239,7 +239,7 @@ Sums = tuple[Window, Window]
 
 
 class TierPair(NamedTuple):
-    """Tier beside one that is `faster` times as fast, by `words` or the plan, in common `minutes` and their `total`."""
+    """Tier beside one that is `faster` times as fast, by `words` or plan, in `minutes` and `total`."""
 
     fast: str
     minutes: tuple[Sums, ...]

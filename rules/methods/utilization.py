@@ -65,7 +65,7 @@ def _explain_unread(context: RuleContext, used: SignalValue) -> Unknown:
 
 
 def hours_of_fullest(rows: Sequence[Window], family: str, q: float) -> tuple[float, float] | None:
-    """Return quantile q of the hourly means and of the hourly maxima of a gauge. Return None if no hour has it."""
+    """Return quantile q of the hourly means and of the hourly maxima of a gauge, None if no hour has it."""
     gauges = [gauge for w in rows if (gauge := w.gauge(family)) is not None]
     if not gauges:
         return None
@@ -219,14 +219,14 @@ def _describe_idle(context: RuleContext, idle: IdleReplicas) -> tuple[str, str]:
 
 
 def _describe_cost(context: RuleContext, replicas: float) -> str:
-    """Return the cost of replicas per day. Return "" without a plan."""
+    """Return the cost of replicas per day, "" without a plan."""
     plan = context.tier.plan
     return "" if plan is None else money.cost_per_day(replicas, money.price_of(plan))
 
 
 @judge_each_pool
 def judge_headroom(context: RuleContext) -> RuleResult:
-    """Find fleet utilisation above 90 % (guide 9.3): in the minutes of the window, or the busiest hours of a week."""
+    """Find fleet utilisation above 90 % (guide 9.3) in the window, or the busiest hours of a week."""
     each, weekly, limit = sum_periods(context), context.period_seconds > MINUTE_SECONDS, context.limit("above")
     judged = each
     if weekly:
@@ -271,7 +271,7 @@ def judge_headroom(context: RuleContext) -> RuleResult:
 
 
 def _describe_missing(context: RuleContext, judged: Sequence[Window], utilization: float) -> tuple[str, str]:
-    """Return the replicas that this utilisation needs, at least one more, and the cost of the missing ones in words."""
+    """Return the replicas that are needed, at least one more, and the cost of the missing ones."""
     replicas, capacity = mean_ready_replicas(judged), context.tier.capacity
     if capacity is None:
         return "", ""

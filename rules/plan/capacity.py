@@ -23,7 +23,7 @@ EVIDENCE_DAYS = 7
 
 
 def planned_capacity(plan: TierPlan) -> Capacity | None:
-    """Return the capacity of the plan, not yet confirmed by production. Return None if neither curve nor plan gives
+    """Return the capacity of the plan, not yet confirmed by production, None if neither curve nor plan gives
     one.
 
     A benchmark that broke the SLO is an upper bound: production may carry less.
@@ -65,7 +65,7 @@ POOL_TOKENS = {"prefill": "prompt_tokens", "decode": "generation_tokens"}
 def pool_capacity(plan: TierPlan, pool: str, mean_tokens: float | None = None) -> Capacity | None:
     """Return the capacity of one replica of a pool: its tokens a second by `mean_tokens` of a request.
 
-    The mean is that of production, or the workload's by default. Return None if the plan lacks rate or mean.
+    The mean is that of production, or the workload's by default, None if the plan lacks rate or mean.
     """
     family, lengths = POOL_TOKENS[pool], capacity_lengths(plan, None, None)
     mean = _exactly(mean_tokens) or getattr(lengths, family)
@@ -81,7 +81,7 @@ def pool_capacity(plan: TierPlan, pool: str, mean_tokens: float | None = None) -
 
 
 def damp_capacity(daily: Sequence[Capacity | None]) -> Capacity | None:
-    """Return the capacity to use from daily estimates, newest last. Return None if the newest day has no estimate.
+    """Return the capacity to use from daily estimates, newest last, None if the newest day has no estimate.
 
     It starts at the oldest estimate and follows each day's by at most MOST_FALL and MOST_RISE of its value.
     """

@@ -87,7 +87,7 @@ class Curve:
 
     @classmethod
     def from_plan(cls, tier: TierPlan) -> Curve | None:
-        """Return the tier's curve. Return None without uncensored points."""
+        """Return the tier's curve, None without uncensored points."""
         if tier.curve is None or all(point.censored for point in tier.curve.points):
             return None
         measured = tuple(point for point in sort_by_load(tier.curve) if not point.censored)
@@ -132,7 +132,7 @@ class Curve:
         return place, ""
 
     def expectation(self, bin: int, metric: str, rps: float, in_system: float | None = None) -> Expectation | None:
-        """Return the expected values of a metric, or IN_SYSTEM, in a bin. Return None if a point of the bin lacks it.
+        """Return the expected values of a metric, or IN_SYSTEM, in a bin, None if a point of the bin lacks it.
 
         Latencies are interpolated by their logarithm, others linearly; below the first point the first point counts. In
         a saturated bin `in_system` places the load; without it the upper point counts.
@@ -174,7 +174,7 @@ class Curve:
         return Reading(value=expectation.value, low=low, high=expectation.high, n=expectation.requests)
 
     def usable(self, slo: Slo) -> OperatingPoint | None:
-        """Return C_max and usable rps under an SLO. Return None if a metric is missing or no measured load keeps it.
+        """Return C_max and usable rps under an SLO, None if a metric is missing or no measured load keeps it.
 
         The first limited metric to cross its limit decides, by log interpolation. Concurrency and completed rps there
         are linear. The latency of a censored point is a lower bound: it only shows that the knee is before it.
@@ -262,7 +262,7 @@ class Curve:
 
 
 def operating_point(tier: TierPlan) -> OperatingPoint | None:
-    """Return the tier's operating point from curve and SLO, or the plan's own. Return None if neither exists.
+    """Return the tier's operating point from curve and SLO, or the plan's own, None if neither exists.
 
     The plan's own point takes precedence if production measured it, if it is lower, or without a curve.
     """

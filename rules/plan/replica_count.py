@@ -87,7 +87,7 @@ def fleet_terms(plan: TierPlan) -> tuple[float, int]:
 
 
 def count_planned(plan: TierPlan, margin: Margin) -> ReplicaCount | None:
-    """Return Step 11 for the work of the planned peak. Return None without peak or capacity, or for pools."""
+    """Return Step 11 for the work of the planned peak, None without peak or capacity, or for pools."""
     capacity, peak = planned_capacity(plan), plan.value_at("workload.requests_per_second.peak")
     if capacity is None or peak is None or plan.pools != ("mixed",):
         return None

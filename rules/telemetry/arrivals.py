@@ -94,7 +94,7 @@ class MinuteDemand:
 
 
 def count_arrivals(counters: Mapping[str, float], gone: float = 0.0) -> float | None:
-    """Return the requests that arrived, from counter increases over the same time. Return None if no request is
+    """Return the requests that arrived, from counter increases over the same time, None if no request is
     counted. `gone` are those that no count of ends has (`rules.telemetry.outcomes.count_gone`).
 
     Use the engine's own counter of arrivals if it has one. Otherwise add finished requests, the growth of requests in
@@ -232,7 +232,7 @@ def list_demand(minutes: Iterable[MinuteSums]) -> tuple[MinuteDemand, ...]:
 
 
 def _computed(sums: MinuteSums) -> float | None:
-    """Return the computed share of the prompt tokens. Return None if most of it was not told."""
+    """Return the computed share of the prompt tokens, None if most of it was not told."""
     if sums.prompt_tokens <= 0 or sums.computed_seconds < ENOUGH_COVERAGE * sums.prompt_seconds:
         return None
     return min(1.0, sums.computed_tokens / sums.prompt_tokens * sums.prompt_seconds / sums.computed_seconds)
@@ -257,7 +257,7 @@ def _asked(tokens: float, of_recent: float, finished: float, sums: MinuteSums) -
 
 
 def _whole(sums: MinuteSums, amount: float, seconds: float) -> float | None:
-    """Return the amount for the whole minute and all replicas. Return None if too little of it was observed."""
+    """Return the amount for the whole minute and all replicas, None if too little of it was observed."""
     watched = min(1.0, (sums.last - sums.first) / MINUTE_SECONDS)
     if sums.expected_seconds <= 0 or min(watched, seconds / sums.expected_seconds) < ENOUGH_COVERAGE:
         return None

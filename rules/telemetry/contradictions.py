@@ -20,7 +20,7 @@ OF_MEANS = 3.0
 """Factor between TPOT x tokens and E2E - TTFT above which no skew of the lengths explains the difference."""
 
 DECODE_SHARE = 0.25
-"""Least share of the E2E by which the two must differ: E2E - TTFT is a small difference of large numbers otherwise."""
+"""Least share of the E2E by which the two must differ."""
 
 FASTEST_TOKEN_SECONDS = 1e-4
 """No engine decodes faster (10,000 tokens/s of one request)."""
@@ -29,7 +29,7 @@ FASTEST_FIRST_SECONDS = 1e-3
 """No engine has a first token so soon that takes a tenth of a decode step for it."""
 
 STREAMED_TOKENS = 8
-"""Least mean tokens of a request for which the time after the first token tells whether the answer was streamed."""
+"""Least mean tokens of a request that tell whether the answer was streamed."""
 
 MORE_AT_ONCE = 1.25
 """Factor by which rate x E2E may exceed the clients of a closed loop (DESIGN 3.11)."""
@@ -45,7 +45,7 @@ FEWEST_REQUESTS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contradiction:
-    """Sentence with both numbers, and which of `ttft`, `tpot` and `e2e` are wrong: all of them if it is not known."""
+    """Sentence with both numbers, and which of `ttft`, `tpot` and `e2e` are wrong, all if not known."""
 
     text: str
     wrong: tuple[str, ...]
@@ -100,24 +100,26 @@ def at_once_contradiction(clients: float, rps: float, e2e: float, requests: floa
 SAME_REQUESTS = 0.9
 """Share of first tokens and finished requests that must be the same: others run, or ended without a token."""
 
-EVIDENCE = ("ttft_seconds", "e2e_seconds", "tpot_seconds", "itl_seconds", "generation_tokens_per_request")
+LENGTHS = "generation_tokens_per_request"
+EVIDENCE = ("ttft_seconds", "e2e_seconds", "tpot_seconds", "itl_seconds", LENGTHS)
 WRONG_FAMILIES = {"ttft": ("ttft_seconds",), "e2e": ("e2e_seconds",), "tpot": ("tpot_seconds", "itl_seconds")}
 
 
 def find_page_contradiction(
     histograms: Mapping[str, Cumulative], counters: Mapping[str, float]
 ) -> tuple[Contradiction, tuple[str, ...]] | None:
-    """Return how the times of a page since its start exclude each other, and the families that are not used for it.
-
-    A sum that its own buckets contradict is no evidence against other families.
-    """
+    """Return how numbers of a page exclude each other, and the families not used. Broken sums prove nothing."""
+    made, generated = histograms.get(LENGTHS, EMPTY), counters.get("generation_tokens", math.inf)
+    if (made.total or 0.0) > ROUNDED * generated and made.counts[-1] >= FEWEST_REQUESTS and increase(EMPTY, made).total:
+        text = f"{made.total:,.0f} tokens of finished requests are more than the {generated:,.0f} generated"
+        return Contradiction(text=text, wrong=()), ("generation_tokens", LENGTHS)
     first, whole = (histograms.get(family) for family in ("ttft_seconds", "e2e_seconds"))
     if first is None or whole is None or first.total is None or not whole.total:
         return None
     n, finished = first.counts[-1], whole.counts[-1]
     if min(n, finished) < FEWEST_REQUESTS or not SAME_REQUESTS <= n / finished <= 1 / SAME_REQUESTS:
         return None
-    ttft, e2e, lengths = first.total / n, whole.total / finished, _mean(histograms, "generation_tokens_per_request")
+    ttft, e2e, lengths = first.total / n, whole.total / finished, _mean(histograms, LENGTHS)
     tokens = max(2.0, lengths or counters.get("generation_tokens", 0.0) / n)
     if ttft > e2e:
         ttft = min(ttft, _least_mean(first, SAME_REQUESTS * min(n, finished)))
@@ -131,6 +133,11 @@ def find_page_contradiction(
             contradictions[family] = replace(contradiction, text=text)
         is_confirmed = is_confirmed or (high < math.inf and family not in contradictions)
     families = [family for family in EVIDENCE if family in histograms]
+    queued, whole_total = histograms.get("queue_seconds", EMPTY), ROUNDED / SAME_REQUESTS * whole.total
+    is_same = SAME_REQUESTS <= queued.counts[-1] / finished <= 1 / SAME_REQUESTS
+    if not contradictions and is_same and (queued.total or 0.0) > whole_total and increase(EMPTY, queued).total:
+        text = f"{queued.total:,.0f} s in the queue are more than the {whole.total:,.0f} s of the same requests"
+        return Contradiction(text=text, wrong=()), ("queue_seconds",)
     if not contradictions or any(increase(EMPTY, histograms[family]).total is None for family in families):
         return None
     contradiction = max(contradictions.values(), key=lambda contradiction: len(contradiction.wrong))

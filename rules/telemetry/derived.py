@@ -155,8 +155,7 @@ def _arrivals(window: Window, basis: PlanFacts) -> SignalValue:
     of_finished, of_change = window.seconds_of("requests_finished"), window.seconds_of(NET_CHANGE)
     together = abs(of_finished - of_change) <= ALL * window.due_seconds
     at_least = max(0.0, finished + change) / window.span if together else 0.0
-    share = min(of_finished, of_change) / window.due_seconds
-    if not FULL_COVERAGE <= share <= 1 + ALL:
+    if not FULL_COVERAGE <= min(of_finished, of_change) / window.due_seconds <= 1 + ALL:
         return Reading(value=None, low=at_least, high=None, n=finished)
     per_replica = max(0.0, finished / of_finished + change / of_change)
     return Reading(value=per_replica * window.due_seconds / window.span, low=at_least, high=None, n=finished)
@@ -248,7 +247,7 @@ def _offload_utilization(window: Window) -> SignalValue:
 
 
 def _residency_by_reuse(window: Window, basis: PlanFacts) -> SignalValue:
-    """Return the median life of a KV block by the planned time until its prefix comes back. Below 1 it is gone before."""
+    """Return the median life of a KV block by the planned time until its prefix comes back."""
     if basis.prefix_reuse_seconds is None:
         return Missing(gap=Gap.NOT_IN_PLAN, text="the plan does not tell when a prefix comes back")
     reuse, life = basis.prefix_reuse_seconds, quantile(window, "kv_residency_seconds", 0.5)

@@ -124,7 +124,7 @@ def _is_still(counters: Mapping[str, float], parts: Mapping[str, tuple[Histogram
 def _estimate_in_system(
     earlier: Snapshot, later: Snapshot, parts: Mapping[str, tuple[Histogram, ...]]
 ) -> GaugeSum | None:
-    """Estimate the requests in the system by Little's law. Return None if nothing finished or a gauge or time is
+    """Estimate the requests in the system by Little's law, None if nothing finished or a gauge or time is
     missing. `samples` are the finished requests.
 
     Finished requests may have begun before the window; the minimum excludes that time. Present requests may have arrived at

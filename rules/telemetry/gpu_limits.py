@@ -25,7 +25,7 @@ class Impossible(str):
 
 
 def check_level(name: str, value: float) -> Impossible | None:
-    """Return why a gauge in our unit cannot have this value, or None; also for a counter, which may be as large as any."""
+    """Return why a gauge or counter in our unit cannot have this value, or None."""
     row = BY_NAME.get(name)
     if row is None or row.kind is FamilyKind.COUNTER:
         return None

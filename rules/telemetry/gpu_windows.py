@@ -47,7 +47,7 @@ ACTIVITY = frozenset(
 
 
 def diff_readouts(earlier: GpuReadout, later: GpuReadout) -> Window | None:
-    """Return the window of one GPU between two readouts. Return None if time did not advance.
+    """Return the window of one GPU between two readouts, None if time did not advance.
 
     A counter that fell was reset (driver reload, another reader) and becomes a gap. So does one that grew faster than any
     GPU can. A fault code missing from the earlier readout counts from zero if that readout reports faults.

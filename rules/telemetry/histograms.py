@@ -173,7 +173,7 @@ def _add_equal(same: list[Histogram]) -> Histogram:
 
 
 def quantile(parts: tuple[Histogram, ...], q: float) -> Reading | None:
-    """Return the nearest-rank quantile (rank ceil(q n)) of the observations. Return None without observations.
+    """Return the nearest-rank quantile (rank ceil(q n)) of the observations, None without observations.
 
     The bounds are the edges of the bucket that holds the rank; `high` is None in the last bucket. No quantity here is
     negative: the first bucket begins at 0 and includes a quantile of 0.
@@ -188,8 +188,7 @@ def quantile(parts: tuple[Histogram, ...], q: float) -> Reading | None:
     # Rounded first: 0.07 x 100 is 7, but a double gives 7.000000000000001.
     rank = max(1.0, math.ceil(round(q * n, 6)))
     low, high = _find_bucket(parts[0], rank)
-    value = None if high is None else _estimate(parts[0], q, rank, (low, high))
-    return Reading(value=value, low=low, high=high, n=n)
+    return Reading(value=None if high is None else _estimate(parts[0], q, rank, (low, high)), low=low, high=high, n=n)
 
 
 TAIL = 0.9
@@ -272,12 +271,11 @@ NOTHING_SEEN = 0.5
 def _exponential_tail(at_lower: float, at_upper: float, share: float) -> float:
     """Return the observations beyond the point at `share` (0-1) between two edges, by log interpolation."""
     end = max(at_upper, min(NOTHING_SEEN, at_lower))
-    value = math.exp(math.log(at_lower) + share * (math.log(end) - math.log(at_lower)))
-    return max(at_upper, value)
+    return max(at_upper, math.exp(math.log(at_lower) + share * (math.log(end) - math.log(at_lower))))
 
 
 def mean(parts: tuple[Histogram, ...]) -> float | None:
-    """Return the mean of the observed values. Return None without observations or if a `_sum` is unreliable."""
+    """Return the mean of the observed values, None without observations or if a `_sum` is unreliable."""
     n = math.fsum(part.n for part in parts)
     if n <= 0 or any(part.total is None for part in parts):
         return None

@@ -89,12 +89,11 @@ def failed_bounds(counters: Mapping[str, float]) -> tuple[float, float]:
 
 
 def outcomes(window: Window) -> Outcomes | Missing:
-    """Return the outcomes of a window's requests. Return missing if the engine does not separate failed requests."""
+    """Return the outcomes of a window's requests, missing without failed ones apart."""
     counters = window.counters
     if FAILED not in counters and HTTP_FAILED not in counters:
         gaps = [window.explain_missing(family) for family in (FAILED, HTTP_FAILED)]
-        result = next((gap for gap in gaps if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED)
-        return Missing(gap=result)
+        return Missing(gap=next((gap for gap in gaps if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED))
     if FINISHED not in counters:
         return Missing(gap=window.explain_missing(FINISHED))
     low, high = failed_bounds(counters)
@@ -119,14 +118,13 @@ def _doubt(window: Window, low: float) -> str:
     if value is None:
         return ""
     # A request that was in the system before may fail now.
-    before = math.fsum(window.gauges[name].maximum for name in IN_SYSTEM if name in window.gauges)
-    if low <= value + before + 1:
+    if low <= value + math.fsum(window.gauges[name].maximum for name in IN_SYSTEM if name in window.gauges) + 1:
         return ""
     return f"the page counts {low:,.0f} failed requests of {value:,.0f}"
 
 
 def _requests(counters: Mapping[str, float]) -> float | None:
-    """Return the number of requests by a count independent of their ends. Return None if there is none."""
+    """Return the number of requests by a count independent of their ends, None if there is none."""
     if ARRIVED in counters:
         return counters[ARRIVED]
     if HTTP_OK in counters and HTTP_FAILED in counters:

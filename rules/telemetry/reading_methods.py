@@ -30,7 +30,7 @@ def quantile(window: Window, family: str, q: float) -> SignalValue:
 
 
 def gap_for_empty_family(window: Window, family: str, text: str = "") -> Missing:
-    """Return the gap of a family without counts: no traffic, or the gap of the unobserved time if that is too large."""
+    """Return the gap of a family without counts: no traffic, or that of the unobserved time."""
     if window.seconds_of(family) < FULL_COVERAGE * window.due_seconds:
         unseen = window.gaps.get(family) or window.gaps.get(EVERYTHING)
         if unseen is not None:
@@ -57,7 +57,7 @@ def total_rate(window: Window, family: str) -> SignalValue:
 
 
 def replica_rate(window: Window, family: str) -> float | None:
-    """Return the increase per covered replica-second. Return None if the family was not observed."""
+    """Return the increase per covered replica-second, None if the family was not observed."""
     seconds = window.seconds_of(family)
     if family not in window.counters or seconds <= 0:
         return None
@@ -108,12 +108,11 @@ def has_repeated_lookups(queried: float, prompts: float | None, running: float |
     """
     if prompts is None:
         return False
-    slack = RUNNING_PROMPTS * prompts if running is None else ROUNDED_PROMPTS * prompts + running
-    return queried > prompts + slack
+    return queried > prompts + (RUNNING_PROMPTS * prompts if running is None else ROUNDED_PROMPTS * prompts + running)
 
 
 def lookup_share(window: Window, part: str, whole: str) -> SignalValue:
-    """Return the share of hits in lookups of a cache (tokens). Lookups that were counted again are a contradiction."""
+    """Return the share of hits in lookups of a cache. Repeated lookups are a contradiction."""
     reading, prompts = share(window, part, whole), window.counters.get(PROMPTS)
     is_covered = window.seconds_of(PROMPTS) >= FULL_COVERAGE * window.due_seconds
     if isinstance(reading, Missing) or prompts is None or not is_covered:

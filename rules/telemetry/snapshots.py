@@ -109,7 +109,7 @@ RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)([^+]*)")
 
 
 def is_same_release(text: str, right: str) -> bool:
-    """Return whether two releases are equal, without the builder's part: v0.32 is 0.32.0+cpu, 0.33.0rc1 is not 0.33.0."""
+    """Return whether two releases are equal: v0.32 is 0.32.0+cpu, 0.33.0rc1 is not 0.33.0."""
     first, second = RELEASE.fullmatch(text.partition("+")[0]), RELEASE.fullmatch(right.partition("+")[0])
     if first is None or second is None:
         return text == right

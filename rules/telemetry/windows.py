@@ -93,7 +93,7 @@ class Window:
         return self.covered_seconds - self.short_seconds.get(family, 0.0)
 
     def gauge(self, family: str) -> GaugeSum | None:
-        """Return a gauge's sum. Return None if it is absent or distant scrapes left most of the time unknown."""
+        """Return a gauge's sum, None if it is absent or distant scrapes left most of the time unknown."""
         gauge_sum = self.gauges.get(family)
         if gauge_sum is None or gauge_sum.seconds <= 0:
             return None
@@ -169,8 +169,7 @@ def is_restart(earlier: Snapshot, later: Snapshot) -> bool:
     if all(map(operator.le, map(before.get, after, after.values()), after.values())):
         return False
     fell = [family for family, now in after.items() if now < before.get(family, now)]
-    grew = sum(1 for family, now in after.items() if now > before.get(family, now))
-    return STEP_FAMILY in fell or len(fell) > grew
+    return STEP_FAMILY in fell or len(fell) > sum(1 for family, now in after.items() if now > before.get(family, now))
 
 
 def _told_restart(earlier: Snapshot, later: Snapshot) -> Window:

@@ -76,7 +76,7 @@ class Work:
 
 
 def work_of(window: Window, lengths: CapacityLengths) -> Work | None:
-    """Return the work of a window per covered replica-second. Return None if finished requests are unknown.
+    """Return the work of a window per covered replica-second, None if finished requests are unknown.
 
     Tokens that plan or engine lacks count as many requests as finished, and the total has no bounds. Tokens with a
     planned range of the mean count the same, within that range.
@@ -144,7 +144,7 @@ def _without_hits(prompts: TokenLoad, now: float | None, planned_hits: float | N
 
 
 def mean_length(window: Window, counter: str, family: str) -> float | None:
-    """Return the tokens a request: the histogram's mean, else tokens by finished requests. None if neither is known."""
+    """Return the tokens a request: the histogram's mean, else tokens by finished requests, or None."""
     mean = histograms.mean(window.histograms.get(family, ()))
     finished = window.counters.get("requests_finished", 0.0)
     if mean is not None or finished <= 0 or counter not in window.counters:
@@ -153,7 +153,7 @@ def mean_length(window: Window, counter: str, family: str) -> float | None:
 
 
 def computed_share(window: Window) -> float | None:
-    """Return the computed share of prompt tokens (0-1): counted, otherwise from the counters of the prefix cache."""
+    """Return the computed share of prompt tokens (0-1): counted, or by the prefix cache."""
     computed, prompts = (replica_rate(window, name) for name in ("prompt_tokens_computed", "prompt_tokens"))
     if computed is not None and prompts:
         return min(1.0, computed / prompts)
@@ -164,7 +164,7 @@ def computed_share(window: Window) -> float | None:
 
 
 def count_served(window: Window) -> float | None:
-    """Return the requests that the tokens of a window belong to. Return None if finished requests are unknown.
+    """Return the requests that the tokens of a window belong to, None if finished requests are unknown.
 
     Engines count prompt tokens at the first token or at the end (notes of `rules.engines`), and generated tokens while
     they make them. The middle of the requests that began and that finished is therefore the divisor: it is wrong by at
@@ -182,7 +182,7 @@ def count_served(window: Window) -> float | None:
 
 
 def work_per_request(window: Window, lengths: CapacityLengths) -> tuple[float, float]:
-    """Return the work of a served request: lower bound and best estimate, in requests of `lengths`. 1 if unknown."""
+    """Return the work of a request: lower bound and best estimate, in requests of `lengths`, or 1."""
     served, work, seconds = count_served(window), work_of(window, lengths), window.seconds_of("requests_finished")
     if not served or work is None or work.total.value is None or seconds <= 0:
         return 1.0, 1.0

@@ -182,7 +182,7 @@ def _column(family: str) -> int:
 
 
 def measure_missed_objective(budget: Budget, now: float) -> MissedObjective | None:
-    """Return the objective that the largest share of recent requests missed. Return None without counted requests.
+    """Return the objective that the largest share of recent requests missed, None without counted requests.
 
     Recent requests are those of the last IMPACT_SECONDS before `now` (unix seconds).
     """

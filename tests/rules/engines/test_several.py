@@ -121,6 +121,10 @@ def refusal(body: bytes, engine: str | None = None) -> str:
             "mixed origin: it has names of TGI and of vLLM",
         ),
         (TRITON + TRITON.replace(b'zone="a"', b'zone="b"'), r"2 engines, .*\(its label zone differs\)"),
+        (
+            b'vllm:num_requests_running{backend="a"} 1\nvllm:num_requests_running{backend="b"} 2\n',
+            "queues of 2 backends",
+        ),
         (page(V1, *(f'engine="0",worker="{n}"' for n in range(300))), "300 engines by their label worker, more than"),
     ],
 )
