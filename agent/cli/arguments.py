@@ -1,4 +1,4 @@
-"""Exit codes, and the parameters shared by several commands, including the connection options. Secrets are in files."""
+"""Exit codes and shared parameters of commands, among them the connection options."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LONGEST_SECONDS = 10_000 * 86_400.0
 def number(
     least: float, most: float, parse: Callable[[str], float] = float, show: Callable[[float], str] = "{:g}".format
 ) -> Callable[[str], float]:
-    """Return the parser of a number in this range. click makes a ValueError a usage message, and lets NaN pass itself."""
+    """Return the parser of a number in this range. click makes its ValueError a usage message."""
 
     def read(text: str) -> float:
         value = parse(text)
@@ -85,7 +85,7 @@ def option(names: str, metavar: str, text: str, kind: Any = str, **more: Any) ->
 
 
 def argument(name: str, metavar: str, text: str, kind: Any = PATH, **more: Any) -> click.Argument:
-    """Return an argument, a file or folder unless `kind` is another. Those with `nargs=-1` may be several."""
+    """Return an argument, a file or folder unless `kind` is another."""
     return click.Argument([name], type=kind, metavar=metavar, help=text, **more)
 
 

@@ -39,7 +39,7 @@ class SavedDashboard(BaseModel):
 
 
 def _ask(client: HttpClient, kind: type[T], url: str, body: Mapping[str, Any] | None = None) -> T:
-    """Return Grafana's answer, of a POST with a body. Raise ScrapeError, or SizewatchError for one that it does not give."""
+    """Return Grafana's answer, of a POST with a body. Raise ScrapeError or SizewatchError."""
     place = url.partition("?")[0]
     headers = {"Accept": "application/json", "Content-Type": "application/json"}
     method, content = ("GET", None) if body is None else ("POST", json.dumps(body).encode())

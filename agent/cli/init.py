@@ -1,6 +1,6 @@
 """Command `sizewatch init`: a configuration and a plan from engines that run. It asks nothing.
 
-Without addresses, engines are found by their usual ports and by command lines of processes. Each page is read once.
+Without addresses, engines are found by usual ports and command lines of processes.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from rules.telemetry.snapshots import GpuReadout
 
 TIMEOUT_SECONDS = 3.0
-"""Time for one page. An engine that answers later cannot be scraped every 15 s either."""
+"""Time for one page, a fifth of the scrape interval."""
 
 ALERTMANAGER = "http://127.0.0.1:9093"
 
 CYCLES_WITH_TRAFFIC = 3
-"""Cycles from the first with traffic to the first view: 30 s of requests, 45 s after the first of them at the latest."""
+"""Cycles with traffic before the first view, which are 30 to 45 s."""
 
 TRAFFIC = ("completed_rps", "generation_tokens_per_second", "requests_running")
 """Signals that are above zero where an engine serves requests. No engine exposes all of them."""
@@ -73,7 +73,7 @@ def parameters() -> Parameters:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Write both files and print what was found. Raise CannotJudgeError without an engine, ConfigError for files in the way."""
+    """Write both files and print what was found. Raise CannotJudgeError or ConfigError."""
     config_path, plan_path = options.out / "sizewatch.yaml", options.out / "plan.yaml"
     where = ""
     if config_path.parent != Path():
@@ -117,7 +117,7 @@ def run(options: SimpleNamespace) -> int:
 
 
 class FirstView:
-    """What the daemon sees, printed once after the first requests. Before them, a line that there were none."""
+    """View of the daemon, printed once after the first requests."""
 
     def __init__(self, where: str, plan_file: str) -> None:
         self._commands = (f"sizewatch status{where}", f"sizewatch plan check {plan_file}")
@@ -149,7 +149,7 @@ class FirstView:
 
 
 def ask_candidates(candidates: tuple[Candidate, ...]) -> tuple[tuple[FoundEngine, ...], tuple[str, ...]]:
-    """Return the candidates that serve the page of an engine, and for each other one that answers why it does not."""
+    """Return the candidates that are engines, and why the others that answer are none."""
     with ThreadPoolExecutor(max_workers=16, thread_name_prefix="init") as pool:
         answers = tuple(pool.map(_ask, candidates))
     engines = tuple(answer for answer in answers if isinstance(answer, FoundEngine))

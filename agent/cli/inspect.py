@@ -93,7 +93,7 @@ def run(options: SimpleNamespace) -> int:
 
 @contextmanager
 def naming(page: str) -> Iterator[str]:
-    """Yield the page's name, without the query of an address: it may be a secret. A ScrapeError of the block gets it."""
+    """Yield the page's name without a query, which may be a secret. A ScrapeError gets it."""
     name = place_of(page) if "://" in page else page
     try:
         yield name

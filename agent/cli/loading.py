@@ -1,4 +1,4 @@
-"""What commands read of an installation (configuration, history), and the calibration file that two of them write."""
+"""Readers of configuration and history, and the calibration file that two commands write."""
 
 from __future__ import annotations
 

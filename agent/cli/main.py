@@ -65,7 +65,7 @@ COMPLETE = "_SIZEWATCH_COMPLETE"
 
 
 class CommandLine(click.Group):
-    """The whole command line. The module of a command is imported when that is used, since each costs start-up time."""
+    """The whole command line. A command's module is imported on use: each costs start-up time."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*TEXTS]

@@ -92,7 +92,7 @@ def tier_facts(
     per_replica: int | None,
     assumed: bool = False,
 ) -> TierFacts:
-    """Return what is known of a tier from its engines and the GPUs of this machine; a tier without a name gets one."""
+    """Return what is known of a tier from its engines and the GPUs of this machine."""
     first = running[0]
     product = common_product(here)
     if assumed and any(find_host(probe.url) for probe in running):
@@ -131,7 +131,7 @@ def tier_name(product: str, model: str) -> str:
 
 
 def _check(options: SimpleNamespace) -> int:
-    """Check a plan. An invalid plan raises ConfigError (exit 2). A grave mistake fails the check; a weakness does not."""
+    """Check a plan. Raise ConfigError for an invalid plan. A grave mistake fails the check."""
     plan = _chosen(options)
     if options.page is not None:
         plan = _take_kv_tokens(plan, options)
@@ -149,7 +149,7 @@ def _check(options: SimpleNamespace) -> int:
 
 
 def _take_kv_tokens(plan: Plan, options: SimpleNamespace) -> Plan:
-    """Return the plan with the KV tokens of an engine's page in its only tier, and say where the page does not tell them."""
+    """Return the plan with the KV tokens of an engine's page in its only tier."""
     if len(plan.tiers) > 1:
         raise ConfigError((f"{options.plan}: has several tiers; say whose page it is with --tier",))
     name, tier = next(iter(plan.tiers.items()))
@@ -221,7 +221,7 @@ def _workload(options: SimpleNamespace) -> int:
 
 
 def _calibration(options: SimpleNamespace) -> int:
-    """Print measured / predicted from the history, or what changed between two files. Exit 3 if nothing is comparable."""
+    """Print measured / predicted from the history, or what changed between two files."""
     if len(options.files) == 2 and (options.tier or options.out):
         raise ConfigError(("--tier and --out are of the history: two files are compared whole",))
     files = [_read_calibration_file(path) for path in options.files]
@@ -398,7 +398,7 @@ def _about_point(notes: Sequence[ImportRemark], common: Sequence[str]) -> list[s
 
 
 def _tell(remarks: Sequence[ImportRemark]) -> int:
-    """Print the remarks on stderr, contradictions first. Those that differ in numbers appear once. Return the exit code."""
+    """Print the remarks on stderr, contradictions first. Return the exit code."""
     alike: dict[str, list[ImportRemark]] = {}
     for remark in sorted(remarks, key=lambda remark: CONTRADICTION not in remark.text):
         alike.setdefault(_NUMBER.sub("0", remark.text), []).append(remark)

@@ -65,7 +65,7 @@ def _pair(make: Callable[[str, str], T], what: str) -> Callable[[str], T]:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Print the recommendation or a manifest. Return 3 without the first, raise CannotJudgeError without the second."""
+    """Print the recommendation, or return 3. Print a manifest, or raise CannotJudgeError."""
     # Same reason as in `agent.cli.forecast`.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.prewarm_result import (

@@ -1,4 +1,4 @@
-"""Command `sizewatch replay`: evaluation of a recording, or of the past of a Prometheus-compatible store."""
+"""Command `sizewatch replay`: evaluation of a recording, or of the past of a store."""
 
 from __future__ import annotations
 

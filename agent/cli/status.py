@@ -42,7 +42,7 @@ def parameters() -> cli.Parameters:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Print the overview. Return 1 with an incident, 3 where no tier has a verdict or the daemon does not answer."""
+    """Print the overview. Return 1 with an incident, 3 without a verdict or an answer."""
     path = None
     if options.url is None:
         path = find(options.config)

@@ -108,7 +108,7 @@ def tell_progress(share: float, note: str = "") -> None:
 
 @contextmanager
 def progress_bar(note: str) -> Iterator[Callable[[float], None]]:
-    """Show a bar on a terminal's standard error during the block. The block gives its progress, a share of 0 to 1."""
+    """Show a bar on a terminal's standard error. The block gives its progress, 0 to 1."""
     # On demand: most commands show none.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn

@@ -43,7 +43,7 @@ def _instances(text: str) -> tuple[int, ...]:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Print the result. The exit code tells whether the SLO would hold. Raise CannotJudgeError where nothing can tell it."""
+    """Print the result. The exit code says whether the SLO would hold. Raise CannotJudgeError."""
     loaded = load_config(options)
     tier, now = select_tier(loaded, options.tier), time.time()
     with open_history(loaded) as store:

@@ -1,4 +1,4 @@
-"""Checks of configuration, plan and what they configure on this machine: forecasts, reports, pods, GPUs, secrets and history."""
+"""Checks of configuration and plan, and of what they configure on this machine."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def check_secrets(config: Config) -> Iterator[CheckResult]:
 
 
 def check_gpus(gpus: GpuRead, loaded: LoadedConfig) -> Iterator[CheckResult]:
-    """Report the GPUs that were read, and problems by their weight: GPUs that nobody planned are no problem."""
+    """Report the GPUs that were read. Missing GPUs that nobody planned are no problem."""
     config, (readouts, problems) = loaded.config, gpus
     if config.gpus.source == "none":
         yield ok("not read (gpus.source: none)")

@@ -1,4 +1,4 @@
-"""Checks of endpoints: alerts, the store, and the web address with the daemon that answers there. Nothing is posted."""
+"""Checks of Alertmanagers, the store, the web address and the daemon that answers there."""
 
 from __future__ import annotations
 
