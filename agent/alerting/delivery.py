@@ -106,7 +106,7 @@ class AlertDelivery:
         due = time.monotonic()
         while True:
             with self._changed:
-                # After a failure a change waits too: an unavailable Alertmanager gets no request in every cycle.
+                # After a failure a change waits too, so that not every cycle asks.
                 self._changed.wait_for(
                     lambda: self._closed or (self._marks != self._posted and not self._failures_in_a_row),
                     due - time.monotonic(),

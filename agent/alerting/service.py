@@ -29,10 +29,10 @@ from rules.telemetry.windows import DAY_SECONDS
 from rules.verdicts.verdict import Finding
 
 MOST = 1_000
-"""Maximum number of external alerts in memory. Beyond it go those that ended first, then those that came last."""
+"""Maximum number of external alerts in memory. Ended ones go first, then the newest."""
 
 SILENT_SECONDS = 48 * 3600.0
-"""Silence in seconds after which a firing alert counts as ended: twice the longest usual `repeat_interval`."""
+"""Silence after which a firing alert counts as ended: twice the longest usual `repeat_interval`."""
 
 
 class ExternalAlertStore:
@@ -68,7 +68,7 @@ class ExternalAlertStore:
             key = alert.identity, alert.started_at
             first = firing.setdefault(*key)
             if alert.started_at < first <= (alert.ended_at or now):
-                # The same alert: Alertmanager moves its start to the earliest that one of two Prometheus servers sent.
+                # Alertmanager moves a start to the earlier one of two Prometheus servers.
                 key = alert.identity, first
             known = self._alerts.get(key)
             if known is not None:
@@ -76,8 +76,8 @@ class ExternalAlertStore:
                 self._alerts[key] = replace(known, ended_at=alert.ended_at, heard_at=alert.heard_at, summary=summary)
             else:
                 self._alerts[key] = assign_tier(alert, targets)
-        ranked = sorted(self._alerts, key=lambda known: self._alerts[known].ended_at or float("inf"), reverse=True)
-        for key in ranked[MOST:]:
+        ends = {key: alert.ended_at or float("inf") for key, alert in self._alerts.items()}
+        for key in sorted(ends, key=ends.__getitem__, reverse=True)[MOST:]:
             self.left_out += self._alerts.pop(key).ended_at is None
         changed = []
         for key, alert in tuple(self._alerts.items()):
@@ -139,7 +139,7 @@ class AlertingService(Sink):
         findings = (*state.open_findings(), *self._past())
         if self.receiver is not None:
             arrived = self.receiver.waiting()
-        else:  # The end of these would never arrive.
+        else:  # Their end never arrives.
             lasting = (alert for alert in self.foreign.alerts if alert.ended_at is None)
             arrived = tuple(replace(alert, ended_at=alert.heard_at) for alert in lasting)
         self._changed += self.foreign.update(arrived, findings, now, self._targets)

@@ -137,7 +137,7 @@ class Assembly:
                 state = loop.state.replicas.get(target.key)
                 moved = hosts.get(target.key) != default_replica(target.peer.url)
                 if moved and state is not None and state.track.last is not None:
-                    # A page of no engine: the next one is of another process, also where it tells no start.
+                    # Its next page is of another process.
                     last = replace(state.track.last, engine="")
                     loop.state.replicas[target.key] = replace(state, track=replace(state.track, last=last))
             loop.state.set_long_term_results(self.long_results)
@@ -174,7 +174,7 @@ class Assembly:
                 yield part
 
     def workers(self) -> tuple[DiscoveredPod, ...]:
-        """Return pods on this machine whose replica another agent scrapes."""
+        """Return pods here whose replica another agent scrapes."""
         return self.pods.workers() if self.pods is not None else ()
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None) -> None:
@@ -182,7 +182,7 @@ class Assembly:
         self.loop.record_event(TimelineEvent(t=t, kind=kind, tier=tier, replica=None, text=text))
 
     def interrupt(self) -> None:
-        """End the services and the present cycle, so that an end waits for no hung target, forecast, report or store."""
+        """End the services and the present cycle: an end waits for nothing that hangs."""
         self.loop.source.interrupt()
         for part in self._services():
             part.close()

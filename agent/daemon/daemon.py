@@ -276,8 +276,8 @@ class Daemon:
 
 
 def stamp_files(loaded: LoadedConfig, web: Web) -> dict[Path, tuple[int, int]]:
-    """Return the stamp of the plan, of every file with a secret or a certificate of the pages and of the webhook, and of the
-    configuration if Kubernetes mounts it. Elsewhere a person may be editing it: it waits for SIGHUP, or for the others.
+    """Return the stamps of the plan, of secrets and certificates of pages and webhook, and of a configuration that
+    Kubernetes mounts. Elsewhere a person may be editing it: it waits for SIGHUP.
     """
     paths = [loaded.config.plan] if loaded.config.plan else []
     if any((folder / MARK).is_symlink() for folder in loaded.path.absolute().parents):

@@ -120,7 +120,7 @@ def _add_history(assembly: Assembly, path: Path, before: Assembly | None, now: f
 
         assembly.forecasts = (kept and kept.forecasts) or ForecastService()
     elif config.forecast.enabled and before is None:
-        # Role node has no forecast, and its image no library for one.
+        # The image of role node has no library for one.
         _log.log(logging.INFO if config.role == "node" else logging.WARNING, 'forecast off error="%s"', missing)
     if config.report_folder is not None:
         from agent.reporting.service import ReportService

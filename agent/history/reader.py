@@ -133,8 +133,7 @@ class Reader:
     def demand(self, tier: str, since: float, until: float) -> tuple[MinuteDemand, ...]:
         """Return the arrivals of each booked minute that begins in the span, oldest first.
 
-        The newest minutes still grow: a minute is whole when every replica has booked the minute after it, two scrape
-        intervals after its end.
+        The newest minutes still grow: a minute is whole two scrape intervals after its end.
         """
         sums = self._minute_sums(tier, since - arrivals.REQUEST_MINUTES * MINUTES.seconds, until)
         with self._decoding("demand"):

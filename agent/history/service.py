@@ -79,7 +79,7 @@ class HistoryService:
         """Times of each tier that the history had before this run booked any minute of it."""
         self._daily: tuple[object, dict[str, Capacity | None]] = (None, {})
         self._unwritten: deque[tuple[int, bytes]] = deque()
-        """Cycles that could not be written: number of minutes and their compressed pickle, a tenth of its size."""
+        """Cycles that could not be written: number of minutes and compressed pickle."""
         self.dropped_minutes = 0
         self.error: str | None = None
         try:
@@ -90,7 +90,7 @@ class HistoryService:
             self.error = str(error)
 
     def store(self) -> HistoryStore:
-        """Return the store, opened if it is not open in its place. Raise HistoryError. Any thread may call it."""
+        """Return the store, open in its place. Raise HistoryError. Any thread may call it."""
         with self._opening:
             if self._store is not None and not self._store.is_in_place():
                 _log.warning("history file removed or replaced, opening its path")
@@ -187,7 +187,7 @@ class HistoryService:
         return PreviousRun()
 
     def budget(self, context: TierContext, now: float) -> Budget | None:
-        """Return a tier's error budget of booked hours and the minutes since, None if the history cannot be read."""
+        """Return the booked error budget of a tier, None if the history cannot be read."""
         with self._note_error():
             store, tier, cut = self.store(), context.name, (now - HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS
             hours = load_bins.sum_by_hour(store.bins(tier, now - error_budget.KEPT_SECONDS, cut))
@@ -200,7 +200,7 @@ class HistoryService:
     def upkeep(
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> dict[str, str] | None:
-        """Apply the retention. Return Step 13 of each plan that is past its first week, None if the history fails."""
+        """Apply the retention. Return Step 13 of plans past their first week, None if it fails."""
         with self._note_error():
             store = self.store()
             store.prune(now)

@@ -54,7 +54,7 @@ class HistoryStore(Reader):
         self._opened = os.stat(path)
 
     def is_in_place(self) -> bool:
-        """Return whether the open file still stands at its path: what is written to a removed one is lost."""
+        """Return whether the open file is at its path, not removed."""
         with suppress(OSError):
             return os.path.samestat(self._opened, os.stat(self._path))
         return False
@@ -139,7 +139,7 @@ class HistoryStore(Reader):
     def prune(self, now: float) -> None:
         """Delete rows whose retention is over at `now` (unix seconds), the oldest first, and series without rows.
 
-        One call deletes at most PRUNED_SHARE of the retention, so that a clock that is far ahead for an hour does not empty
+        One call deletes at most PRUNED_SHARE of the retention, so that a clock far ahead for an hour does not empty
         the history. Kept values stay, and so do open findings and unknown spans.
         """
         limits = [

@@ -72,8 +72,8 @@ class EvaluationLoop:
     def restore_findings(self, unfinished: Iterable[Finding], now: float, seen_at: float) -> None:
         """Restore findings that an earlier run left open. They last until a rule is ok, as after any gap.
 
-        A finding of a subject that is no longer monitored ends at `now`. All end at `seen_at`, until which that run is
-        known to have watched, if that is long ago.
+        A finding of a subject that is no longer monitored ends at `now`. All end at `seen_at`, the end of that run,
+        if it is long ago.
         """
         closed: list[ClosedSpan] = []
         recently_alive = seen_at > now - ALIVE_SECONDS

@@ -6,6 +6,8 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from rules.evaluator.external_alerts import AlertTargets, ExternalAlert
 NOW = 1_790_000_000.0
 TOKEN = "a-token-of-the-webhook"
 JSON = "application/json"
+NO_TARGETS = partial(AlertTargets, tiers=frozenset(), replicas={})
 
 ALERT: dict[str, Any] = {
     "status": "firing",
@@ -101,10 +104,7 @@ WRONG: tuple[tuple[bytes, str], ...] = (
     (body(ALERT | {"labels": []}), "alerts.0.labels: Input should be an object"),
     (body(ALERT | {"labels": {"alertname": 5}}), "alerts.0.labels: Input should be a valid string"),
     (body(ALERT | {"labels": {"alertname": "x", "b": "y" * 1001}}), "at most 1000 characters"),
-    *(
-        (body(ALERT | {"labels": {"alertname": "x", name: "y"}}), "alerts.0.labels: String should")
-        for name in ("", "a\nb", "a\u202eb", "a\u2028b", "a" * 201)
-    ),
+    (body(ALERT | {"labels": {"alertname": "x", "a\u202eb": "y"}}), "alerts.0.labels: String should match pattern"),
     (body(ALERT | {"labels": {f"l{n}": "x" for n in range(65)}}), "at most 64 items"),
     (body(ALERT | {"annotations": {"summary": {"deep": 1}}}), "alerts.0.annotations: Input should be a valid string"),
     (body(ALERT | {"startsAt": 1_790_000_000}), "alerts.0.startsAt: Input should be a valid datetime"),
@@ -228,15 +228,13 @@ def test_alerts_reach_tier_and_survive_restart(tmp_path: Path) -> None:
         assert post(daemon.web.port, body(THEIRS | {"status": "resolved", "endsAt": timestamp(BEGAN + 30)}))[0] == 200
         assert wait_for(lambda: any(one["ended_at"] is not None for one in foreign(daemon)))
         further(daemon)
+        alerting = {"path": "posts", "alertmanagers": [{"url": "http://127.0.0.1:9"}]}
+        reload_daemon(daemon, {**yaml.safe_load(daemon.loaded.path.read_text()), "alerting": alerting})
+        further(daemon)
         assert daemon.counts.cycle_errors == 0
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         kept = reader.spans(ExternalAlert, 0.0)
-    assert [(one.name, one.ended_at is not None) for one in kept] == [("QueueBacklog", False), ("ApiLatencyHigh", True)]
-
-
-def external_alert(name: str, ended_at: float | None = None) -> ExternalAlert:
-    labels = (("alertname", name),)
-    return ExternalAlert(name=name, labels=labels, summary="", started_at=NOW - 9, ended_at=ended_at, heard_at=NOW)
+    assert [(one.name, one.ended_at is not None) for one in kept] == [("QueueBacklog", True), ("ApiLatencyHigh", True)]
 
 
 @pytest.mark.parametrize(
@@ -249,29 +247,20 @@ def external_alert(name: str, ended_at: float | None = None) -> ExternalAlert:
     ],
 )
 def test_start_moved_earlier_is_the_same_alert(changes: dict[str, str], ends: list[float | None]) -> None:
-    """Alertmanager 0.25 tells the earliest start that one of two Prometheus servers sent."""
     known = ExternalAlertStore()
     for change in ({"startsAt": timestamp(NOW - 60)}, changes):
         alerts, _ = read(body(ALERT | change), NOW)
-        known.update(alerts, (), NOW, lambda: AlertTargets(tiers=frozenset(), replicas={}))
+        known.update(alerts, (), NOW, NO_TARGETS)
     assert [alert.ended_at for alert in known.alerts] == ends
 
 
 def test_full_memory_forgets_ended_alerts_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "MOST", 2)
-    known, fleet = ExternalAlertStore(), AlertTargets(tiers=frozenset(), replicas={})
+    known = ExternalAlertStore()
     for name, end in (("a", None), ("b", NOW - 2), ("c", NOW - 1), ("d", None), ("e", None)):
-        known.update((external_alert(name, end),), (), NOW, lambda: fleet)
+        alerts, _ = read(body(ALERT | {"labels": {"alertname": name}}), NOW)
+        known.update([replace(alerts[0], ended_at=end)], (), NOW, NO_TARGETS)
     assert ([alert.name for alert in known.alerts], known.left_out) == (["a", "d"], 1)
-
-
-def test_alerts_end_without_a_receiver(tmp_path: Path) -> None:
-    with receiving(tmp_path) as daemon:
-        assert post(daemon.web.port, body(THEIRS))[0] == 200
-        assert wait_for(lambda: foreign(daemon))
-        alerting = {"path": "posts", "alertmanagers": [{"url": "http://127.0.0.1:9"}]}
-        reload_daemon(daemon, {**yaml.safe_load(daemon.loaded.path.read_text()), "alerting": alerting})
-        assert wait_for(lambda: foreign(daemon)[0]["ended_at"] is not None)
 
 
 def test_hostile_sender_changes_nothing(tmp_path: Path) -> None:

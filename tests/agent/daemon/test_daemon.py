@@ -93,12 +93,9 @@ def test_reload_keeps_replicas_until_removed(tmp_path: Path) -> None:
 
 
 def test_another_address_is_another_process(tmp_path: Path) -> None:
-    """Its counters are higher than those of the engine before it, and neither page tells a start."""
     with engines(2) as served:
         for engine in served:
-            engine.pages = [
-                page.replace(b"process_start_time", b"x").replace(b"_created", b"_x") for page in engine.pages
-            ]
+            engine.pages = [page.replace(b"process_start_time", b"x") for page in engine.pages]
         served[1].asked = [0.0] * 40
         with stepping(write(tmp_path, configuration(served[:1])), StandingClock(time.time())) as stepped:
             stepped.step(15.0)
@@ -118,8 +115,7 @@ def test_bad_configuration_is_reported_until_mended(tmp_path: Path) -> None:
         write(tmp_path, {**data, "scrape_intervall": "5s", "role": "planet"})
         daemon.ask_reload()
         trouble = wait_for(lambda: daemon.counts.config_trouble)
-        assert "scrape_intervall" in trouble
-        assert "role" in trouble
+        assert all(key in trouble for key in ("scrape_intervall", "role"))
         further(daemon)
         assert up(daemon) == [True]
         assert metric(daemon, "sizewatch_config_last_reload_successful") == 0
