@@ -227,7 +227,6 @@ def test_alerts_reach_tier_and_survive_restart(tmp_path: Path) -> None:
         assert [one["name"] for one in foreign(daemon)] == ["QueueBacklog", "ApiLatencyHigh"]
         assert post(daemon.web.port, body(THEIRS | {"status": "resolved", "endsAt": timestamp(BEGAN + 30)}))[0] == 200
         assert wait_for(lambda: any(one["ended_at"] is not None for one in foreign(daemon)))
-        further(daemon)
         alerting = {"path": "posts", "alertmanagers": [{"url": "http://127.0.0.1:9"}]}
         reload_daemon(daemon, {**yaml.safe_load(daemon.loaded.path.read_text()), "alerting": alerting})
         further(daemon)
