@@ -74,27 +74,24 @@ class Horizon:
             self._made = np.concatenate([self._made, self._members(new, self.leads)])
 
     def _solve(self) -> None:
-        """Compute weights, forecasts and factors of all origins, unless no origin is new."""
+        """Compute weights and factors of all origins, unless no origin is new."""
         if self._solved == len(self.origins):
             return
         self._solved = len(self.origins)
         actual = self._past.actual_at(self.origins[:, None] + self.leads - 1)
-        level = np.empty(actual.shape)
         half_life = self._rows(self._error_days / 2)
         self._weights = np.empty((len(actual), len(self._parts), self._made.shape[-1]))
         self._factors = np.empty((len(actual), len(self._parts), len(self._scales), len(LEVELS)))
-        self._forecasts = np.empty(actual.shape)
         for place, part in enumerate(self._parts):
             late = -(-int(self.leads[part][-1]) // self._stride)
             made, known = self._made[:, part], actual[:, part]
             errors = _mean_known(np.abs(made - known[:, :, None]))
             self._weights[:, place] = _weigh(_recent_means(_delayed(errors, late), half_life))
-            self._forecasts[:, part] = (made * self._weights[:, place, None, :]).sum(axis=-1)
-            level[:, part] = self._level(self.origins, self._forecasts[:, part])
-            sample = np.unique(np.linspace(part.start, part.stop - 1, LEADS_A_PART).astype(np.int64))
-            errors = actual[:, sample] - self._forecasts[:, sample]
+            sample = np.unique(np.linspace(0, made.shape[1] - 1, LEADS_A_PART).astype(np.int64))
+            forecasts = (made[:, sample] * self._weights[:, place, None, :]).sum(axis=-1)
+            level, errors = self._level(self.origins, forecasts), known[:, sample] - forecasts
             for scale, (power, is_recent) in enumerate(self._scales):
-                shares = errors / level[:, sample] ** power
+                shares = errors / level**power
                 size = np.ones((len(shares), 1))
                 if is_recent:
                     size = _recent_means(_mean_known(np.abs(shares)[:, :, None]), half_life) + NOTHING
@@ -119,12 +116,14 @@ class Horizon:
         """
         self._solve()
         rows = (origins - self.origins[0]) // self._stride
-        forecasts = self._forecasts[rows]
+        made, weights = self._made[rows], self._weights[rows]
         between = np.flatnonzero(self.origins[rows] != origins)
         if len(between):
-            made, weights = self._members(origins[between], self.leads), self._weights[rows[between]]
-            for place, part in enumerate(self._parts):
-                forecasts[between, part] = (made[:, part] * weights[:, place, None, :]).sum(axis=-1)
+            made[between] = self._members(origins[between], self.leads)
+        forecasts, likely = np.empty(made.shape[:2]), np.empty(made.shape[:2])
+        for place, part in enumerate(self._parts):
+            forecasts[:, part] = (made[:, part] * weights[:, place, None, :]).sum(axis=-1)
+            likely[:, part] = _weighted_quantile(made[:, part], weights[:, place, None, :], LEVELS[2])
         level = self._level(origins, forecasts)
         bounds = np.empty((len(LEVELS), *forecasts.shape))
         for place, part in enumerate(self._parts):
@@ -132,6 +131,8 @@ class Horizon:
             factors = np.moveaxis(self._factors[rows, place], -1, 0)
             offered = forecasts[:, part, None] + factors[:, :, None, :] * scales
             bounds[:2, :, part], bounds[2:, :, part] = offered[:2].mean(axis=-1), offered[2:].max(axis=-1)
+        # After an odd day some methods expect another, and others a usual one: their mean is neither.
+        bounds[2:] = np.maximum(bounds[2:], likely)
         bounds[0] = np.minimum(bounds[0], forecasts)
         bounds[1] = np.where(np.isfinite(bounds[2]), forecasts, np.nan)
         highest = pd.Series(self._past.values).rolling(FURTHEST_DAYS * self._past.per_day, min_periods=1).max()
@@ -170,6 +171,14 @@ def _weigh(means: Array) -> Array:
     weights = (means / means.min(axis=1, keepdims=True)) ** -SHARPNESS
     shares: Array = weights / weights.sum(axis=1, keepdims=True)
     return shares
+
+
+def _weighted_quantile(made: Array, weights: Array, level: float) -> Array:
+    """Return the least forecast up to which the methods (the last axis) have this share of the weight."""
+    order = np.argsort(made, axis=-1)
+    shares = np.cumsum(np.take_along_axis(np.broadcast_to(weights, made.shape), order, axis=-1), axis=-1)
+    place = np.take_along_axis(order, np.argmax(shares >= level, axis=-1)[..., None], axis=-1)
+    return np.take_along_axis(made, place, axis=-1)[..., 0]
 
 
 def _rolling_quantiles(rows: Array, window: int) -> Array:

@@ -74,7 +74,7 @@ def bin_events(starts: Array, amounts: Array, bin_seconds: float, *, zone: str =
         raise ValueError("every amount needs its time")
     if len(starts) == 0:
         raise ValueError("a series needs at least one amount")
-    index = _time_index(starts)
+    index = pd.to_datetime(np.rint(starts * 1e6).astype(np.int64), unit="us", utc=True)
     if not (index.is_monotonic_increasing and index.is_unique):
         late = np.flatnonzero(np.diff(starts) <= 0)[0]
         raise ValueError(f"{starts[late + 1]} does not come after {starts[late]}")
@@ -86,11 +86,6 @@ def bin_events(starts: Array, amounts: Array, bin_seconds: float, *, zone: str =
         raise ValueError(f"{off} is not whole bins of {bin_seconds:g} s after {starts[0]}")
     values = pd.Series(amounts, places, dtype=np.float64).reindex(range(len(grid)))
     return Series(start=float(starts[0]), bin_seconds=bin_seconds, values=np.asarray(values, np.float64), zone=zone)
-
-
-def _time_index(times: Array) -> pd.DatetimeIndex:
-    """Return unix seconds as times in UTC, to the microsecond."""
-    return pd.to_datetime(np.rint(times * 1e6).astype(np.int64), unit="us", utc=True)
 
 
 def resample(series: Series, bin_seconds: float) -> Series:

@@ -128,18 +128,15 @@ def _shown(t: float, clock: ZoneInfo) -> datetime:
     return datetime.fromtimestamp(t, UTC).astimezone(clock).replace(tzinfo=None)
 
 
-def _merged(times: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield the times merged: an occurrence that begins before the last ends must not count twice."""
-    current: tuple[float, float] | None = None
+def _merged(times: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the times merged: an occurrence that begins before the last ends must not count twice."""
+    merged: list[tuple[float, float]] = []
     for begin, end in sorted(times):
-        if current is not None and begin <= current[1]:
-            current = (current[0], max(current[1], end))
-            continue
-        if current is not None:
-            yield current
-        current = (begin, end)
-    if current is not None:
-        yield current
+        if merged and begin <= merged[-1][1]:
+            begin, last = merged.pop()
+            end = max(last, end)
+        merged.append((begin, end))
+    return merged
 
 
 def public_holidays(country: str, days: Sequence[date]) -> Mapping[date, str]:

@@ -363,6 +363,12 @@ def test_recent_scale_follows_growing_errors() -> None:
         assert (growing[origins] <= bounds).mean() == pytest.approx(coverage, abs=0.012)
 
 
+def test_quantiles_cover_methods_that_disagree() -> None:
+    bounds = horizon(NOISE, 50.0, 150.0).quantiles(np.array([24 * 40]))[:, 0, 0]
+    assert 80.0 < bounds[1] < 120.0
+    assert bounds[2] == pytest.approx(150.0)
+
+
 def test_fewer_than_twenty_errors_give_no_quantile() -> None:
     found = horizon(NOISE[:60], 100.0).quantiles(np.arange(40, 50))[2, :, 0]
     assert np.isnan(found).tolist() == [True] * 4 + [False] * 6
