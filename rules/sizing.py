@@ -27,6 +27,14 @@ def safe_queue_depth(slo_seconds: float, arrival_rps: float) -> float:
     return slo_seconds * arrival_rps
 
 
+def spare_replicas(ready: float, utilization: float, target: float) -> float:
+    """Return ready replicas beyond those that do the same work at the target: ready x (1 - utilisation / target).
+
+    10 replicas at 30 % with a target of 60 % are 5 too many (guide 9.2). At or above the target none is spare.
+    """
+    return ready * max(0.0, 1 - utilization / target)
+
+
 def expected_tokens_per_round(acceptance: float, drafts: int) -> float:
     """Return tokens per verification pass: 1 + a + ... + a^k = (1 - a^(k+1)) / (1 - a), a per-token acceptance.
 

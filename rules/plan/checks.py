@@ -198,12 +198,8 @@ def _gap_of_littles_law(context: Case) -> Found:
 def _other_configuration(context: Case) -> Found:
     """Yield a parallelism of the benchmark that the plan does not deploy (guide 9.1, step 7)."""
     measured, gpu = context.tier.curve and context.tier.curve.measured, context.tier.gpu
-    planned = {
-        "tensor_parallel": gpu.tensor_degree,
-        "pipeline_parallel": gpu.pipeline_parallel or 1,
-        "data_parallel": gpu.model_copies,
-    }
-    for name, degree in planned.items():
+    names = ("tensor_parallel", "pipeline_parallel", "data_parallel")
+    for name, degree in zip(names, (gpu.tensor_degree, gpu.pipeline_parallel or 1, gpu.model_copies), strict=True):
         if (was := getattr(measured, name, None)) not in (None, degree):
             text = f"was {was}, the plan deploys {degree}: a curve of another parallelism is not this replica's"
             yield f"curve.measured.{name}", "warning", f"{text}; benchmark the final configuration (guide 9.1, step 7)"
@@ -236,14 +232,14 @@ def _wide_without_nvlink(context: Case) -> Found:
     degree, link = context.tier.gpu.tensor_degree, (context.tier.gpu.interconnect or "").casefold()
     if degree <= WIDEST_OVER_PCIE or link in ("nvlink", "xgmi"):
         return
+    severity: Severity = "info"
+    text = f"tensor parallelism over {degree} GPUs requires NVLink (guide 9.1, step 2): write nvlink, xgmi or pcie"
+    text = f"{link} is no known link; {text}" if link else f"is not in the plan; {text}"
     if link in ("pcie", "none"):
+        severity = "warning"
         text = f"tensor parallelism over {degree} GPUs without NVLink spends 8 to 38 % of a step in all-reduce"
-        instead = "benchmark it against 2, quantise to need fewer GPUs, or use NVLink"
-        yield "gpu.interconnect", "warning", f"{text} (guide 5.6): {instead}"
-    else:
-        text = f"{link} is no known link" if link else "is not in the plan"
-        text += f"; tensor parallelism over {degree} GPUs requires NVLink (guide 9.1, step 2)"
-        yield "gpu.interconnect", "info", f"{text}: write nvlink, xgmi or pcie"
+        text += " (guide 5.6): benchmark it against 2, quantise to need fewer GPUs, or use NVLink"
+    yield "gpu.interconnect", severity, text
 
 
 def _kv_tokens(context: Case) -> Found:

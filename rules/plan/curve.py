@@ -251,7 +251,12 @@ class Curve:
             if value is None:
                 return index - 1.0, False
             if value > limit:
-                return (-1.0 if before is None else index - 1 + _share_of(limit, before, value, metric)), True
+                if before is None:
+                    return -1.0, True
+                low, high, crossed = before, value, limit
+                if metric in LATENCIES and low > 0:
+                    low, high, crossed = math.log(low), math.log(high), math.log(limit)
+                return index - 1 + (crossed - low) / (high - low), True
             before = value
         broken = any((getattr(point, metric) or 0) > limit for point in self.written.points if point.censored)
         return len(self.points) - 1.0, broken
@@ -279,13 +284,6 @@ def operating_point(tier: TierPlan) -> OperatingPoint | None:
         knee_reached=True,
         given=given,
     )
-
-
-def _share_of(limit: float, before: float, value: float, metric: str) -> float:
-    """Return how far a limit lies between the values of two points, 0 to 1."""
-    if metric in LATENCIES and before > 0:
-        return math.log(limit / before) / math.log(value / before)
-    return (limit - before) / (value - before)
 
 
 def _at(values: tuple[float, ...], index: float) -> float:

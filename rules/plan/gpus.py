@@ -146,7 +146,5 @@ def kv_shortfall(tokens: float, tier: TierPlan) -> str:
     planned = planned_kv_tokens(tier)
     if planned is None or tokens >= planned[0]:
         return ""
-    return (
-        f"the KV cache holds {tokens:,.0f} tokens; the planned load, {planned[1]}, needs {planned[0]:,.0f}: "
-        "beyond that requests are evicted or wait (guide 2.2)"
-    )
+    text = f"the KV cache holds {tokens:,.0f} tokens; the planned load, {planned[1]}, needs {planned[0]:,.0f}"
+    return f"{text}: beyond that requests are evicted or wait (guide 2.2)"

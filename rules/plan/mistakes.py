@@ -148,11 +148,8 @@ def _impossible_load(context: Case) -> Found:
     """
     lengths = "workload.generation_tokens"
     tokens = context.tier.value_at(f"{lengths}.mean") or context.tier.value_at(f"{lengths}.p50")
-    ratios = [
-        in_system / point.concurrency
-        for point in context.points
-        if point.concurrency and (in_system := by_littles_law(point, tokens)) is not None
-    ]
+    sums = [(by_littles_law(point, tokens), point.concurrency) for point in context.points if point.concurrency]
+    ratios = [in_system / given for in_system, given in sums if in_system is not None]
     factor = round(median(ratios), 6) if ratios else 1.0
     text = f"completed_rps x time in system is {factor:.3g} times the concurrency (Little's law)"
     if not IDLE_LOAD <= factor <= IMPOSSIBLE_LOAD:

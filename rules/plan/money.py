@@ -31,14 +31,6 @@ def gpu_hours_a_day(replicas: float, gpus_per_replica: float) -> float:
     return replicas * gpus_per_replica * HOURS_A_DAY
 
 
-def spare_replicas(ready: float, utilization: float, target: float) -> float:
-    """Return ready replicas beyond those that do the same work at the target: ready x (1 - utilisation / target).
-
-    10 replicas at 30 % with a target of 60 % are 5 too many (guide 9.2). At or above the target none is spare.
-    """
-    return ready * max(0.0, 1 - utilization / target)
-
-
 def cost_per_day(replicas: float, price: Price) -> str:
     """Return the daily cost of replicas in words: money, or GPU-hours without a price."""
     money = money_per_day(replicas, price)

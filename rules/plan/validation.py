@@ -85,11 +85,8 @@ def problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
     result = _SAID.get(kind, entry["msg"])
     for long, short in _SHORTER.items():
         result = result.replace(long, short)
-    if (
-        kind in ("float_type", "int_type")
-        and isinstance(value, str)
-        and re.fullmatch(r"[-+]?\d+\.?\d*([eE][-+]?\d+)?", value)
-    ):
+    is_number = isinstance(value, str) and re.fullmatch(r"[-+]?\d+\.?\d*([eE][-+]?\d+)?", value)
+    if is_number and kind in ("float_type", "int_type"):
         result += " (this is text: a number has no quotes, and 1e-3 is 1.0e-3 in YAML)"
     elif value is None and kind in ("string_type", "float_type", "int_type", "bool_type"):
         result = "is empty: fill in this line (`plan init` marks it FILL IN), or delete it"
@@ -123,9 +120,7 @@ MEAN_TOLERANCE = 0.02
 
 
 def impossible_means(workload: Any, guardrails: Any) -> Contradictions:
-    """Yield means of lengths that no distribution with the given quantiles (and guardrail) has.
-
-    Both are sections of a plan; the guardrails may be None."""
+    """Yield means of lengths that no distribution with these quantiles, and guardrails if there are any, has."""
     for kind in ("prompt_tokens", "generation_tokens"):
         lengths, longest = getattr(workload, kind), getattr(guardrails, f"max_{kind}", None)
         bounds = bound_mean(lengths, longest)

@@ -23,7 +23,7 @@ from rules.plan.money import HOURS_A_DAY, HOURS_A_MONTH, Price
 from rules.plan.replica_count import ReplicaCount, count_fleet, count_replicas
 from rules.plan.schema import TierPlan
 from rules.resize.production_summary import ProductionSummary
-from rules.sizing import cost_per_million_tokens
+from rules.sizing import cost_per_million_tokens, spare_replicas
 from rules.telemetry import windows
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Reading, SignalValue
@@ -169,7 +169,7 @@ def _list_idle_hours(seen: ProductionSummary, target: float) -> Iterator[tuple[W
     for hour in seen.plan_hours:
         used = read(BY_NAME["fleet_utilization"], hour, seen.context.basis)
         if isinstance(used, Reading) and used.value is not None:
-            yield hour, used.value, money.spare_replicas(mean_ready_replicas((hour,)), used.value, target)
+            yield hour, used.value, spare_replicas(mean_ready_replicas((hour,)), used.value, target)
 
 
 def group_by_hour_of_week(

@@ -29,6 +29,7 @@ from rules.plan.replica_count import NO_MARGIN, Margin, count_fleet, count_repli
 from rules.plan.schema import Plan
 from rules.resize.fleet_cost import FleetCost
 from rules.resize.measured_capacity import DAYS, capacity_now
+from rules.sizing import spare_replicas
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Missing
 from rules.telemetry.work import Capacity, CapacitySource
@@ -318,7 +319,7 @@ def test_minimum_count_is_said_as_such() -> None:
 
 
 def test_low_use_makes_five_replicas_surplus() -> None:
-    surplus = [money.spare_replicas(10, use, 0.6) for use in (0.3, 0.6, 0.9, 0.0)]
+    surplus = [spare_replicas(10, use, 0.6) for use in (0.3, 0.6, 0.9, 0.0)]
     assert surplus == pytest.approx([5, 0, 0, 10]), "nothing is spare above the target"
     assert [money.gpu_hours_a_day(count, 4) for count in (1, 0)] == [96, 0]
 
