@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from agent.cli import plan
 from agent.cli import run as run_command
@@ -21,12 +22,14 @@ from agent.cli.arguments import PATH, Exit, Parameters, argument, flag, option
 from agent.cli.loading import writing
 from agent.config.load import load
 from agent.config.peer import Peer
+from agent.config.targets import normalize_url
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.doctor.engine_hosts import ENGINE_PORTS, Candidate, find_candidates, find_host
-from agent.doctor.engine_pages import find_engine, read_release
+from agent.doctor.engine_pages import find_engine, find_pages, read_release
 from agent.errors import CannotJudgeError, ConfigError, ScrapeError, ScrapeFailure
 from agent.files import EVERYBODY_READS, write_files
 from agent.http_client.client import JSON, fetch_page
+from agent.http_client.errors import place_of
 from agent.scrape.engine_probe import EngineProbe
 from exporters.documents.plan_files import config_text, skeleton
 from exporters.render.safe_text import blank_unprintable, shorten
@@ -73,7 +76,7 @@ def parameters() -> Parameters:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Write both files and print what was found. Raise CannotJudgeError or ConfigError."""
+    """Write both files and print what was found. Raise CannotJudgeError without an engine, else ConfigError."""
     config_path, plan_path = options.out / "sizewatch.yaml", options.out / "plan.yaml"
     where = ""
     if config_path.parent != Path():
@@ -84,8 +87,7 @@ def run(options: SimpleNamespace) -> int:
         if config_path in there:
             problems.append(f"start with `sizewatch run{where}`")
         raise ConfigError(tuple(problems))
-    candidates = tuple(Candidate(url=place) for place in dict.fromkeys(options.url)) or find_candidates()
-    engines, refusals = ask_candidates(candidates)
+    engines, refusals = _ask_places(options.url) if options.url else ask_candidates(find_candidates())
     if not engines:
         raise CannotJudgeError(_explain_nothing(refusals))
     # On demand: NVML takes memory.
@@ -104,7 +106,7 @@ def run(options: SimpleNamespace) -> int:
     load(config_path)
     _print_found(tiers, gpus, alertmanager)
     if options.url:
-        print("".join(f"no page  {text}\n" for text in refusals), end="")
+        print("".join(f"no page  {blank_unprintable(text)}\n" for text in refusals), end="")
     print(f"wrote    {config_path}, {plan_path}")
     print(f"assumed  lines marked ASSUMED in {plan_path}: GPUs of a replica, and a TTFT P99 of 2 s")
     print(f"next     sizewatch run{where}      then http://127.0.0.1:19095/")
@@ -148,6 +150,17 @@ class FirstView:
                 print(text, flush=True)
 
 
+def _ask_places(places: tuple[str, ...]) -> tuple[tuple[FoundEngine, ...], tuple[str, ...]]:
+    """Return the engines at addresses, with the process of each that runs here, and why others are none."""
+    pages = find_pages(places, {"timeout_seconds": TIMEOUT_SECONDS})
+    here = {f"localhost:{candidate.port}": candidate for candidate in find_candidates()}
+    engines = []
+    for probe in pages.engines:
+        candidate = here.get(urlsplit(normalize_url(probe.url)).netloc, Candidate())
+        engines.append(FoundEngine(candidate=candidate, probe=probe))
+    return tuple(engines), pages.problems
+
+
 def ask_candidates(candidates: tuple[Candidate, ...]) -> tuple[tuple[FoundEngine, ...], tuple[str, ...]]:
     """Return the candidates that are engines, and why the others that answer are none."""
     with ThreadPoolExecutor(max_workers=16, thread_name_prefix="init") as pool:
@@ -157,11 +170,11 @@ def ask_candidates(candidates: tuple[Candidate, ...]) -> tuple[tuple[FoundEngine
 
 
 def _ask(candidate: Candidate) -> FoundEngine | str | None:
-    place = candidate.url or f"127.0.0.1:{candidate.port}"
+    place = f"127.0.0.1:{candidate.port}"
     answer = find_engine(place, {"timeout_seconds": TIMEOUT_SECONDS})
     if isinstance(answer, EngineProbe):
         return FoundEngine(candidate=candidate, probe=answer)
-    if answer.kind is ScrapeFailure.CONNECT and not candidate.url:
+    if answer.kind is ScrapeFailure.CONNECT:
         return None
     if place in answer.text:
         return answer.text
@@ -197,7 +210,7 @@ def plan_text(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ..
         probes = tuple(engine.probe for engine in group)
         per_replica = group[0].candidate.parallel or share
         facts.append(plan.tier_facts(name, probes, gpus, per_replica=per_replica, assumed=True))
-    source = ", ".join(engine.probe.url for group in tiers.values() for engine in group)
+    source = ", ".join(place_of(engine.probe.url) for group in tiers.values() for engine in group)
     return skeleton(tuple(facts), plan.written_at(), source)
 
 
@@ -216,11 +229,15 @@ def _print_found(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout,
         for engine in group:
             probe, evidence = engine.probe, engine.candidate.evidence
             title = f"{probe.engine.title} {read_release(probe.page)}".strip()
-            print(f"found    {probe.url}: {title}, {probe.model or 'model unknown'}, tier {name} ({evidence})")
+            print(
+                f"found    {place_of(probe.url)}: {title}, {probe.model or 'model unknown'}, tier {name} ({evidence})"
+            )
             if probe.holds:
                 print(f"         {probe.holds}: each is a replica of the tier")
     products = ", ".join(sorted({gpu.product for gpu in gpus}))
-    print(f"GPUs     {len(gpus)}: {products}" if gpus else "GPUs     none seen")
+    far = [host for group in tiers.values() for engine in group if (host := find_host(engine.probe.url))]
+    nothing = f"not read, for {far[0]} is not called localhost" if far else "none seen"
+    print(f"GPUs     {len(gpus)}: {products}" if gpus else f"GPUs     {nothing}")
     if sum(map(len, tiers.values())) > 1 and gpus:
         print("         which engine owns which is not known: add gpus to the targets")
     print(f"alerts   are posted to {alertmanager}" if alertmanager else "alerts   no Alertmanager at 127.0.0.1:9093")

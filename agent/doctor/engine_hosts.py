@@ -42,17 +42,16 @@ OF_HOST = "all GPUs of its host: which of them the engine uses is not known"
 class Candidate:
     """Port of this machine where an engine may serve its page, and the process whose command line names it.
 
-    `parallel` is the number of GPUs of an instance by that command line. `url` is an address that a user gave instead.
+    `parallel` is the number of GPUs of an instance by that command line. Without a port a user gave the address.
     """
 
     port: int = 0
-    url: str = ""
     pid: int | None = None
     parallel: int | None = None
 
     @property
     def evidence(self) -> str:
-        if self.url:
+        if not self.port:
             return "as given"
         if self.pid is None:
             return f"port {self.port}"

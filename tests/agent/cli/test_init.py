@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from daemon_runs import configuration, stepping, write
@@ -175,17 +176,21 @@ def test_answers_are_shown_on_one_line_each(here: Path, monkeypatch: pytest.Monk
     assert [line.partition(": ")[2][:6] for line in said[3:]] == ["Is the", "An eng", ""]
 
 
-def test_given_engines_are_written(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    monkeypatch.setattr("agent.gpu.nvml_reader.list_local_gpus", lambda: (readout(gpu="GPU-0", index=0),))
-    monkeypatch.setattr("agent.cli.init.find_host", lambda url: "elsewhere")
-    monkeypatch.setattr("agent.cli.plan.find_host", lambda url: "elsewhere")
+@pytest.mark.parametrize(("host", "product"), [("elsewhere", "unknown"), ("", "H")])
+def test_given_engines_are_written(host: str, product: str, here: Path, monkeypatch: Any, capsys: Captured) -> None:
+    gpus = tuple(readout(gpu=f"GPU-{number}", index=number) for number in range(4))
+    monkeypatch.setattr("agent.gpu.nvml_reader.list_local_gpus", lambda: gpus)
+    monkeypatch.setattr("agent.cli.init.find_host", lambda url: host)
+    monkeypatch.setattr("agent.cli.plan.find_host", lambda url: host)
     with engines(2) as (served, _):
-        assert main(["init", served.url, "127.0.0.1:9"]) == 0
+        process = init.Candidate(port=served.port, pid=1, parallel=2)
+        monkeypatch.setattr(init, "find_candidates", lambda: (process,))
+        assert main(["init", f"localhost:{served.port}", served.url, "127.0.0.1:9", "http://[bad"]) == 0
     loaded = load(here / "sizewatch.yaml")
     assert [target.url for target in loaded.config.targets] == [served.url]
     assert "no page  http://127.0.0.1:9/metrics: connection refused" in capsys.readouterr().out
     # GPUs of this machine are not those of an engine elsewhere.
-    assert [tier.gpu.product for tier in loaded.plan.tiers.values()] == ["unknown"]
+    assert [(tier.gpu.product, tier.gpu.per_replica) for tier in loaded.plan.tiers.values()] == [(product, 2)]
 
 
 @pytest.mark.usefixtures("engine")
