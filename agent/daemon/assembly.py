@@ -66,8 +66,7 @@ class Assembly:
             unknown = (long_rules.unknown_results(context, now, Gap.NOT_EXPOSED, text) for context in contexts)
             self.long_results = tuple(chain.from_iterable(unknown))
             return
-        step13 = self.history.upkeep(self.loop.evaluator.tiers, self.versions, now)
-        self.step13 = self.step13 if step13 is None else step13
+        self.step13 = self.step13 | self.history.upkeep(self.loop.evaluator.tiers, self.versions, now)
         self.measure_capacities(now)
         self.long_results = self.history.long_answers(self.loop.monitored_contexts(), self.versions, now)
 

@@ -1,8 +1,7 @@
 """Queries over days: hours for the rules over days, sums for what-ifs, and the measured capacity of each tier.
 
-Days are read piece by piece, so that weeks of a busy tier fit into memory and a writer waits for one day at most.
-Capacity is read over whole UTC days up to the last midnight, and bounded by the last day's overload, by daemon and
-commands alike, so that all use one number.
+Days are read one by one, so that weeks of a busy tier fit into memory. Daemon and commands read the same capacity: over
+whole UTC days up to the last midnight, bounded by the last day's overload.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ from rules.verdicts.verdict import RuleResult
 def choose_period(store: Reader, tiers: Iterable[str], seconds: float, now: float) -> tuple[float, float]:
     """Return [since, until) of a report at `now`, in unix seconds: full hours, at least one.
 
-    The history keeps load bins by the hour. In the first hour of all tiers there is no full one, so the period ends with
-    the last full minute. Raise HistoryError.
+    The first hour of all tiers is not full: the period ends with its last full minute. Raise HistoryError.
     """
     hour = now // HOUR_SECONDS * HOUR_SECONDS
     span = min(HOURS.keep_seconds, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))

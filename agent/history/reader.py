@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -72,8 +74,7 @@ class Reader:
     def minutes(self, tier: str, since: float, until: float, plan: str | None = None) -> tuple[BinnedWindow, ...]:
         """Return the minutes of each replica that begin in the span, oldest first.
 
-        Bins are those of the curve that each minute was booked under. A minute seen at two loads (an agent restarted
-        within it) is two slices.
+        Bins are of the curve at the time of booking. A minute at two loads (of a restarted agent) is two slices.
         """
         return self._slices(MINUTES, tier, since, until, plan)
 
@@ -157,8 +158,7 @@ class Reader:
         ]
 
     def list_booked_seconds(self, tier: str, since: float) -> dict[float, float]:
-        """Return the seconds with booked demand of a tier in each minute (unix seconds) after `since`. A tier of prefill
-        pools alone has none."""
+        """Return the booked seconds of a tier by minute (unix seconds) after `since`, none of prefill pools alone."""
         statement = (
             "SELECT start, max(demand.last) - min(demand.first) FROM demand"
             " CROSS JOIN series ON series.id = demand.series WHERE start > ? AND tier = ? GROUP BY start"
@@ -179,20 +179,24 @@ class Reader:
             return tuple(schema.decode_span(kind, body) for (body,) in rows)
 
     def events(self, since: float) -> tuple[TimelineEvent, ...]:
-        """Return the events of [since, ...), oldest first."""
+        """Return the events of [since, ...), oldest first. A time that no calendar has would end a page."""
         rows = self._query("SELECT t, kind, tier, replica, text FROM events WHERE t >= ? ORDER BY t, id", (since,))
-        return tuple(
-            TimelineEvent(t=t, kind=kind, tier=tier, replica=name, text=text) for t, kind, tier, name, text in rows
-        )
+        with self._decoding("events"):
+            for t, *_ in rows:
+                datetime.fromtimestamp(t, UTC)
+            return tuple(
+                TimelineEvent(t=t, kind=kind, tier=tier, replica=name, text=text) for t, kind, tier, name, text in rows
+            )
 
-    def read_value(self, name: str) -> str | None:
-        """Return the JSON text kept under a name, None if there is none."""
+    def read_value(self, name: str, kind: Callable[[Any], T]) -> T | None:
+        """Return the value of this kind that is kept under a name, None if there is none."""
         rows = self._query("SELECT value FROM kept WHERE name = ?", (name,))
-        return rows[0][0] if rows else None
+        with self._decoding("kept"):
+            return kind(json.loads(rows[0][0])) if rows else None
 
     def simulated_notice(self) -> str:
         """Return the notice of a simulated history (`sizewatch demo --history`), "" of a real one."""
-        return "" if self.read_value("simulated") is None else NOTE
+        return "" if self.read_value("simulated", bool) is None else NOTE
 
     def _query(self, statement: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._lock, translate_sqlite_errors(self._path):
@@ -203,6 +207,6 @@ class Reader:
         """Raise HistoryError for damaged rows. SQLite returns what a damaged file holds, of whatever type."""
         try:
             yield
-        except (ValueError, TypeError, zlib.error) as error:
+        except (ValueError, TypeError, OverflowError, zlib.error) as error:
             text = quote_external_text(str(error), schema.MOST_QUOTED)
             raise schema.HistoryError(self._path, f"is damaged: {table} holds {text}") from error

@@ -62,14 +62,15 @@ def translate_sqlite_errors(path: Path) -> Iterator[None]:
         raise
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)
-        if code == sqlite3.SQLITE_ERROR:
+        is_lost = f"CREATE TABLE {str(error).removeprefix('no such table: ')} " in "".join(TABLES)
+        if code == sqlite3.SQLITE_ERROR and not is_lost:
             raise
         text = quote_external_text(str(error), MOST_QUOTED)
         if code == sqlite3.SQLITE_NOTADB:
             raise HistoryOpenError(path, f"is no history ({text}); move it away, or give another path") from error
         # Python gives no code for a text that is not UTF-8. The cause is left out because it holds the row.
         name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
-        advice = "; put a backup in its place, or move it away" if name.startswith("SQLITE_CORRUPT") else ""
+        advice = "; put a backup in its place, or move it away" if is_lost or name.startswith("SQLITE_CORRUPT") else ""
         raise HistoryError(path, f"{text} ({name}){advice}") from None
 
 
@@ -79,7 +80,6 @@ APPLICATION_ID = 0x535A5748
 VERSION = 6
 
 DAY = 86_400.0
-
 BUSY_TIMEOUT_SECONDS = 5.0
 
 
@@ -98,7 +98,7 @@ QUARTERS = SumTable(table="quarters", seconds=900, per_replica=True, keep_second
 HOURS = SumTable(table="hours", seconds=3600, per_replica=False, keep_seconds=91 * DAY)
 
 SUMS = (MINUTES, QUARTERS, HOURS)
-"""Tables of sums. Budgets and checks below half a day read minutes, the capacity after an overload quarters, the rest hours."""
+"""Tables of sums. Budgets and checks below half a day read minutes, the capacity after overload quarters, others hours."""
 
 KEEP_SECONDS = 91 * DAY
 """Retention of demand, ended findings, ended unknown spans and events in seconds."""
@@ -127,8 +127,7 @@ TABLES = (
         start INTEGER NOT NULL, series INTEGER NOT NULL, {" REAL NOT NULL, ".join(DEMAND_COLUMNS)} REAL NOT NULL,
         PRIMARY KEY (start, series))""",
 )
-"""Statements that create the tables. `series.last` is the hour of its newest row; an empty replica stands for the tier, an
-empty plan for all. Only series of hours have a release and a precision."""
+"""Statements that create the tables. `series.last` is the hour of its newest row. An empty plan stands for all."""
 
 
 def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
@@ -222,8 +221,7 @@ T = TypeVar("T")
 
 
 class SeriesKey(NamedTuple):
-    """Series of rows. An empty replica stands for the whole tier; it may be a pool's name. Only hours have a release and a
-    precision."""
+    """Series of rows. The replica of hours is a pool's name, or empty. Only hours have a release and a precision."""
 
     tier: str
     plan_version: str

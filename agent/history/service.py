@@ -1,7 +1,6 @@
 """History service of the daemon and its sink: order of writes, buffer, retention and the kept result of Step 13.
 
-No failure of the history stops a cycle. After a clock change, minutes that are already in the history are not added
-twice.
+No failure of the history stops a cycle. After a clock change, no minute is added twice.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 from agent.history import daily_queries
 from agent.history.reader import Reader
@@ -64,8 +64,8 @@ class PreviousRun:
 class HistoryService:
     """Daemon's side of one history file. `error` is the text of the last failure, None after a success.
 
-    `open_store` opens the file. Its HistoryOpenError is raised: a person must act. After any other HistoryError (a full
-    disk, a locked file) it is called again each cycle. `release` is called last, on closing.
+    A HistoryOpenError of `open_store` is raised: a person must act. After any other HistoryError (a full disk) it is
+    called again each cycle. `release` is called last, on closing.
     """
 
     def __init__(self, open_store: Callable[[], HistoryStore], release: Callable[[], None] = lambda: None) -> None:
@@ -109,9 +109,8 @@ class HistoryService:
     ) -> None:
         """Write closed minutes, spans and events in one transaction.
 
-        `now` (unix seconds) decides which minutes were booked before; without it all are new. What cannot be written waits
-        for the next cycle. Beyond MOST_BYTES the oldest cycles are lost, and their minutes counted. A defect is raised, and
-        its rows are lost.
+        `now` (unix seconds) decides which minutes were booked before; without it all are new. Unwritten cycles wait, up to
+        MOST_BYTES: the oldest are lost, and their minutes counted. A defect is raised, and its rows are lost.
         """
         if now < self._now:
             # The clock went back: read again what is booked.
@@ -168,23 +167,25 @@ class HistoryService:
 
     @contextmanager
     def _note_error(self) -> Iterator[None]:
-        """Go on after the block with the error in `error` if the history fails."""
+        """Go on after the block with the error in `error` and the log if the history fails."""
         try:
             yield
         except HistoryError as error:
+            if self.error != str(error):
+                _log.error('history read failed error="%s"', error)
             self.error = str(error)
 
     def load_previous_run(self, since: float, now: float) -> PreviousRun:
-        """Return the state of an earlier run from `since` on, an empty one if the history cannot be read."""
+        """Return the state of an earlier run from `since` on, without the parts that cannot be read."""
+        parts: dict[str, Any] = {}
         with self._note_error():
-            store = self.store()
-            return PreviousRun(
-                findings=store.spans(Finding, since),
-                seen_at=store.newest_minute_end or 0.0,
-                foreign=store.spans(ExternalAlert, since),
-                events=store.events(since),
-            )
-        return PreviousRun()
+            parts["seen_at"] = self.store().newest_minute_end or 0.0
+            parts["findings"] = self.store().spans(Finding, since)
+        with self._note_error():
+            parts["foreign"] = self.store().spans(ExternalAlert, since)
+        with self._note_error():
+            parts["events"] = self.store().events(since)
+        return PreviousRun(**parts)
 
     def budget(self, context: TierContext, now: float) -> Budget | None:
         """Return the booked error budget of a tier, None if the history cannot be read."""
@@ -197,16 +198,15 @@ class HistoryService:
             return error_budget.restore_budget(context, hours, minutes)
         return None
 
-    def upkeep(
-        self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
-    ) -> dict[str, str] | None:
-        """Apply the retention. Return Step 13 of plans past their first week, None if it fails."""
+    def upkeep(self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float) -> dict[str, str]:
+        """Apply the retention. Return Step 13 of plans past their first week, as far as it can be read."""
+        sentences = {}
         with self._note_error():
-            store = self.store()
-            store.prune(now)
-            sentences = {tier: _first_week(store, contexts[tier], version, now) for tier, version in versions.items()}
-            return {tier: text for tier, text in sentences.items() if text is not None}
-        return None
+            self.store().prune(now)
+        for tier, version in versions.items():
+            with self._note_error():
+                sentences[tier] = _first_week(self.store(), contexts[tier], version, now)
+        return {tier: text for tier, text in sentences.items() if text is not None}
 
     def measured_views(
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
@@ -251,10 +251,10 @@ class HistoryService:
 def _first_week(store: HistoryStore, context: TierContext, version: str, now: float) -> str | None:
     """Return the kept sentence of Step 13. Check now if the first week of this plan version is over, else return None."""
     seen_name, result_name = f"first-seen/{context.name}/{version}", f"step13/{context.name}/{version}"
-    kept = store.read_value(result_name)
+    kept = store.read_value(result_name, str)
     if kept is not None:
-        return str(json.loads(kept))
-    first = json.loads(store.read_value(seen_name) or "null")
+        return kept
+    first = store.read_value(seen_name, float)
     # The week of a clock that was ahead was none.
     if first is None or first > now + ALIVE_SECONDS:
         store.keep(seen_name, json.dumps(now))

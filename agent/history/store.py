@@ -153,7 +153,8 @@ class HistoryStore(Reader):
             for table, time_column, keep_seconds in limits:
                 (oldest,) = self._query(f"SELECT min({time_column}) FROM {table}", ())[0]
                 if oldest is not None:
-                    older_than = min(now - keep_seconds, oldest + keep_seconds * PRUNED_SHARE)
+                    with self._decoding(table):
+                        older_than = min(now - keep_seconds, oldest + keep_seconds * PRUNED_SHARE)
                     self._connection.execute(f"DELETE FROM {table} WHERE {time_column} < ?", (older_than,))
                     last = min(last, older_than)
             # A series goes after its last row: its rows begin before the hour after `last` is over.

@@ -227,10 +227,10 @@ def test_ended_episode_replaces_the_open_one(store, path):
     early = TimelineEvent(t=START, kind="plan", tier=None, replica=None, text="plan v2")
     store.book(events=[late, early])
     assert (store.events(START), store.events(START + 1)) == ((early, late), (late,))
-    assert store.read_value("step13:v1") is None
+    assert store.read_value("step13:v1", dict) is None
     for name, text in (("step13:v1", '{"ok": 1}'), ("step13:v1", '{"ok": 2}'), ("step13:v2", "[]")):
         store.keep(name, text)
-    assert (store.read_value("step13:v1"), store.read_value("step13:v2")) == ('{"ok": 2}', "[]")
+    assert (store.read_value("step13:v1", dict), store.read_value("step13:v2", list)) == ({"ok": 2}, [])
     log = path.with_name("history.db-wal")
     before = log.stat().st_size
     store.book([])

@@ -8,8 +8,8 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -135,11 +135,8 @@ def test_threads_share_a_store(store):
             store.book([booking(minute, replica)])
             store.bins("h100", *EVER)
 
-    threads = [threading.Thread(target=book, args=(replica,)) for replica in REPLICAS]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        tuple(pool.map(book, REPLICAS))
     assert finished(store.bins("h100", *EVER)) == 3 * 30 * 60.0
 
 
@@ -193,7 +190,7 @@ def test_damaged_row_is_not_overwritten(store, body):
         assert "is damaged: hours holds Error -" in trouble_of(call, *arguments)
     assert finished(store.minutes("h100", *EVER)) == 60.0
     assert "is damaged: spans holds" in trouble_of(store.spans, Finding, 0.0)
-    assert "Could not decode to UTF-8" in trouble_of(store.read_value, "a")
+    assert "Could not decode to UTF-8" in trouble_of(store.read_value, "a", str)
     run("PRAGMA query_only = ON")
     assert "(SQLITE_READONLY)" in trouble_of(store.book, [booking(60)])
     assert "(SQLITE_READONLY)" in trouble_of(store.keep, "name", "1")

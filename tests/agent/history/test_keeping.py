@@ -193,13 +193,13 @@ VIEW = load_bins.build_tier_context("cpu-small", PLAN.tiers["cpu-small"])
 VERSION = plan_version(PLAN.tiers["cpu-small"])
 
 
-def keep_step13(keeping: HistoryService, at: float, version: str = VERSION) -> dict[str, str] | None:
+def keep_step13(keeping: HistoryService, at: float, version: str = VERSION) -> dict[str, str]:
     return keeping.upkeep({"cpu-small": VIEW}, {"cpu-small": version}, at)
 
 
 def test_step_13_is_done_once_a_plan(keeping: HistoryService, path: Path) -> None:
     with locked(path):
-        assert keep_step13(keeping, START) is None
+        assert keep_step13(keeping, START) == {}
         assert keeping.error is not None
     for hour in range(0, int(7 * DAY), 3600):
         assert keep_step13(keeping, START + hour) == {}
@@ -212,6 +212,27 @@ def test_step_13_is_done_once_a_plan(keeping: HistoryService, path: Path) -> Non
     assert keep_step13(keeping, START + 38 * DAY, "another") != {}
     assert keep_step13(keeping, START + 39 * DAY) == first, "back on the first plan, its answer is known"
     assert kept(path)[2] == ["step13", "step13"]
+
+
+DAMAGE = {
+    "DROP TABLE kept": "no such table: kept (SQLITE_ERROR); put a backup in its place",
+    "UPDATE kept SET value = '{'": "is damaged: kept holds",
+    "INSERT INTO events (t, kind, text) VALUES ('soon', 'start', '')": "is damaged: events holds",
+    "INSERT INTO events (t, kind, text) VALUES (9e999, 'start', '')": "is damaged: events holds",
+}
+
+
+@pytest.mark.parametrize(("statement", "text"), DAMAGE.items())
+def test_damage_costs_its_part_alone(
+    keeping: HistoryService, path: Path, statement: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep_step13(keeping, START)
+    keeping.write_cycle([closed(0)], [finding(START + 60)])
+    keeping.store()._connection.execute(statement)
+    for _ in range(2):
+        assert len(keeping.load_previous_run(0.0, START).findings) == 1
+    assert len(keep_step13(keeping, START + 7 * DAY)) == ("events holds" in text)
+    assert caplog.messages[0].startswith(f'history read failed error="{path}: {text}')
 
 
 def test_step_13_rests_on_its_week(keeping: HistoryService) -> None:
