@@ -7,7 +7,6 @@ that waited through an upgrade can be sent. Monitoring table, findings and quest
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -84,9 +83,8 @@ REACHED = 0.9
 
 def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | None) -> TierReport:
     """Return the report of a tier. `proposed` is the whole next plan, None without a plan."""
-    resize, name = past.resize, past.resize.seen.context.name
-    context = resize.seen.context
-    tier = context.plan
+    resize, context = past.resize, past.resize.seen.context
+    name, tier = context.name, context.plan
     monitoring = monitoring_rows(past)
     before, after = (candidate.tiers.get(name) if candidate else None for candidate in (plan, proposed))
     costs = (resize.planned, resize.measured, resize.proposed)
@@ -164,8 +162,7 @@ def _saves(resize: Resize) -> float | None:
     plan, proposal = resize.seen.context.plan, resize.proposal
     if plan is None or plan.cost is None or proposal.replicas is None or proposal.now is None:
         return None
-    each = plan.gpu.per_replica * plan.cost.gpu_hour_price * HOURS_A_DAY
-    return (proposal.now - proposal.replicas) * each
+    return (proposal.now - proposal.replicas) * plan.gpu.per_replica * plan.cost.gpu_hour_price * HOURS_A_DAY
 
 
 def _status(past: TierPast, rows: list[str]) -> str:
@@ -389,11 +386,10 @@ def _follow_hits(workload: dict[str, Any], past: TierPast) -> bool:
     if planned is None or computed is None:
         return False
     fires = {result.rule for result in past.results if isinstance(result, Verdict) and result.status in FIRING}
-    if fires & {"PrefixHitDivergence", "PrefixRoutingBroken"}:
-        return True
-    if abs(computed - (1 - planned)) > SAME * (1 - planned):
+    is_fault = bool(fires & {"PrefixHitDivergence", "PrefixRoutingBroken"})
+    if not is_fault and abs(computed - (1 - planned)) > SAME * (1 - planned):
         workload["prefix_hit_ratio"] = float(f"{1 - computed:.3g}")
-    return False
+    return is_fault
 
 
 def _write_lengths(tier: dict[str, Any], resize: Resize) -> None:
@@ -402,18 +398,18 @@ def _write_lengths(tier: dict[str, Any], resize: Resize) -> None:
     The mean is exact: estimates that exclude it give way to the upper edges of their buckets. Where a quantile has only
     a bound, and stays too low, no mean is written with it.
     """
-    workload, tried = tier["workload"], Counter[str]()
-    for _ in range(3):
-        workload.update({key: {} for key in KEYS.values()})
-        for length in next_lengths(resize):
-            key, value = KEYS[length.what], length.value
-            if tried[key] == 1:
-                value = length.upper or value
-            if value is not None and (tried[key] < 2 or length.quantile != "mean"):
-                workload[key][length.quantile] = value
-        _guard(tier, resize)
-        guardrails = Guardrails.model_validate(tier["guardrails"])
-        tried.update(str(place[1]) for place, _ in impossible_means(Workload.model_validate(workload), guardrails))
+    workload, lengths = tier["workload"], next_lengths(resize)
+    edges = [replace(length, value=length.upper or length.value) for length in lengths]
+    quantiles = [length for length in lengths if length.quantile != "mean"]
+    workload.update({key: {} for key in KEYS.values()})
+    for what, key in KEYS.items():
+        for rows in (lengths, edges, quantiles):
+            workload[key] = {row.quantile: row.value for row in rows if row.what == what and row.value is not None}
+            _guard(tier, resize)
+            guardrails = Guardrails.model_validate(tier["guardrails"])
+            impossible = impossible_means(Workload.model_validate(workload), guardrails)
+            if all(key not in place for place, _ in impossible):
+                break
 
 
 def refutes_plan(capacity: Capacity | None) -> TypeGuard[Capacity]:

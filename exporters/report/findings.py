@@ -430,10 +430,9 @@ def _changes(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
             plans = [event.t for event in events if event.kind == TimelineKind.PLAN]
             changed = [seen.plan_hours[0].start, *plans][-1]
             text = (
-                f"The plan changed on {instant(changed, zone)}: the comparison with the benchmark, the curve and fleet "
-                f"utilisation rest on the {len(seen.plan_hours)} hours since then; traffic, cost and incidents on the whole "
-                "time."
+                f"The plan changed on {instant(changed, zone)}: the comparison with the benchmark, the curve and fleet"
             )
+            text += f" utilisation rest on the {len(seen.plan_hours)} hours since then; all else on the whole time."
         yield f"under another plan until {instant(changed, zone)}", text
     for event in join_releases(past.events):
         if event.kind == TimelineKind.RELEASE and seen.since <= event.t < seen.until:

@@ -235,10 +235,8 @@ MOST_LOADS = 3
 def _curve(tier: TierReport, report: Report) -> Section:
     rows = []
     for point in tier.curve.production[-MOST_LOADS:]:
-        planned = render.number_text(point.planned_ttft_p99, "seconds")
-        rows.append(
-            (_rps(point.rps), render.best(point.ttft_p99, "seconds"), planned, point.kept.value.replace("_", " "))
-        )
+        planned, kept = render.number_text(point.planned_ttft_p99, "seconds"), point.kept.value.replace("_", " ")
+        rows.append((_rps(point.rps), render.best(point.ttft_p99, "seconds"), planned, kept))
     text = [curve_sentence(tier)]
     if tier.curve.remark:
         text.append(f"{tier.curve.remark.capitalize()}.")

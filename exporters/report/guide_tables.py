@@ -93,9 +93,8 @@ class MonitoredValue:
 
 def monitoring_rows(past: TierPast) -> tuple[MonitoredValue, ...]:
     """Return the rows of ROWS over the period."""
-    return tuple(
-        _monitor(key, title, target(past.resize.seen.context), rules, past) for key, title, target, rules in ROWS
-    )
+    context = past.resize.seen.context
+    return tuple(_monitor(key, title, target(context), rules, past) for key, title, target, rules in ROWS)
 
 
 def _monitor(key: str, title: str, target: TargetRange, rules: str, past: TierPast) -> MonitoredValue:
@@ -240,9 +239,7 @@ _FLEET = _target("{}-{} %", "UtilizationTrap.target", "NoHeadroom.target")
 _HITS = _planned("planned {}", "workload.prefix_hit_ratio", "ratio", "depends on the workload", is_limit=False)
 _ADAPTERS = _planned("up to {} (max_adapters)", "lora.max_adapters", "", "not in the plan")
 _ENERGY = _planned("planned {}", "cost.joules_per_generated_token", "joules_per_token", "", is_limit=False)
-_STEADY, _LINK, _SLO, _ZERO = (
-    _target(words) for words in ("not rising", "below the link's rate", "within the SLO", "near zero")
-)
+_STEADY, _LINK, _SLO, _ZERO = map(_target, ("not rising", "below the link's rate", "within the SLO", "near zero"))
 
 ROWS: tuple[tuple[str, str, Target, str], ...] = (
     ("gpu_memory_utilization", "GPU memory", _target("{}-{} %", 0.8, 0.9), "GpuMemoryLow GpuMemoryHigh"),
