@@ -57,33 +57,46 @@ class DataDir:
 
     Two daemons on one history would count every minute twice. The lock file names the holder; the kernel releases the
     lock when the process ends, and the file stays.
-    Raise ConfigError if the directory is not writable or another daemon holds it.
     """
 
     def __init__(self, folder: Path, named: Path) -> None:
-        self._place = f"{named}: data_dir: {folder}"
+        self._folder, self._place = folder, f"{named}: data_dir: {folder}"
+        self._lock: int | None = None
+        self.lock()
+
+    def lock(self) -> None:
+        """Lock the directory, again if its lock file was removed.
+
+        Raise ConfigError if the directory is not writable or another daemon holds it.
+        """
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR | NO_LINK, OWNER_ONLY)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._folder / LOCK_FILE, os.O_CREAT | os.O_RDWR | NO_LINK, OWNER_ONLY)
         except OSError as error:
             raise self._problem(f"cannot be written ({error.strerror}); make it writable, or name another") from error
+        if self._lock is not None and os.path.sameopenfile(self._lock, lock):
+            os.close(lock)
+            return
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(self._lock, 32, 0).decode(errors="replace") or "not named: the disk was full"
-            self.close()
+            holder = os.pread(lock, 32, 0).decode(errors="replace") or "not named: the disk was full"
+            os.close(lock)
             if isinstance(error, BlockingIOError):
                 text = f"is in use by another sizewatch (process {holder}); stop that one, or name another"
                 raise self._problem(text) from error
             raise self._problem(f"cannot be locked ({error.strerror}); it must be on a local disk") from error
+        self.close()
+        self._lock = lock
         # The lock needs no space; a full disk costs only the process id.
         with suppress(OSError):
-            os.ftruncate(self._lock, 0)
-            os.write(self._lock, str(os.getpid()).encode())
+            os.ftruncate(lock, 0)
+            os.write(lock, str(os.getpid()).encode())
 
     def _problem(self, text: str) -> ConfigError:
         return ConfigError((f"{self._place} {text}",))
 
     def close(self) -> None:
         """Release the lock."""
-        os.close(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)

@@ -97,6 +97,7 @@ def assemble(
 
 def _add_history(assembly: Assembly, path: Path, before: Assembly | None, now: float, undone: ExitStack) -> None:
     """Add the history and the parts that read it. Those of the previous configuration go on if the folder is the same."""
+    from agent.history.schema import HistoryError
     from agent.history.service import HistoryService, HistorySink
     from agent.history.store import HistoryStore
 
@@ -107,7 +108,16 @@ def _add_history(assembly: Assembly, path: Path, before: Assembly | None, now: f
         with ExitStack() as unlock:
             folder = DataDir(path.parent, assembly.loaded.path)
             unlock.callback(folder.close)
-            history = HistoryService(lambda: HistoryStore(path), folder.close)
+
+            def open_store() -> HistoryStore:
+                try:
+                    # Whoever removed the history may have removed the lock.
+                    folder.lock()
+                except ConfigError as error:
+                    raise HistoryError(path, str(error)) from error
+                return HistoryStore(path)
+
+            history = HistoryService(open_store, folder.close)
             unlock.pop_all()
         undone.callback(history.close)
     assembly.history = history

@@ -174,10 +174,10 @@ def _create_file(path: Path) -> None:
     Closing it again would drop the locks that SQLite holds on it elsewhere in this process
     (sqlite.org/howtocorrupt.html, 2.2).
     """
-    if path.is_symlink():
-        # Another user with write access to this folder could choose the file that is changed with our rights.
-        raise HistoryOpenError(path, "is a link; put the file itself there, or give its folder as data_dir")
     try:
+        if path.is_symlink():
+            # Another user with write access to this folder could choose the file that is changed with our rights.
+            raise HistoryOpenError(path, "is a link; put the file itself there, or give its folder as data_dir")
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from agent.history import schema
@@ -54,10 +54,11 @@ class HistoryStore(Reader):
         self._opened = os.stat(path)
 
     def is_in_place(self) -> bool:
-        """Return whether the open file is at its path, not removed."""
-        with suppress(OSError):
+        """Return whether the open file is at its path, not removed. A failing file system removed nothing."""
+        try:
             return os.path.samestat(self._opened, os.stat(self._path))
-        return False
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError | NotADirectoryError)
 
     def book(
         self,

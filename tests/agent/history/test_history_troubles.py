@@ -379,6 +379,15 @@ def test_folder_in_use_names_its_process(tmp_path: Path) -> None:
     expected = rf"^{NAMED}: data_dir: {tmp_path} is in use by another sizewatch \(process {os.getpid()}\)"
     with pytest.raises(ConfigError, match=expected):
         DataDir(tmp_path, NAMED)
+    (tmp_path / LOCK_FILE).unlink()
+    other = DataDir(tmp_path, NAMED)
+    with pytest.raises(ConfigError, match=expected):
+        ours.lock()
+    other.close()
+    for _ in range(2):
+        ours.lock()
+    with pytest.raises(ConfigError, match=expected):
+        DataDir(tmp_path, NAMED)
     ours.close()
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import making
 import pytest
@@ -128,7 +128,9 @@ def test_minutes_wait_for_the_file(path: Path, caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_minutes_follow_a_removed_history(keeping: HistoryService, path: Path, is_replaced: bool) -> None:
-    keeping.write_cycle([closed(0)])
+    with patch("os.stat", side_effect=OSError("failing disk")):
+        keeping.write_cycle([closed(0)])
+    assert kept(path)[0] == 1
     for file in path.parent.glob("history.db*"):
         file.unlink()
     if is_replaced:
