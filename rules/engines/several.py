@@ -61,9 +61,9 @@ def split_page(
     if engine is None:
         return "", {}
     kinds = (engine, *(table for table in engines if not table.carries_engines and detect_engine(plain, (table,))))
-    placed = _placed(plain, kinds, COUNTED)
-    label, values = _find_label(placed, TELLING)
-    if label and {family for family, _ in placed} <= {"requests_running", "requests_waiting"}:
+    label, values = _find_label(_placed(plain, kinds, COUNTED), TELLING)
+    known = _placed(plain, kinds, {row.family for table in kinds for row in table.rows})
+    if label and {family for family, own in known if label in own} <= {"requests_running", "requests_waiting"}:
         raise SeveralEnginesError(f"a router's page: only the queues of {len(values)} backends, no engine")
     if not label and engine.name != "dynamo":
         # A frontend of Dynamo serves several models, and is one replica.

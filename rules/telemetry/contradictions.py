@@ -20,7 +20,7 @@ OF_MEANS = 3.0
 """Factor between TPOT x tokens and E2E - TTFT above which no skew of the lengths explains the difference."""
 
 DECODE_SHARE = 0.25
-"""Least share of the E2E by which the two must differ."""
+"""Least share of the E2E by which the two must differ: E2E - TTFT is a small difference of large numbers otherwise."""
 
 FASTEST_TOKEN_SECONDS = 1e-4
 """No engine decodes faster (10,000 tokens/s of one request)."""
@@ -112,7 +112,8 @@ def find_page_contradiction(
     made, generated = histograms.get(LENGTHS, EMPTY), counters.get("generation_tokens", math.inf)
     if (made.total or 0.0) > ROUNDED * generated and made.counts[-1] >= FEWEST_REQUESTS and increase(EMPTY, made).total:
         text = f"{made.total:,.0f} tokens of finished requests are more than the {generated:,.0f} generated"
-        return Contradiction(text=text, wrong=()), ("generation_tokens", LENGTHS)
+        contradiction, wrong_times = find_page_contradiction(histograms, {}) or (Contradiction(text=text, wrong=()), ())
+        return contradiction, (*wrong_times, "generation_tokens", LENGTHS)
     first, whole = (histograms.get(family) for family in ("ttft_seconds", "e2e_seconds"))
     if first is None or whole is None or first.total is None or not whole.total:
         return None
@@ -122,7 +123,8 @@ def find_page_contradiction(
     ttft, e2e, lengths = first.total / n, whole.total / finished, _mean(histograms, LENGTHS)
     tokens = max(2.0, lengths or counters.get("generation_tokens", 0.0) / n)
     if ttft > e2e:
-        ttft = min(ttft, _least_mean(first, SAME_REQUESTS * min(n, finished)))
+        common = SAME_REQUESTS * min(n, finished)
+        ttft = min(ttft, _least_total(first, common) / common)
     contradictions: dict[str, Contradiction] = {}
     is_confirmed = False
     for family in WRONG_FAMILIES["tpot"]:
@@ -133,9 +135,9 @@ def find_page_contradiction(
             contradictions[family] = replace(contradiction, text=text)
         is_confirmed = is_confirmed or (high < math.inf and family not in contradictions)
     families = [family for family in EVIDENCE if family in histograms]
-    queued, whole_total = histograms.get("queue_seconds", EMPTY), ROUNDED / SAME_REQUESTS * whole.total
-    is_same = SAME_REQUESTS <= queued.counts[-1] / finished <= 1 / SAME_REQUESTS
-    if not contradictions and is_same and (queued.total or 0.0) > whole_total and increase(EMPTY, queued).total:
+    queued = histograms.get("queue_seconds", EMPTY)
+    least = _least_total(queued, SAME_REQUESTS * min(queued.counts[-1], finished))
+    if not contradictions and least > ROUNDED * whole.total and increase(EMPTY, queued).total:
         text = f"{queued.total:,.0f} s in the queue are more than the {whole.total:,.0f} s of the same requests"
         return Contradiction(text=text, wrong=()), ("queue_seconds",)
     if not contradictions or any(increase(EMPTY, histograms[family]).total is None for family in families):
@@ -162,18 +164,18 @@ def _tpot_bounds(
     if family == "itl_seconds":
         gaps = histograms[family]
         half = min(gaps.counts[-1], n * (tokens - 1)) / 2
-        low = _least_mean(gaps, half) * half / n / (tokens - 1)
+        low = _least_total(gaps, half) / n / (tokens - 1)
         high = max(mean, (gaps.total or 0.0) / n / (tokens - 1))
     return low if is_sure else 0.0, high
 
 
-def _least_mean(times: Cumulative, n: float) -> float:
-    """Return the least mean of the `n` shortest times: the longest may be of requests that have not finished."""
+def _least_total(times: Cumulative, n: float) -> float:
+    """Return the least sum of the `n` shortest times: the longest may be of requests that have not finished."""
     value, below, edge = 0.0, 0.0, 0.0
     for upper, count in zip(times.edges, times.counts, strict=True):
         value += edge * max(0.0, min(count, n) - below)
         below, edge = max(below, min(count, n)), upper
-    return value / n
+    return value
 
 
 def _mean(histograms: Mapping[str, Cumulative], family: str) -> float | None:

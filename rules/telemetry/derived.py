@@ -162,8 +162,7 @@ def _arrivals(window: Window, basis: PlanFacts) -> SignalValue:
 
 
 def _failed_share(window: Window) -> SignalValue:
-    """Return failed requests by served plus failed requests. The bounds follow from the possible overlap of the two
-    failure counts."""
+    """Return failed by served plus failed requests. The bounds follow from the overlap of the two failure counts."""
     ends = outcomes(window)
     if isinstance(ends, Missing):
         return ends

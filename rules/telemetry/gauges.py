@@ -17,8 +17,7 @@ from rules.telemetry.snapshots import Snapshot
 IN_SYSTEM = ("requests_running", "requests_waiting")
 
 IN_SYSTEM_BY_LITTLE = "requests_in_system"
-"""Requests in the system by Little's law, for windows without usable gauges. Its extremes are the bounds of the
-mean."""
+"""Requests in the system by Little's law, for windows without usable gauges. Its extremes bound the mean."""
 
 STEP_FAMILY = "engine_steps"
 """Counter of engine steps. Gauges change only with a step (vLLM issue 29928)."""

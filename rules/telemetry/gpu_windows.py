@@ -116,8 +116,7 @@ GPU_UTILIZATION_KINDS = {
 
 
 def gpu_utilization(window: Window, kind: str) -> SignalValue:
-    """Return the utilisation of one kind (0-1). Use the driver's sums if they exist, otherwise the time mean of the
-    gauge."""
+    """Return the utilisation of one kind (0-1), by the driver's sums if they exist, else the gauge's time mean."""
     family = GPU_UTILIZATION_KINDS[kind]
     if family != "gpu_busy_seconds":
         return mean_level(window, family)

@@ -108,8 +108,7 @@ def outcomes(window: Window) -> Outcomes | Missing:
 
 
 def _doubt(window: Window, low: float) -> str:
-    """Return why the counts are inconclusive: counts of unequal times (one was reset), or more failures than
-    requests."""
+    """Return why the counts are inconclusive: of unequal times (one was reset), or more failures than requests."""
     counted = [f for f in (FINISHED, FAILED, HTTP_FAILED) if f in window.counters]
     seconds = [window.seconds_of(family) for family in counted]
     if max(seconds) - min(seconds) > ALL * window.due_seconds:
@@ -118,7 +117,8 @@ def _doubt(window: Window, low: float) -> str:
     if value is None:
         return ""
     # A request that was in the system before may fail now.
-    if low <= value + math.fsum(window.gauges[name].maximum for name in IN_SYSTEM if name in window.gauges) + 1:
+    before = math.fsum(window.gauges[name].maximum for name in IN_SYSTEM if name in window.gauges)
+    if low <= value + before + 1:
         return ""
     return f"the page counts {low:,.0f} failed requests of {value:,.0f}"
 

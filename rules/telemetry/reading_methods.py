@@ -108,7 +108,8 @@ def has_repeated_lookups(queried: float, prompts: float | None, running: float |
     """
     if prompts is None:
         return False
-    return queried > prompts + (RUNNING_PROMPTS * prompts if running is None else ROUNDED_PROMPTS * prompts + running)
+    slack = RUNNING_PROMPTS * prompts if running is None else ROUNDED_PROMPTS * prompts + running
+    return queried > prompts + slack
 
 
 def lookup_share(window: Window, part: str, whole: str) -> SignalValue:

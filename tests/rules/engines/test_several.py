@@ -35,7 +35,12 @@ def running(found: Mapping[str, Snapshot]) -> dict[str, tuple[float, float]]:
     return {name: (one.gauges["requests_running"], one.gauges["kv_utilization"]) for name, one in found.items()}
 
 
+QUEUES = b'vllm:num_requests_running{backend="a"} 1\nvllm:num_requests_running{backend="b"} 2\n'
+
+
 def test_page_of_two_workers_is_two_replicas() -> None:
+    times = b"".join(b'vllm:time_to_first_token_seconds_bucket{backend="%c",le="+Inf"} 1\n' % name for name in b"ab")
+    assert list(engines_of(QUEUES + times)) == ["a", "b"]
     found = engines_of((CASES / "04-sidecar-two-workers" / "page.prom").read_bytes())
     assert running(found) == {"127.0.0.1:8001": (4.0, 0.11), "127.0.0.1:8002": (9.0, 0.93)}
     assert [one.counters["requests_finished"] for one in found.values()] == [55.0, 800.0]
@@ -121,10 +126,7 @@ def refusal(body: bytes, engine: str | None = None) -> str:
             "mixed origin: it has names of TGI and of vLLM",
         ),
         (TRITON + TRITON.replace(b'zone="a"', b'zone="b"'), r"2 engines, .*\(its label zone differs\)"),
-        (
-            b'vllm:num_requests_running{backend="a"} 1\nvllm:num_requests_running{backend="b"} 2\n',
-            "queues of 2 backends",
-        ),
+        (QUEUES, "queues of 2 backends"),
         (page(V1, *(f'engine="0",worker="{n}"' for n in range(300))), "300 engines by their label worker, more than"),
     ],
 )

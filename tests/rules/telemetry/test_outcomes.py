@@ -207,9 +207,10 @@ GAPS = Cumulative(EDGES, (0, *[99_000] * 5), 3_500.0)
         (BY_TOKEN | {LENGTHS: Cumulative(LENGTH_EDGES, (1000,) * 3, 900_000.0)}, MANY, None),
         (BY_TOKEN | {"queue_seconds": Cumulative(EDGES, (0, 0, 0, 1000, 1000, 1000), 4_000.0)}, MANY, None),
         (BY_TOKEN | {"queue_seconds": Cumulative(EDGES, (0, 0, 0, 0, 1000, 1000), 80e3)}, MANY, ("queue_seconds",)),
+        (BY_TOKEN | {"queue_seconds": Cumulative(EDGES, (0, 1000, 1000, 1000, 1100, 1100), 9e3)}, MANY, None),
         # Generations that run prove nothing, finished ones do, unless they are more than all.
         (FINISHED, {"generation_tokens": 98_500.0}, None),
-        (FINISHED, {"generation_tokens": 50_000.0}, ("generation_tokens", LENGTHS)),
+        (FINISHED | BY_MICROSECONDS, {"generation_tokens": 5e4}, ("tpot_seconds", "generation_tokens", LENGTHS)),
         (BY_TOKEN, RUNNING, None),
         (FINISHED, RUNNING, None),
         (BY_TOKEN | {LENGTHS: Cumulative(LENGTH_EDGES, (0, 0, 1000), 900_000.0)}, RUNNING, ...),
