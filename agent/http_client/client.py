@@ -228,14 +228,14 @@ def tls_options(peer: Peer) -> dict[str, Any]:
     files = [path for path in (tls.ca_file, tls.cert_file, tls.key_file) if path is not None]
     for path in files:
         if os.path.exists(path) and not os.path.isfile(path):
-            raise ScrapeError(ScrapeFailure.TLS, f"{path}: is no file")
+            raise ScrapeError(ScrapeFailure.AUTH, f"{path}: is no file")
     try:
         context = ssl.create_default_context(cafile=tls.ca_file)
         if tls.cert_file is not None:
             context.load_cert_chain(tls.cert_file, tls.key_file)
     except OSError as error:
         text = f"ca_file, cert_file or key_file ({', '.join(files)}) cannot be used: {error.strerror or error}"
-        raise ScrapeError(ScrapeFailure.TLS, text) from error
+        raise ScrapeError(ScrapeFailure.AUTH, text) from error
     if tls.ca_file is not None:
         # As curl does: a file with the server's own certificate is trusted without its issuer.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -16,6 +16,7 @@ import yaml
 from pydantic_core import to_jsonable_python
 
 from rules.catalogue.registry import BY_NAME
+from rules.durations import format_duration as format_duration
 from rules.plan.money import amount
 from rules.telemetry.signals import Gap, Missing, SignalValue
 from rules.telemetry.wording import join_range, number
@@ -91,9 +92,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {line} |" for line in cells)])
 
 
-_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
-
-
 def format_clock(t: float, now: float) -> str:
     """Return unix seconds as "14:27 UTC", with the day if it is not today."""
     instant, today = datetime.fromtimestamp(t, UTC), datetime.fromtimestamp(now, UTC)
@@ -108,18 +106,6 @@ def format_local(t: float, zone: str, pattern: str) -> str:
 def format_rfc3339(t: float) -> str:
     """Return unix seconds as RFC 3339, to the second."""
     return datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def format_duration(seconds: float) -> str:
-    """Return a duration by its two largest units: "7 s", "12 min", "2 h 5 min", "3 d 4 h"."""
-    whole = max(0.0, seconds)
-    if whole < _MINUTE:
-        return f"{whole:.0f} s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE:.0f} min"
-    large, small, names = (_HOUR, _MINUTE, ("h", "min")) if whole < _DAY else (_DAY, _HOUR, ("d", "h"))
-    rest = whole % large // small
-    return f"{whole // large:.0f} {names[0]}" + (f" {rest:.0f} {names[1]}" if rest else "")
 
 
 Tone = Status | Literal["note"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rules.catalogue.registry import BY_NAME, RULES
-from rules.telemetry.wording import format_count
+from rules.durations import format_duration
 from rules.verdicts.verdict import SEVERITY, Finding, Subject
 
 AFTERMATH_SECONDS = 900.0
@@ -139,11 +139,6 @@ def _said(alert: ExternalAlert, finding: Finding) -> str:
     what = f"{rule.title if rule else finding.rule}{where}{f', stage {stage}' if stage else ''}"
     doubt = "" if finding.certain_transitions else " (likely)"
     lead_seconds, lag_seconds = alert.started_at - finding.started_at, alert.started_at - finding.end
-    began = "began at the same time" if lead_seconds < 1 else f"began {_length(lead_seconds)} earlier"
-    return f"{what}{doubt}, {began}" + (f" and ended {_length(lag_seconds)} before it" if lag_seconds > 0 else "")
-
-
-def _length(seconds: float) -> str:
-    units = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
-    size, noun = next((unit for unit in units if seconds >= unit[0]), (1.0, "second"))
-    return format_count(round(seconds / size), noun)
+    began = "began at the same time" if lead_seconds < 1 else f"began {format_duration(lead_seconds)} earlier"
+    ended = f" and ended {format_duration(lag_seconds)} before it" if lag_seconds > 0 else ""
+    return f"{what}{doubt}, {began}{ended}"

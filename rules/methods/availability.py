@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rules.confidence import Certainty
+from rules.durations import format_duration
 from rules.methods.evidence import exact_reading, join_names, range_reading
 from rules.plan.load_bins import pool_of
 from rules.plan.schema import TierPlan
@@ -84,26 +85,27 @@ def judge_target_down(context: RuleContext) -> RuleResult:
         silent = context.now - last.t if last is not None else 0.0
         # Failed scrapes are counted where they come at least once a minute.
         if misses and silent > allowed * MINUTE_SECONDS:
-            return context.unknown(Gap.SCRAPE_FAILED, f"{text}, and none for {silent:.0f} s")
+            return context.unknown(Gap.SCRAPE_FAILED, f"{text}, and none for {format_duration(silent)}")
         return _verdict(context, Status.OK, float(misses), text)
-    since = f" for {context.now - last.t:.0f} s" if last is not None else " ever"
+    since = f" for {format_duration(context.now - last.t)}" if last is not None else " ever"
     kind, answer = replica.error.partition(": ")[0], re.search(r"answered (\d{3})", replica.error)
     if "refused" in replica.error.lower() or "Connect call failed" in replica.error:
         kind = "connection refused"
     elif answer is not None:
         kind = f"HTTP {answer[1]}"
+    elif kind == "auth":
+        kind = "sizewatch's own credentials cannot be used"
     text = f"No usable metrics page{since}; {misses} scrapes in a row failed{f': {kind}' if kind else ''}"
     return _verdict(context, Status.WARNING, float(misses), text, (replica.error,))
 
 
 def _may_start(context: RuleContext, replica: ReplicaState) -> bool:
-    """Return whether a replica may still start: for the tier's measured start, else the planned one, else the limit.
-
-    A start that was timed in part only makes it longer: what it omits is not known."""
+    """Return whether a replica may still start: for the tier's measured start, else the planned one, else the limit."""
     planned = read_plan_value(context.tier, "cold_start_seconds")
     known = {quantiles.timing: quantiles.p95_seconds for quantiles in quantiles_by_timing(context.starts)}
     seconds = known.get(Timing.POD)
     if seconds is None:
+        # A start that was timed in part only makes it longer.
         seconds = max(context.limit("start_seconds") if planned is None else planned, *known.values(), 0.0)
     return context.now - _silent_since(replica) < seconds
 
@@ -128,12 +130,12 @@ def judge_stale_page(context: RuleContext) -> RuleResult:
     claim = f"{running:.0f} running and {waiting:.0f} waiting requests"
     if not running and not waiting:
         claim = f"a KV cache {last.gauges.get('kv_utilization', 0.0):.0%} full"
-    text = f"The engine has not stepped for {seconds:.0f} s; its page claims {claim}"
+    text = f"The engine has not stepped for {format_duration(seconds)}; its page claims {claim}"
     return _verdict(context, Status.WARNING, seconds, text)
 
 
 def explain_hole(replica: ReplicaState) -> str:
-    return f"the page answers now, but was not scraped for {replica.track.unscraped_seconds:.0f} s before"
+    return f"the page answers now, but was not scraped for {format_duration(replica.track.unscraped_seconds)} before"
 
 
 def judge_tier_down(context: RuleContext) -> RuleResult:
@@ -144,15 +146,21 @@ def judge_tier_down(context: RuleContext) -> RuleResult:
     seen = exact_reading(len(up), len(replicas))
     unscraped = min((0.0 if replica.track.misses else replica.track.unscraped_seconds for replica in up), default=0.0)
     if unscraped:
-        return context.unknown(Gap.NOT_SCRAPED, f"no replica was scraped for {unscraped:.0f} s before the last scrape")
+        return context.unknown(Gap.NOT_SCRAPED, f"no replica was scraped for {format_duration(unscraped)} until now")
     silent = min((now - _silent_since(replica) for replica in up), default=0.0)
     if silent > allowed * MINUTE_SECONDS and all(replica.track.misses for replica in up):
-        text = f"no replica answered the last scrape; the last page is {silent:.0f} s old"
+        text = f"no replica answered the last scrape; the last page is {format_duration(silent)} old"
         return context.unknown(Gap.SCRAPE_FAILED, text)
     if up:
         return _verdict(context, Status.OK, seen, f"{len(up)} of {len(replicas)} replicas answer")
     if len(down) < len(replicas) or not replicas:
         text = f"{len(replicas) - len(down)} of {len(replicas)} replicas have not been scraped often enough yet"
+        return context.unknown(Gap.SCRAPE_FAILED, text)
+    # Whoever refuses us, or is not asked for want of our own file, may serve.
+    blind = [replica for replica in down if replica.error.startswith("auth: ")]
+    if blind:
+        why = blind[0].error.removeprefix("auth: ")
+        text = f"sizewatch's credentials for {format_count(len(blind), 'replica')} do not work: {why}"
         return context.unknown(Gap.SCRAPE_FAILED, text)
     silent = min(now - _silent_since(replica) for replica in down)
     status = Status.CRITICAL if silent >= context.limit("seconds") else Status.WARNING
@@ -160,7 +168,7 @@ def judge_tier_down(context: RuleContext) -> RuleResult:
     why = [f"{replica.name}: {replica.error}" for replica in down if replica.error][:1]
     fewest = min(replica.track.misses for replica in down)
     none = f"None of the tier's {len(down)} replicas" if len(down) > 1 else "The tier's only replica has not"
-    text = f"{none} answered for {silent:.0f} s{never}; {fewest} scrapes in a row failed"
+    text = f"{none} answered for {format_duration(silent)}{never}; {fewest} scrapes in a row failed"
     return _verdict(context, status, seen, text, why)
 
 
@@ -196,10 +204,7 @@ def judge_unknown_too_long(context: RuleContext) -> RuleResult:
 
 
 def judge_stalled(context: RuleContext) -> RuleResult:
-    """Find engines and ranks that hold requests and do no work (vLLM issue 29928 for the exception).
-
-    Critical if no replica of the tier answers anybody. Certain after the longest time that a step may take.
-    """
+    """Find engines and ranks that hold requests and do no work (vLLM issue 29928 for the exception)."""
     replica = require_replica(context)
     last = replica.track.last
     if last is None or replica.track.misses:
@@ -218,7 +223,7 @@ def judge_stalled(context: RuleContext) -> RuleResult:
     if rows and (excuse := _excuse_still(context, [rank for _, rank in rows], replica, last)):
         return context.unknown(Gap.NO_TRAFFIC, excuse)
     ready = [(stall, rank) for stall, rank in rows if not _excuse_still(context, [rank], replica, last)]
-    # What is likely a stall, and what surely is.
+    # Likely a stall, and certainly: longer than any step takes.
     prefill, step = planned_prefill_seconds(context.tier.plan), replica.stalls.longest_step
     allowed = max(context.limit("likely_seconds"), prefill, step)
     certain = max(context.limit("seconds"), prefill, context.limit("steps") * step)
@@ -237,7 +242,7 @@ def judge_stalled(context: RuleContext) -> RuleResult:
     names = join_names([stall.name for stall, _ in late]) if len(ranks) > 1 else ""
     who = f"Rank {names} of {len(ranks)} ranks has" if names else "The engine has"
     held = f"{running:.0f} running and {waiting:.0f} waiting requests"
-    sentence = f"{who} not stepped for {seconds:.0f} s; it holds {held}"
+    sentence = f"{who} not stepped for {format_duration(seconds)}; it holds {held}"
     left = seconds >= certain and not any(sure)
     details = (
         f"certain after {certain:.0f} s: longer than any step of this engine takes",

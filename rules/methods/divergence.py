@@ -264,10 +264,7 @@ def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
 
 
 def _observe_gpus(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean | None:
-    """Return the utilisation of the benchmark's own kind, weighted by observed GPU-seconds.
-
-    Below the first point of the curve the expectation is interpolated from zero, which is never certain.
-    """
+    """Return the utilisation of the benchmark's own kind, by GPU-seconds. Below the curve's first point it is never certain."""
     point = of.curve.expectation(bin, "gpu_utilization", load.rps, load.in_system)
     if point is None:
         return None

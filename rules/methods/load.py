@@ -136,10 +136,7 @@ class ReplicaOverload(NamedTuple):
 
 
 def judge_beyond(context: RuleContext) -> RuleResult:
-    """Find load beyond the benchmark in most of the last quarter, from completed and present requests of each replica.
-
-    A queue that grew throughout is likely too: completed requests do not show the arrivals.
-    """
+    """Find load beyond the benchmark in most of the last quarter. A queue that grew throughout is likely too."""
     curve, minutes = context.tier.curve, context.limit("minutes")
     if curve is None:
         return context.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")

@@ -482,4 +482,4 @@ def test_unusable_ca_file_is_named(tmp_path: Path, text: str | None, why: str) -
     if text is not None:
         path.write_text(text)
     words = f"({path}) cannot be used: {why}"
-    assert_fails(ScrapeFailure.TLS, words, "https://127.0.0.1:9/metrics", ca_file=str(path))
+    assert_fails(AUTH, words, "https://127.0.0.1:9/metrics", ca_file=str(path))

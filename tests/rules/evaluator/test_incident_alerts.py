@@ -346,13 +346,13 @@ HERE = replace(alert(), tier="a", replica="a0")
 @pytest.mark.parametrize(
     ("began", "ended", "words"),
     [
-        (-360, None, "began 6 minutes earlier"),
-        (-40, None, "began 40 seconds earlier"),
+        (-360, None, "began 6 min earlier"),
+        (-40, None, "began 40 s earlier"),
         (0, None, "began at the same time"),
         (0.9, None, None),
         (45, None, None),
-        (-7200, -60, "began 2 hours earlier and ended 1 minute before it"),
-        (-2000, -AFTERMATH_SECONDS, "began 33 minutes earlier and ended 15 minutes before it"),
+        (-7200, -60, "began 2 h earlier and ended 1 min before it"),
+        (-2000, -AFTERMATH_SECONDS, "began 33 min earlier and ended 15 min before it"),
         (-2000, -AFTERMATH_SECONDS - 1, None),
         (61, None, None),
     ],
@@ -419,9 +419,9 @@ def test_alerts_end_and_are_forgotten() -> None:
     (gone,) = seen.foreign.update((), (), T + memory.SILENT_SECONDS + 1, lambda: FLEET)
     assert (gone.ended_at, seen.foreign.alerts) == (T, ())
     seen.turn(alert(ended=10.0), after=10)
-    seen.turn(after=10 + memory.KEPT_SECONDS)
+    seen.turn(after=10 + memory.DAY_SECONDS)
     assert len(seen.foreign.alerts) == 1
-    seen.turn(after=11 + memory.KEPT_SECONDS)
+    seen.turn(after=11 + memory.DAY_SECONDS)
     assert seen.foreign.alerts == ()
 
 

@@ -33,7 +33,7 @@ def event(
 
 FOREIGN = attach_finding(replace(alert(), tier="a", summary="P99 of 4 s"), [make_finding(stage=3)], T + 60)
 
-DIAGNOSED = "this latency alert: KV cache cascade of a0, stage 3, began 6 minutes earlier"
+DIAGNOSED = "this latency alert: KV cache cascade of a0, stage 3, began 6 min earlier"
 
 CASCADE = group_incidents([make_finding(-360, 30, stage=3)])
 

@@ -120,6 +120,8 @@ EMPTY = {"requests_running": 0.0, "kv_utilization": 0.0, "kv_utilization_max": 0
 SILENT = scraped(scraped(NEW, 0.0, counters={"engine_steps": 0.0}), 400.0, counters={"engine_steps": 400.0})
 GPU_PROBLEM = "GPU-1 has not been read for 150 s"
 NO_PAGE, FAILED = "no page from the replica", Gap.SCRAPE_FAILED
+NO_TOKEN = "bearer_token_file t: No such file or directory"
+OWN_FAULT = "for 1 h; 3 scrapes in a row failed: sizewatch's own credentials cannot be used"
 NONE_BEFORE = (f"{misses} without a usable page, and none before" for misses in ("1 scrape", "2 scrapes"))
 
 ONE_MISS, NEVER = replica(misses=1), replica(pages=0, misses=1)
@@ -137,12 +139,13 @@ ROWS = [
     (DOWN, replica(misses=2), 15, FINE, "2 scrapes without a usable page"),
     (DOWN, replica(misses=3), 60, WARNED, "No usable metrics page for 45 s; 3 scrapes in a row failed: timeout"),
     (DOWN, replica(pages=0, misses=3), 60, WARNED, ""),
+    (DOWN, replica(misses=3, error=f"auth: {NO_TOKEN}"), 3630, WARNED, OWN_FAULT),
     *((DOWN, replica(pages=0, misses=n), 0, FAILED, text) for n, text in enumerate(NONE_BEFORE, 1)),
     (DOWN, scraped(replica(misses=5), 105), 15, FINE, "The metrics page answers"),
-    (DOWN, SILENT, 400, Gap.NOT_SCRAPED, "the page answers now, but was not scraped for 400 s before"),
+    (DOWN, SILENT, 400, Gap.NOT_SCRAPED, "the page answers now, but was not scraped for 6 min before"),
     (DOWN, failed(SILENT, 415, 430, 445), 445, WARNED, ""),
     # One scrape in five minutes failed: the two more that make it down are still to come.
-    (DOWN, failed(replica(), 315), 315, FAILED, "1 scrape without a usable page, and none for 300 s"),
+    (DOWN, failed(replica(), 315), 315, FAILED, "1 scrape without a usable page, and none for 5 min"),
     *((CASCADE, replica(slope_gap=gap, cascade=CascadeState()), 15, gap, "") for gap in SLOPE_GAPS),
     (CASCADE, replica(pages=1), 15, Gap.RESTARTED, "no two pages give a slope of the KV cache yet"),
     (CASCADE, scraped(replica(misses=1), 45), 15, FAILED, ""),
@@ -185,7 +188,7 @@ def test_unmoving_page_is_stale() -> None:
         one = scraped(one, 15 * number, counters={"engine_steps": START})
         found = said(STALE, one)
         assert found.status is (Status.WARNING if number == 8 else Status.OK)
-    assert found.sentence == "The engine has not stepped for 120 s; its page claims 4 running and 0 waiting requests"
+    assert found.sentence == "The engine has not stepped for 2 min; its page claims 4 running and 0 waiting requests"
     assert said(STALE, scraped(one, 135, counters={"engine_steps": START + 1})).status is Status.OK
 
 
@@ -231,8 +234,8 @@ def late_page(name: str) -> ReplicaState:
     return replace(after, track=replace(after.track, unscraped_seconds=400.0))
 
 
-ALL_DOWN = "None of the tier's 2 replicas answered for 120 s; 3 scrapes in a row failed"
-LAST_FAILED = "no replica answered the last scrape; the last page is 300 s old"
+ALL_DOWN = "None of the tier's 2 replicas answered for 2 min; 3 scrapes in a row failed"
+LAST_FAILED = "no replica answered the last scrape; the last page is 5 min old"
 TOO_FEW = "1 of 2 replicas have not been scraped often enough yet"
 
 ENDED, DOWN_FOR_GOOD = lost_replica("a", 9, silent=500.0), lost_replica("a", 9)
@@ -249,10 +252,11 @@ ENDED, DOWN_FOR_GOOD = lost_replica("a", 9, silent=500.0), lost_replica("a", 9)
         ([late_page("a")], VIEW, Gap.NOT_SCRAPED, ""),
         ([late_page("a"), lost_replica("a", 0)], VIEW, FINE, ""),
         ([lost_replica("a", 1, silent=300.0)], VIEW, Gap.SCRAPE_FAILED, LAST_FAILED),
-        ([lost_replica("a", 3, page=False)], VIEW, PAGED, "answered for 120 s, and never before; 3 scrapes"),
+        ([lost_replica("a", 3, page=False)], VIEW, PAGED, "answered for 2 min, and never before; 3 scrapes"),
         ([lost_replica("a", 2, page=False), lost_replica("b", 5)], VIEW, Gap.SCRAPE_FAILED, TOO_FEW),
         ([NEW, lost_replica("b", 5)], VIEW, Gap.SCRAPE_FAILED, TOO_FEW),
         ([lost_replica("a", 4)], context(limits={"TierDown": {"misses": 5}}), FINE, ""),
+        ([lost_replica("a", 9, trouble=f"auth: {NO_TOKEN}"), lost_replica("b", 9)], VIEW, Gap.SCRAPE_FAILED, NO_TOKEN),
     ],
 )
 def test_tier_without_an_answer(replicas: list[ReplicaState], tier: TierContext, wanted: Wanted, text: str) -> None:

@@ -113,7 +113,7 @@ def test_frozen_rank_is_named(dead: Rank) -> None:
     pages = [page(START + t, Rank(running=3, kv=0.2, steps=2000 + t), dead, answers=20 + t // 100) for t in times]
     steps = follow(*pages)
     assert verdict(steps) == WARNED
-    assert stalled(steps).sentence.startswith("Rank 1 of 2 ranks has not stepped for 190 s")
+    assert stalled(steps).sentence.startswith("Rank 1 of 2 ranks has not stepped for 3 min")
     both = [page(START + 200 + t, Rank(running=3, steps=2190), dead, answers=21) for t in range(0, 100, 10)]
     assert verdict(follow(*both, steps=steps)) == PAGED
 
