@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from anyio import to_thread
@@ -41,7 +42,7 @@ STUCK_SECONDS = 300.0
 BUSY_SECONDS = 2.0
 """Seconds that a page waits for the status. The loop may hang."""
 
-THREADS = 4
+THREADS, MOST_HEAD_BYTES = 4, 16_384
 
 NO_STORE = {"Cache-Control": "no-store"}
 NOT_YET = "the first cycle has not succeeded yet"
@@ -69,10 +70,7 @@ def content_response(body: bytes, content_type: str = HTML, cache: str = "privat
 
 
 def is_wrong_host(host: str, hosts: tuple[str, ...]) -> bool:
-    """Return whether a Host header names neither this machine nor one of `hosts`.
-
-    It prevents DNS rebinding: a browser page whose name resolves to 127.0.0.1 could read what is served there.
-    """
+    """Return whether a Host header names neither this machine nor one of `hosts` (DNS rebinding)."""
     name = re.sub(r"\.?(:\d*)?$", "", host.lower())
     return LOCAL.fullmatch(name) is None and name not in map(str.lower, hosts)
 
@@ -122,7 +120,7 @@ class Pages:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         to_thread.current_default_thread_limiter().total_tokens = THREADS
-        refusal = await self._refuse(scope["path"], Headers(scope=scope))
+        refusal = await self._refuse(scope)
         self._refusals += refusal is not None
         app: ASGIApp = refusal or self._app
         try:
@@ -132,8 +130,13 @@ class Pages:
             self._errors += 1
             raise
 
-    async def _refuse(self, path: str, headers: Headers) -> Response | None:
+    async def _refuse(self, scope: Scope) -> Response | None:
         """Return the response to a request without credentials or with another host. The webhook has its own token."""
+        path, headers = scope["path"], Headers(scope=scope)
+        # h11 limits a head that is incomplete: this one came in one read.
+        head = scope["raw_path"], scope["query_string"], *chain.from_iterable(headers.raw)
+        if sum(map(len, head)) > MOST_HEAD_BYTES:
+            return text_response(400, f"a head of more than {MOST_HEAD_BYTES} bytes is refused")
         if path in PROBES or (path == WEBHOOK and self.receiver is not None):
             return None
         if not await self.gate.admits(headers.get("authorization", "")):

@@ -22,7 +22,7 @@ from agent.config.load import is_loopback
 from agent.config.web import TlsServerConfig, Web, page_url, read_web_file
 from agent.errors import ConfigError
 from agent.http_server.credentials import Authenticator, read_tokens
-from agent.http_server.pages import Pages
+from agent.http_server.pages import MOST_HEAD_BYTES, Pages
 from exporters.status.records import AgentStatus
 
 HEAD_SECONDS = 5.0
@@ -90,6 +90,7 @@ class ThreadedServer:
         self._tls = tls
         # Below this level uvicorn logs a line for each request that is none.
         quiet: dict[str, Any] = {"log_config": None, "log_level": "error"}
+        quiet["h11_max_incomplete_event_size"] = MOST_HEAD_BYTES
         self._config = uvicorn.Config(app, ws="none", proxy_headers=False, headers=list(HEADERS), **quiet)
         self._config.load()
         self.state = ServerState()
@@ -162,10 +163,7 @@ def read_secrets(web: Web) -> tuple[Authenticator, ssl.SSLContext | None]:
 
 
 class WebServer:
-    """Server of the agent's pages. `start` and `stop` may be called once each; `url` is where it listens.
-
-    Raise ConfigError for files that cannot be used, and on `start` for an address that cannot be listened on.
-    """
+    """Server of the agent's pages. `start` and `stop` may be called once each. Raise ConfigError."""
 
     def __init__(
         self, web: Web, source: Callable[[], AgentStatus | None], seconds_since_cycle: Callable[[], float | None]

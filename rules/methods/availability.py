@@ -159,8 +159,8 @@ def judge_tier_down(context: RuleContext) -> RuleResult:
     # Whoever refuses us, or is not asked for want of our own file, may serve.
     blind = [replica for replica in down if replica.error.startswith("auth: ")]
     if blind:
-        why = blind[0].error.removeprefix("auth: ")
-        text = f"sizewatch's credentials for {format_count(len(blind), 'replica')} do not work: {why}"
+        reason = blind[0].error.removeprefix("auth: ")
+        text = f"sizewatch's credentials for {format_count(len(blind), 'replica')} do not work: {reason}"
         return context.unknown(Gap.SCRAPE_FAILED, text)
     silent = min(now - _silent_since(replica) for replica in down)
     status = Status.CRITICAL if silent >= context.limit("seconds") else Status.WARNING
