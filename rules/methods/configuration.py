@@ -189,7 +189,8 @@ def _measure(total: Window) -> AdapterWait | None:
     if isinstance(served, Missing):
         return None
     seconds = (held.value or 0.0) / rps if isinstance(held, Reading) and rps else None
-    return AdapterWait(seconds, served.high or 0.0, waiting.value or 0.0 if isinstance(waiting, Reading) else 0.0)
+    crowd = waiting.value or 0.0 if isinstance(waiting, Reading) else 0.0
+    return AdapterWait(seconds, served.high or 0.0, crowd)
 
 
 class StartTimes(NamedTuple):

@@ -97,16 +97,15 @@ class Tail(NamedTuple):
 
     `whole`: above factor x the interpolated point. `sure`: above factor x the upper point, in bins whose points rest on
     enough requests. `requests` and `sure_requests` are independent requests: output events of one request, or of one slow
-    step, are not independent. `expected` are lower end, best value and upper end, weighted by observations. `fewest` are
-    the requests of the thinnest point.
+    step, are not. `expected` is weighted by observations, its n are the thinnest point's requests; `slower` surely exceed it.
     """
 
     whole: Share
     sure: Share
     requests: float
     sure_requests: float
-    expected: tuple[float, ...]
-    fewest: int
+    expected: Reading
+    slower: float
 
 
 def judge_tail(context: RuleContext) -> RuleResult:
@@ -122,7 +121,7 @@ def _measure_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
     if tail is None:
         return None
     whole, sure = tail.whole, tail.sure
-    most = allowed * (GUESSED if whole.low <= allowed * whole.n else 1.0)
+    most = allowed * (1.0 if max(whole.low, tail.slower / GUESSED) > allowed * whole.n else GUESSED)
     is_significant = is_significant_share(whole.best, whole.n, tail.requests, most, LIKELY_CONFIDENCE)
     is_sure = is_significant_share(sure.low, sure.n, tail.sure_requests, allowed, CONFIDENCE)
     exceeds, surely_exceeds = whole.best > allowed * whole.n, sure.best > allowed * sure.n
@@ -144,12 +143,14 @@ def _sum_tail(
 ) -> Tail | None:
     rows: list[tuple[Expectation, Share, float]] = []
     surely: list[tuple[Share, float]] = []
+    slower = 0.0
     for bin, load in held.by_load_bin(curve).items():
         expected = curve.expectation(bin, metric, load.rps, load.in_system)
         parts = load.parts(family)
         if expected is None or not parts:
             continue
         over = histograms.share_above(parts, expected.value * factor)
+        slower += histograms.share_above(parts, expected.value).low
         independent = over.n if per_request else min(over.n, load.counter("requests_finished"))
         rows.append((expected, over, independent))
         if expected.requests >= supported:
@@ -158,9 +159,10 @@ def _sum_tail(
     if whole.n <= 0:
         return None
     bounds = ([over.n / whole.n * end for end in expected[:3]] for expected, over, _ in rows)
-    ends = tuple(math.fsum(column) for column in zip(*bounds, strict=True))
+    low, value, high = (math.fsum(column) for column in zip(*bounds, strict=True))
+    expected_p99 = Reading(value=value, low=low, high=high, n=float(min(expected.requests for expected, *_ in rows)))
     requests, sure_requests = (math.fsum(row[-1] for row in group) for group in (rows, surely))
-    return Tail(whole, sure, requests, sure_requests, ends, min(expected.requests for expected, *_ in rows))
+    return Tail(whole, sure, requests, sure_requests, expected_p99, slower)
 
 
 def _add_shares(known: Sequence[Share]) -> Share:
@@ -180,8 +182,6 @@ def _report_tail(of: BenchmarkComparison, tail: Tail, status: Status, certainty:
     if status is Status.OK and whole.low <= allowed * whole.n:
         certainty = Certainty.of(whole.high <= allowed * whole.n)
     observed = histograms.quantile(hold(of.binned).sum_parts(context.rule.family), 0.99) or Missing(gap=Gap.NO_TRAFFIC)
-    lower, middle, upper = tail.expected
-    expected = Reading(value=middle, low=lower, high=upper, n=float(tail.fewest))
     word, factor = context.rule.signal.partition("_")[0].upper(), f"{context.limit('factor'):g} x"
     counted = "requests" if context.rule.per_request else "output events"
     share, n = whole.best / whole.n, whole.n
@@ -189,16 +189,16 @@ def _report_tail(of: BenchmarkComparison, tail: Tail, status: Status, certainty:
     if status is not Status.OK and certainty is Certainty.CERTAIN:
         share, n = tail.sure.best / tail.sure.n, tail.sure.n
         bounds = f"at least {number(tail.sure.low / n, 'ratio')} exceed {factor} the upper end"
-    p99 = f"P99 {quantity(observed, 'seconds')}, benchmark {quantity(expected, 'seconds')} at equal load"
+    p99 = f"P99 {quantity(observed, 'seconds')}, benchmark {quantity(tail.expected, 'seconds')} at equal load"
     healthy = f"{allowed * 100:g}% is allowed"
     end = (reason or healthy) if status is Status.OK else p99
     sentence = f"{number(share, 'ratio')} of {counted} exceed {factor} the benchmark's {word} P99; {end}"
     details = (f"{n:,.0f} {counted}, {bounds}", healthy, p99, of.curve.written.remark)
-    return context.verdict(status, certainty, observed, expected, sentence, details=details)
+    return context.verdict(status, certainty, observed, tail.expected, sentence, details=details)
 
 
 GUESSED = 3.0
-"""Factor of the allowed share where no slow request is proven: guesses inside a wide bucket were up to 2.4 times it."""
+"""Factor of the allowed share where buckets above the benchmark's P99 hold less: guesses below were up to 2.4 times it."""
 
 ENOUGH_SEEN = 0.5
 """Minimum observed share of GPU-seconds. The unobserved half may be the busy one."""

@@ -61,8 +61,7 @@ QUANTILES = {"P95": 0.95, "P99": 0.99, "P50": 0.5}
 """Compared quantiles in the order of the sentence: memory is sized for P95 (guide 1.1, 9.1 step 4)."""
 
 ALL_BEYOND = 10
-"""Minutes that must all be beyond the factor for a mean to be certainly so: by chance 1 of 2 is, so all are in 0.5^10 =
-0.1 % of cases (sign test)."""
+"""Minutes that must all be beyond the factor: by chance 1 of 2 is, so all are in 0.5^10 = 0.1 % of cases (sign test)."""
 
 WHOLE = 0.75
 """Share of a period that must be observed for a rate. In a shorter time a burst would be the peak."""

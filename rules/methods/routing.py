@@ -60,7 +60,8 @@ class HitRates(NamedTuple):
 
     def count_requests(self, binned: Sequence[BinnedWindow]) -> tuple[float, ...]:
         """Return the finished requests of each replica, in the order of the replicas."""
-        return tuple(sum_family(hold(binned).by_replica.get(name, ()), FINISHED) for name in self.replicas)
+        groups = hold(binned).by_replica
+        return tuple(sum_family(groups.get(name, ()), FINISHED) for name in self.replicas)
 
 
 def judge_replicas(context: RuleContext) -> RuleResult:

@@ -1,5 +1,4 @@
-"""Utilisation over hours and minutes: utilization trap, empty queues and KV caches, missing headroom, and the yield of a
-GPU-hour from week to week (guide 9.2, 9.3)."""
+"""Utilisation: the trap, empty queues and KV caches, missing headroom, weekly yield of a GPU-hour (guide 9.2, 9.3)."""
 
 from __future__ import annotations
 

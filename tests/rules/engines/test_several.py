@@ -15,6 +15,7 @@ T = 1_790_000_000.0
 CASES = TESTS / "cases"
 V1 = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
 SGLANG = ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage")
+QUEUES = b'vllm:num_requests_running{backend="a"} 1\nvllm:num_requests_running{backend="b"} 2\n'
 
 
 def page(names: tuple[str, str, str], *engines: str, prefix: str = "", more: str = "") -> bytes:
@@ -33,9 +34,6 @@ def engines_of(body: bytes) -> dict[str, Snapshot]:
 
 def running(found: Mapping[str, Snapshot]) -> dict[str, tuple[float, float]]:
     return {name: (one.gauges["requests_running"], one.gauges["kv_utilization"]) for name, one in found.items()}
-
-
-QUEUES = b'vllm:num_requests_running{backend="a"} 1\nvllm:num_requests_running{backend="b"} 2\n'
 
 
 def test_page_of_two_workers_is_two_replicas() -> None:
@@ -121,10 +119,7 @@ def refusal(body: bytes, engine: str | None = None) -> str:
         (page(SGLANG, 'lane="1"', 'lane="2"', 'lane="3"'), r"3 engines, .*\(its label lane differs\)"),
         (page(V1, 'engine="0"') + page(SGLANG, 'tp_rank="0"'), "mixed origin: it has names of SGLang and of vLLM"),
         ((CASES / "02-shim" / "page.prom").read_bytes(), "mixed origin"),
-        (
-            page(V1, 'engine="0",model_name="m"') + b"tgi_queue_size 0\n",
-            "mixed origin: it has names of TGI and of vLLM",
-        ),
+        (page(V1, 'engine="0"') + b"tgi_queue_size 0\n", "mixed origin: it has names of TGI and of vLLM"),
         (TRITON + TRITON.replace(b'zone="a"', b'zone="b"'), r"2 engines, .*\(its label zone differs\)"),
         (QUEUES, "queues of 2 backends"),
         (page(V1, *(f'engine="0",worker="{n}"' for n in range(300))), "300 engines by their label worker, more than"),

@@ -106,6 +106,7 @@ TTFT_CASES = [
     # 0.4 s is slow at 3 rps and allowed at 5 rps (1.3 x 0.4 = 0.52 s): only the share of the low load counts.
     Case("one wide bucket", TIER, shaped(first_tokens({0.2: 8, FAST: 172})), FAIRLY),
     Case("far above what is allowed", TIER, shaped(first_tokens({0.2: 90, FAST: 90})), GUESSED),
+    Case("a bucket above the P99", TIER, shaped(first_tokens({0.2: 20, FAST: 160})), GUESSED),
     Case("slow at the load that allows it", TIER, SLOW_AT_5, FAIRLY),
     Case("slow at the load that does not", TIER, SLOW_AT_3, WARNED),
     # 1.3 x 0.1 = 0.13 s: 0.2 s is above the edge 0.15.
