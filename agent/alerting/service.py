@@ -34,12 +34,12 @@ MOST = 1_000
 SILENT_SECONDS = 48 * 3600.0
 """Silence after which a firing alert counts as ended: twice the longest usual `repeat_interval`."""
 
+LATE_SECONDS = 300.0
+"""Time after an end in which a firing message is late, not new: the default `group_interval` of an Alertmanager."""
+
 
 class ExternalAlertStore:
-    """External alerts by identity and start, for the cycle thread only. `left_out` counts those that fire beyond MOST.
-
-    It goes on when the configuration changes, and so do `incident_alerts`, the alerts of the incidents.
-    """
+    """External alerts by identity and start. `left_out` counts those that fire beyond MOST."""
 
     def __init__(self) -> None:
         self.left_out = 0
@@ -72,6 +72,9 @@ class ExternalAlertStore:
                 key = alert.identity, first
             known = self._alerts.get(key)
             if known is not None:
+                is_reopened = known.ended_at is not None and alert.ended_at is None
+                if is_reopened and alert.heard_at - known.heard_at < LATE_SECONDS:
+                    continue
                 summary = alert.summary or known.summary
                 self._alerts[key] = replace(known, ended_at=alert.ended_at, heard_at=alert.heard_at, summary=summary)
             else:
@@ -96,10 +99,7 @@ class ExternalAlertStore:
 
 
 class AlertingService(Sink):
-    """Alerting of one evaluation loop. Raise ConfigError for a bad token file. `connect` comes before the first cycle.
-
-    The alerts of `before`, its queue and the delivery of unchanged posts go on.
-    """
+    """Alerting of one evaluation loop. What does not change of `before` goes on. Raise ConfigError."""
 
     def __init__(
         self, keys: Keys, clock: Callable[[], float] = time.time, before: AlertingService | None = None

@@ -401,7 +401,9 @@ def test_repeated_alert_is_one() -> None:
     assert seen.turn(replace(alert(tier="a"), heard_at=T + 60), after=60) == 0
     assert seen.one.tier == "a"
     assert seen.turn(alert(tier="a", ended=90.0), after=100) == 1
-    assert seen.one.ended_at == T + 90
+    for late, ended_at in ((299.0, T + 90), (300.0, None)):
+        seen.turn(replace(alert(tier="a"), heard_at=seen.one.heard_at + late), after=100 + late)
+        assert seen.one.ended_at == ended_at
 
 
 def test_late_explanation_is_a_change() -> None:
