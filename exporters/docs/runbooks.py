@@ -43,6 +43,7 @@ PATTERNS: Mapping[LatencyPattern, str] = {
     LatencyPattern.HELD_UP: "Requests are held up below capacity",
     LatencyPattern.SLOWED: "Requests wait at every replica below capacity",
     LatencyPattern.EITHER: "Not known which",
+    LatencyPattern.UNCOUNTED: "The engine does not count its load",
 }
 """Situations of rules whose actions depend on what makes requests wait."""
 

@@ -155,8 +155,7 @@ def _find_home(finding: Finding, near: Sequence[_Group]) -> _Group | None:
         return home
     staged = [group for group in latest_first if min(map(stage_of, group.ends))]
     home = next((group for group in staged if group.is_explained_by(finding)), None)
-    if home is None:
-        home = next((o for o in staged if finding.started_at <= o.root_began_at + APART_SECONDS), None)
+    home = home or next((group for group in staged if finding.started_at <= group.root_began_at + APART_SECONDS), None)
     if home is not None:
         home.root_began_at = finding.started_at
     return home
@@ -241,9 +240,11 @@ def _sentence(verdict: Verdict, when: str, effect: str, missed: MissedObjective 
 
 
 def _describe_effect(verdicts: Iterable[Verdict], root: Finding) -> str:
-    """Return the first effect that is seen, else one that is forecast. A plan that is outgrown has none."""
-    felt = (verdict for verdict in verdicts if verdict.rule in EFFECTS and "plan is outgrown" not in verdict.sentence)
-    symptoms = {verdict.rule: verdict for verdict in felt if verdict.rule != root.rule}
+    """Return the first effect that is seen, else one that is forecast. Demand that ready replicas take has none."""
+    symptoms = {v.rule: v for v in verdicts if v.rule in EFFECTS and v.rule != root.rule}
+    demand = symptoms.get("DemandExceedsCapacity")
+    if demand is not None and getattr(demand.observed, "value", 0.0) <= getattr(demand.expected, "high", -1.0):
+        del symptoms[demand.rule]
     seen = next((text for rule, text in EFFECTS.items() if rule in symptoms and not symptoms[rule].is_forecast), "")
     return seen or (EXPECTED_EFFECT if symptoms else "")
 
@@ -259,11 +260,10 @@ def describe_missed(missed: MissedObjective | None) -> str:
     """Return the share (of few, the number) of missed requests, "" unless surely MISSED_SHARE."""
     if missed is None or missed.share.value is None or (missed.share.low or 0.0) < MISSED_SHARE:
         return ""
-    share, n = number(missed.share.value, "ratio"), missed.share.n
-    if n < FEW_REQUESTS:
-        share = f"{missed.share.value * n:.0f} of {n:.0f}"
     counted = "output events" if missed.objective == "ITL" else "requests"
-    share = f"{share} {counted}" if n < FEW_REQUESTS else f"{share} of {counted}"
+    share, n = f"{number(missed.share.value, 'ratio')} of {counted}", missed.share.n
+    if n < FEW_REQUESTS:
+        share = f"{missed.share.value * n:.0f} of {n:.0f} {counted}"
     if missed.limit_seconds is None:
         return f"{share} fail"
     return f"{share} miss the {number(missed.limit_seconds, 'seconds')} {missed.objective} objective"

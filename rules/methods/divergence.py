@@ -222,7 +222,8 @@ def judge_mean(context: RuleContext) -> RuleResult:
     """Find a mean below the benchmark at equal load by more than the allowed points, by its row of MEANS."""
     promised = None
     if context.rule.signal == "prefix_hit_ratio":
-        context, promised = narrow_pool(context, "prefill"), _read_planned_hits(context)
+        promised = read_plan_value(context.tier, "workload.prefix_hit_ratio")
+        context = narrow_pool(context, "prefill")
     of = select_comparable(context, promised=promised)
     return of if isinstance(of, Unknown) else judge_divergence(of, _measure_mean, MEANS[context.rule.signal][2])
 
@@ -302,7 +303,7 @@ def _observe_hits(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean |
     Without lookups the cache is off. More hits than lookups, or more lookups than prompt tokens, have no weight.
     """
     point = of.curve.expectation(bin, "prefix_hit_ratio", load.rps, load.in_system)
-    planned = _read_planned_hits(of.context)
+    planned = read_plan_value(of.context.tier, "workload.prefix_hit_ratio")
     if point is None and planned is not None:
         # A value of the plan is no estimate: any number of requests is behind it.
         point = Expectation(planned, planned, planned, 10**9)
@@ -312,11 +313,6 @@ def _observe_hits(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean |
     is_wrong = hits > queried or sees_repeated_lookups(load.binned)
     value, weight = hits / queried if queried > 0 else 0.0, 0.0 if is_wrong else requests
     return BinMean(value, weight, requests, point, is_weak=queried <= 0)
-
-
-def _read_planned_hits(context: RuleContext) -> float | None:
-    planned = read_plan_value(context.tier, "workload.prefix_hit_ratio")
-    return planned if isinstance(planned, float) else None
 
 
 def _explain_missing_hits(of: BenchmarkComparison) -> Unknown:

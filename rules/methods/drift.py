@@ -216,7 +216,6 @@ def _report_drift(
     sentence = capitalize(f"{worst.word} are {worst.times} as long as {worst.source}: {worst.text}")
     details = [f"{word} {drift.times}: {drift.text}" for word, drift in first.items() if word != worst.word]
     details += [peak.text] if peak is not None and peak.claim else []
-    # Engines do not expose which answers their token limit ended.
     cut, finished = sum_counters_beside(context.binned, "requests_ended_by_length", "requests_finished")
     if finished and context.rule.family:
         details.append(f"{cut / finished:.0%} of all answers ended at their token limit")

@@ -58,6 +58,7 @@ LOAD_WORDS: dict[LatencyPattern, str] = {
     LatencyPattern.HELD_UP: "the replicas together can take this load",
     LatencyPattern.SLOWED: "replicas should take this load, and do not take it now",
     LatencyPattern.EITHER: "what replicas take is not known",
+    LatencyPattern.UNCOUNTED: "the engine does not count its load",
 }
 
 
@@ -95,15 +96,15 @@ def compare_offered_load(context: RuleContext) -> tuple[str, LatencyPattern]:
     """Return the load of the last quarter of the window in words, and the pattern that it explains.
 
     KNEE: above capacity for most of that time. HELD_UP: not above it. SLOWED: not above it, but requests wait at every
-    replica, so that no neighbour could take the load. EITHER: capacity or load is not known. Replicas count together:
-    load that fits if it is spread evenly needs no further replica.
+    replica, so that no neighbour could take the load. EITHER: capacity is not known, UNCOUNTED: load is not.
+    Replicas count together: load that fits if it is spread evenly needs no further replica.
     """
     capacity, last = context.tier.capacity, context.last_quarter(context.binned)
     if capacity is None:
         return "what load a replica can take is not known", LatencyPattern.EITHER
     whole = offered_load(last.sum_families(FAMILIES), capacity)
     if whole is None:
-        return "what load arrives is not known", LatencyPattern.EITHER
+        return "what load arrives is not known", LatencyPattern.UNCOUNTED
     sides: dict[bool, list[BinnedWindow]] = {True: [], False: []}
     for group in context.periods(last):
         load = offered_load(group.sum_families(FAMILIES), capacity)
@@ -163,8 +164,7 @@ def judge_beyond(context: RuleContext) -> RuleResult:
         last = context.last_quarter(context.binned)
         unplaced = [binned for binned in last if binned.rps is not None and binned.bin is None and not binned.outside]
         if hold(unplaced).watched_seconds > last.watched_seconds / 2:
-            text = "scrapes are too far apart to tell how many requests were in the system"
-            return context.unknown(Gap.NOT_SCRAPED, text)
+            return context.unknown(Gap.NOT_SCRAPED, "scrapes are too far apart to tell the requests in the system")
     sentence = f"At most {most} a replica; the benchmark goes to {top}"
     whole = hold(context.binned).sum_families(FAMILIES)
     if whole.covered_seconds > 0 and (gone := count_gone(whole)) > whole.counters.get(FINISHED, 0.0):
@@ -262,9 +262,8 @@ def judge_queue(context: RuleContext) -> RuleResult:
     load, pattern = compare_offered_load(context)
     who = (name or context.tier.name) + (f" ({len(grown)} of {len(replicas)} replicas)" if len(replicas) > 1 else "")
     sentence = f"The queue of {who} grows; {split_claim(growing[name])[1]}; {LOAD_WORDS[pattern]}"
-    details = (words, load)
-    observed, certainty = exact_reading(level, finished), Certainty.of(is_significant and lasting)
-    return context.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern)
+    observed, sure = exact_reading(level, finished), Certainty.of(is_significant and lasting)
+    return context.verdict(Status.WARNING, sure, observed, expected, sentence, details=(words, load), pattern=pattern)
 
 
 def _measure_growth(

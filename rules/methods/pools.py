@@ -129,8 +129,7 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
             for pattern, replica, own, usual, is_odd in _compare_replicas(context, dict(pool)):
                 compared.setdefault((pattern, replica), []).append((own, usual, is_odd))
     n = len({binned.replica for binned in warm if binned.window.covered_seconds > 0})
-    patterns = (_find_odd(pattern, replica, minutes) for (pattern, replica), minutes in compared.items())
-    odd = [row for row in patterns if row is not None]
+    odd = [row for key, minutes in compared.items() if (row := _find_odd(*key, minutes)) is not None]
     if odd:
         worst = max(odd)
         expected = range_reading(0.0, context.limit("slower" if worst.pattern == "straggler" else "busier"), n)
@@ -207,16 +206,19 @@ def _compare_replicas(
     queues = {replica: own >= QUEUE > usual for replica, (own, usual) in _beside_median(rows, "waiting").items()}
     alike, busier, slower = (context.limit(name) for name in ("alike", "busier", "slower"))
     given = find_above(alike, "prompt", "output") | find_above(1.0, "rps") if any(queues.values()) else set()
-    for replica, (load, usual) in _beside_median(rows, "load").items():
+    loads = _beside_median(rows, "load")
+    most = max(2 * QUEUE, context.limit("alone") * math.fsum(load for load, _ in loads.values()))
+    for replica, (load, usual) in loads.items():
+        count = load + windows.MINUTE_SECONDS * rows[replica].get("rps", 0.0)
+        yield "lone replica", replica, load, usual, load >= most and count >= context.limit("minimum_requests")
         if replica in queues:
             yield "hot spot", replica, load, usual, queues[replica] and replica in given and load >= busier * usual
     # Neither more nor longer requests explain a slow replica.
     times = _beside_median(rows, "token")
-    is_any_slow = any(own >= slower * usual for own, usual in times.values())
-    explained = find_above(alike, "rps", "prompt", "output") if is_any_slow else set()
+    slow = {replica for replica, (own, usual) in times.items() if own >= slower * usual and "rps" in rows[replica]}
+    slow -= find_above(alike, "rps", "prompt", "output") if slow else set()
     for replica, (own, usual) in times.items():
-        is_slow = own >= slower * usual and "rps" in rows[replica] and replica not in explained
-        yield "straggler", replica, own, usual, is_slow
+        yield "straggler", replica, own, usual, replica in slow
     for replica, numbers in rows.items():
         if "fullest" in numbers and "kv" in numbers:
             full, mean = numbers["fullest"], numbers["kv"]
@@ -239,6 +241,7 @@ def _beside_median(rows: Mapping[str, Numbers], name: str) -> dict[str, tuple[fl
 
 PATTERNS: Mapping[str, tuple[str, str]] = {
     "hot spot": ("", "holds {} requests, its neighbours {}; some wait there while others have room"),
+    "lone replica": ("", "holds {} requests, its neighbours {}; the router gives them hardly any"),
     "straggler": ("seconds", "takes {} a token, its neighbours {}; with no more and no longer requests"),
     "full rank": ("ratio", "has a rank with its KV cache {} full, {} on average; the other ranks have room"),
 }

@@ -20,7 +20,8 @@ class LatencyPattern(StrEnum):
     KNEE = "knee"  # the load
     HELD_UP = "held_up"  # something in the system
     SLOWED = "slowed"  # requests wait at every replica below capacity: the replicas take less than they did
-    EITHER = "either"
+    EITHER = "either"  # capacity is not known
+    UNCOUNTED = "uncounted"
 
 
 class Severity(StrEnum):

@@ -11,6 +11,7 @@ from rules.catalogue.registry import BY_NAME, RULES, SUSPECTED
 from rules.causes.explain import SUSPECTS
 from rules.confidence import Certainty
 from rules.evaluator.incidents import APART_SECONDS, NEAR_SECONDS, SHARP_SECONDS, group_incidents
+from rules.methods.evidence import exact_reading, range_reading
 from rules.telemetry.signals import Reading
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Cause, Finding, IdleReplicas, MissedObjective, Status, Subject
@@ -320,8 +321,10 @@ def test_forecast_demand_is_not_arriving() -> None:
     for one, words in ((demand, "more arrives than"), (expected, "more is expected than")):
         (incident,) = group_incidents([root, one, burn])
         assert f"{words} the fleet can serve" in incident.sentence
-    outgrown = replace(demand, worst=replace(demand.worst, sentence="9 rps arrive, 2 take 20; the plan is outgrown"))
-    assert "can serve" not in group_incidents([root, outgrown, burn])[0].sentence
+    for most in (8.9, 9.0):
+        rates = {"observed": exact_reading(9.0, 60.0), "expected": range_reading(0.0, most, 60.0)}
+        (incident,) = group_incidents([root, replace(demand, worst=replace(demand.worst, **rates)), burn])
+        assert ("can serve" in incident.sentence) is (most < 9.0), "not if only the plan is outgrown"
     forecast = finding("ForecastDegraded", 0.0, status=Status.WARNING)
     note, incident = group_incidents([demand, forecast, burn])
     assert (note.root.rule, note.severity) == ("ForecastDegraded", Severity.REPORT)

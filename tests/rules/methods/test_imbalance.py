@@ -4,6 +4,7 @@ import gzip
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +52,9 @@ def judged(
     return answered(RULE, replace(context(), pools=pools or {}), fleet)
 
 
-def hot(number: int) -> Window:
-    return served(number, rps=6.0, in_system=12.0, waiting=5.0)
-
-
-def slow(number: int) -> Window:
-    return served(number, token=0.03, in_system=4.5)
-
-
+hot, slow = partial(served, rps=6.0, in_system=12.0, waiting=5.0), partial(served, token=0.03, in_system=4.5)
+idle = partial(served, rps=1.0, in_system=1.0)
+LONE = "a holds 8 requests, its neighbours 1; the router gives them hardly any"
 HOT = "a holds 12 requests, its neighbours 3; some wait there while others have room"
 FULL = "a has a rank with its KV cache 95.0% full, 50.0% on average; the other ranks have room"
 BALANCED = "No replica stands out among 3"
@@ -92,6 +88,10 @@ APART, SAME = ({"a": "decode", "b": pool, "c": "prefill"} for pool in ("prefill"
         (lambda n: hot(n) if n < 9 else served(n), {}, FINE, BALANCED),
         (lambda n: hot(n) if n > 12 else served(n), {}, FINE, BALANCED),
         (lambda n: hot(n) if n > 8 else served(n), {}, FINE, BALANCED),
+        # The load of all: 80 % of it, 79 %, and too little to spread.
+        (lambda n: served(n, rps=8.0, in_system=8.0), {"others": idle}, WARNED, LONE),
+        (lambda n: served(n, rps=8.0, in_system=7.5), {"others": idle}, FINE, BALANCED),
+        (lambda n: served(n, in_system=1.9), {"others": lambda n: served(n, 0.0, in_system=0.0)}, FINE, BALANCED),
         # All others have a queue.
         (hot, {"others": lambda n: served(n, in_system=5.0, waiting=2.0)}, FINE, ""),
         # Heads in each of nine throws has a probability of 0.2 %, of ten 0.1 %.
@@ -203,14 +203,6 @@ def spread(hits: float, length: float = 500.0, preemptions: float = 0.0, after: 
     return fleet(lambda n, name: asked(n, 70, hits, length, preemptions), after=after)
 
 
-def restarted(number: int, name: str) -> Window:
-    return asked(number, IN_TURN[name], 0.35, restarts=1.0 if number == 1 else 0.0)
-
-
-def repeated(number: int, name: str) -> Window:
-    return asked(number, IN_TURN[name], 0.35, prompt_tokens=IN_TURN[name] * 500.0 / 9)
-
-
 def beside_a_new_one(warm_minutes: int) -> dict[str, list[Window]]:
     """Two replicas, of which the second answers first in minute 10 and is cold for four minutes."""
     old = [asked(n, 54, 0.9) for n in range(10)]
@@ -232,6 +224,8 @@ HEALTHY = fleet(lambda n, name: asked(n, BEFORE[name], 0.9))
 RECOVERED = fleet(lambda n, name: asked(n, 70, 0.9 if n == 13 else 0.1), after=5)
 ONE_KEEPS = fleet(lambda n, name: asked(n, 70, 0.85 if name == "b" else 0.1))
 UNEVEN = fleet(lambda n, name: asked(n, {"a": 30, "b": 110, "c": 70}[name], 0.35))
+RESTARTED = fleet(lambda n, name: asked(n, 70, 0.35, restarts=float(n == 1)), before=1, after=4)
+REPEATED = fleet(lambda n, name: asked(n, 70, 0.35, prompt_tokens=70 * 500.0 / 9))
 ALWAYS_LOW = {name: [asked(n, 70, 0.3) for n in range(10)] for name in BEFORE}
 BENCHMARKED = context(*({"prefix_hit_ratio": 0.9} for _ in range(3)))
 STRICT = context(limits={ROUTING_RULE: {"points": 0.5}})
@@ -263,11 +257,11 @@ CASES = [
     Case("one replica", PLAIN, fleet(broken, names={"a": 54}), FINE),
     Case("a new replica is cold", PLAIN, beside_a_new_one(0), FINE),
     Case("and warm later", PLAIN, beside_a_new_one(11), WARNED),
-    Case("restarted replicas", PLAIN, fleet(restarted, before=1, after=4), EARLY),
+    Case("restarted replicas", PLAIN, RESTARTED, EARLY),
     Case("healthy", PLAIN, HEALTHY, FINE),
     Case("healthy by the plan", planned(0.95), HEALTHY, FINE),
     Case("always low", bare("t", None), ALWAYS_LOW, UNPLANNED),
-    Case("lookups again", PLAIN, fleet(repeated), Gap.CONTRADICTORY),
+    Case("lookups again", PLAIN, REPEATED, Gap.CONTRADICTORY),
     Case("few requests", PLAIN, fleet(lambda n, name: asked(n, 5, 0.35)), EARLY),
     Case("not measured", PLAIN, [minute(n) for n in range(5)], HIDDEN),
     Case("off", PLAIN, looked_up(0.0), HIDDEN),

@@ -133,7 +133,7 @@ QUEUE_CASES = [
     Case("over", PLANLESS, waiting(lambda n: 8.0 * (n < 10), 9.0, lambda n: 0.0), FINE),
     Case("after a quiet third", PLANLESS, LATE, WARNED),
     Case("too short to double", PLANLESS, LATER, EARLY),
-    Case("not counted", PLANLESS, [replace(one, counters={"in_system_change": 20.0}) for one in STEEP], WARNED),
+    Case("not counted", PLANNED, [replace(one, counters={"in_system_change": 20.0}) for one in STEEP], WARNED),
     Case("one of two", PLANNED, {"a": each(15, minute), "b": STEEP}, WARNED),
     Case("another length", context(limits={QUEUE: {"waiting": 500.0}}), STEEP, FINE),
     Case("another share", context(limits={QUEUE: {"share": 0.5}}), STEEP, FINE),
