@@ -113,7 +113,7 @@ def _look(options: SimpleNamespace) -> int:
                 looks = look_at_engines(pages, cli.ways_in(options), seconds, objectives, show)
     next_command = f"sizewatch init --run {engines} (a configuration and a plan from these engines)"
     if any(cli.ways_in(options).values()):
-        next_command = "targets with these credentials in sizewatch.yaml (docs/install.md, docs/connections.md)"
+        next_command = "sizewatch init with the same options and addresses (a configuration and a plan)"
     diagnosis = EngineDiagnosis(
         looks=looks,
         problems=problems,

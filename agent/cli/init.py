@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from agent.cli import plan
 from agent.cli import run as run_command
-from agent.cli.arguments import PATH, Exit, Parameters, argument, flag, option
+from agent.cli.arguments import PATH, WAYS_IN, Exit, Parameters, argument, connection_options, flag, option, ways_in
 from agent.cli.loading import writing
 from agent.config.load import load
 from agent.config.peer import Peer
@@ -72,6 +72,7 @@ def parameters() -> Parameters:
         option("--out", "DIR", "where to write (default: here)", PATH, default="."),
         flag("--force", "replace sizewatch.yaml and plan.yaml that are there"),
         flag("--run start", "then start the daemon, as `sizewatch run` does"),
+        *connection_options("the given engines"),
     )
 
 
@@ -87,7 +88,13 @@ def run(options: SimpleNamespace) -> int:
         if config_path in there:
             problems.append(f"start with `sizewatch run{where}`")
         raise ConfigError(tuple(problems))
-    engines, refusals = _ask_places(options.url) if options.url else ask_candidates(find_candidates())
+    ways = _read_ways(options)
+    if options.url:
+        engines, refusals = _ask_places(options.url, ways)
+    elif ways:
+        raise ConfigError(("credentials are only for engines that are given: sizewatch init HOST:PORT",))
+    else:
+        engines, refusals = ask_candidates(find_candidates())
     if not engines:
         raise CannotJudgeError(_explain_nothing(refusals))
     # On demand: NVML takes memory.
@@ -99,7 +106,7 @@ def run(options: SimpleNamespace) -> int:
     alertmanager = ""
     if has_alertmanager():
         alertmanager = ALERTMANAGER
-    config = config_text(urls, plan.written_at(), gpus=bool(gpus), alertmanager=alertmanager)
+    config = config_text(urls, plan.written_at(), ways, gpus=bool(gpus), alertmanager=alertmanager)
     with writing(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
         write_files({plan_path: plan_text(tiers, gpus), config_path: config}, EVERYBODY_READS)
@@ -150,9 +157,18 @@ class FirstView:
                 print(text, flush=True)
 
 
-def _ask_places(places: tuple[str, ...]) -> tuple[tuple[FoundEngine, ...], tuple[str, ...]]:
+def _read_ways(options: SimpleNamespace) -> dict[str, Any]:
+    """Return the connection options as keys of a target. The configuration may lie in another folder: full paths."""
+    for name, metavar, _ in WAYS_IN:
+        value = getattr(options, name)
+        if metavar == "FILE" and value is not None:
+            setattr(options, name, os.path.abspath(value))
+    return {name: value for name, value in ways_in(options).items() if value is not None}
+
+
+def _ask_places(places: tuple[str, ...], ways: dict[str, Any]) -> tuple[tuple[FoundEngine, ...], tuple[str, ...]]:
     """Return the engines at addresses, with the process of each that runs here, and why others are none."""
-    pages = find_pages(places, {"timeout_seconds": TIMEOUT_SECONDS})
+    pages = find_pages(places, {"timeout_seconds": TIMEOUT_SECONDS, **ways})
     here = {f"localhost:{candidate.port}": candidate for candidate in find_candidates()}
     engines = []
     for probe in pages.engines:

@@ -94,9 +94,11 @@ class TierFacts:
     """Whether required keys that nobody knows from here get a value, marked as assumed."""
 
 
-def config_text(urls: Mapping[str, Iterable[str]], when: str, *, gpus: bool, alertmanager: str) -> str:
-    """Return a configuration of these pages by tier. `alertmanager` is its address, "" without one."""
-    targets = [{"url": url, "tier": tier} for tier, pages in urls.items() for url in pages]
+def config_text(
+    urls: Mapping[str, Iterable[str]], when: str, ways: Mapping[str, Any], *, gpus: bool, alertmanager: str
+) -> str:
+    """Return a configuration of these pages by tier. `ways` are further keys of each target, `alertmanager` may be ""."""
+    targets = [{"url": url, "tier": tier, **ways} for tier, pages in urls.items() for url in pages]
     config: dict[str, Any] = {"plan": "plan.yaml", "data_dir": "sizewatch-data", "targets": targets}
     if not gpus:
         config["gpus"] = {"source": "none"}

@@ -93,6 +93,7 @@ def engine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 
 
 def test_both_files_are_valid_and_name_assumptions(here: Path, engine: Engine, capsys: Captured) -> None:
+    assert main(["init", "--username", "ada", "--password-file", "p"]) == 2, "no guessed port is sent a password"
     assert main(["init"]) == 0
     loaded = load(here / "sizewatch.yaml")
     (name,) = loaded.plan.tiers
@@ -182,12 +183,16 @@ def test_given_engines_are_written(host: str, product: str, here: Path, monkeypa
     monkeypatch.setattr("agent.gpu.nvml_reader.list_local_gpus", lambda: gpus)
     monkeypatch.setattr("agent.cli.init.find_host", lambda url: host)
     monkeypatch.setattr("agent.cli.plan.find_host", lambda url: host)
+    (here / "token").write_text("a-token")
     with engines(2) as (served, _):
         process = init.Candidate(port=served.port, pid=1, parallel=2)
         monkeypatch.setattr(init, "find_candidates", lambda: (process,))
-        assert main(["init", f"localhost:{served.port}", served.url, "127.0.0.1:9", "http://[bad"]) == 0
-    loaded = load(here / "sizewatch.yaml")
-    assert [target.url for target in loaded.config.targets] == [served.url]
+        given = [f"localhost:{served.port}", served.url, "127.0.0.1:9", "http://[bad"]
+        assert main(["init", *given, "--out", "sub", "--bearer-token-file", "token"]) == 0
+    assert served.headers["Authorization"] == "Bearer a-token"
+    loaded = load(here / "sub" / "sizewatch.yaml")
+    targets = [(target.url, target.bearer_token_file) for target in loaded.config.targets]
+    assert targets == [(served.url, str(here / "token"))]
     assert "no page  http://127.0.0.1:9/metrics: connection refused" in capsys.readouterr().out
     # GPUs of this machine are not those of an engine elsewhere.
     assert [(tier.gpu.product, tier.gpu.per_replica) for tier in loaded.plan.tiers.values()] == [(product, 2)]

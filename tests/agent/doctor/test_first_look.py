@@ -170,7 +170,7 @@ def test_objectives_are_options(files: Any, capsys: pytest.CaptureFixture[str]) 
     code, out, _ = doctor(capsys, *pages, "--ttft", "1ms", "--tpot", "80ms", "--bearer-token-file", "token")
     assert code == 1
     assert "missed the 1 ms TTFT objective" in out
-    assert "next  targets with these credentials" in out
+    assert "next  sizewatch init with the same options" in out
 
 
 @pytest.mark.parametrize(
