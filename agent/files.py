@@ -65,29 +65,21 @@ class DataDir:
         self.lock()
 
     def lock(self) -> None:
-        """Lock the directory, again if its lock file was removed.
-
-        Raise ConfigError if the directory is not writable or another daemon holds it.
-        """
+        """Lock the directory, again if its lock file was removed. Raise ConfigError if another daemon holds it."""
+        self.close()
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self._folder / LOCK_FILE, os.O_CREAT | os.O_RDWR | NO_LINK, OWNER_ONLY)
-        except OSError as error:
-            raise self._problem(f"cannot be written ({error.strerror}); make it writable, or name another") from error
-        if self._lock is not None and os.path.sameopenfile(self._lock, lock):
-            os.close(lock)
-            return
-        try:
+            self._lock = lock = os.open(self._folder / LOCK_FILE, os.O_CREAT | os.O_RDWR | NO_LINK, OWNER_ONLY)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             holder = os.pread(lock, 32, 0).decode(errors="replace") or "not named: the disk was full"
-            os.close(lock)
-            if isinstance(error, BlockingIOError):
-                text = f"is in use by another sizewatch (process {holder}); stop that one, or name another"
-                raise self._problem(text) from error
-            raise self._problem(f"cannot be locked ({error.strerror}); it must be on a local disk") from error
-        self.close()
-        self._lock = lock
+            self.close()
+            text = f"is in use by another sizewatch (process {holder}); stop that one, or name another"
+            raise self._problem(text) from error
+        except OSError as error:
+            self.close()
+            text = f"cannot be written ({error.strerror}); make it writable, or name another on a local disk"
+            raise self._problem(text) from error
         # The lock needs no space; a full disk costs only the process id.
         with suppress(OSError):
             os.ftruncate(lock, 0)
@@ -100,3 +92,4 @@ class DataDir:
         """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
+            self._lock = None

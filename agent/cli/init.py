@@ -170,11 +170,11 @@ def _ask_places(places: tuple[str, ...], ways: dict[str, Any]) -> tuple[tuple[Fo
     """Return the engines at addresses, with the process of each that runs here, and why others are none."""
     pages = find_pages(places, {"timeout_seconds": TIMEOUT_SECONDS, **ways})
     here = {f"localhost:{candidate.port}": candidate for candidate in find_candidates()}
-    engines = []
-    for probe in pages.engines:
-        candidate = here.get(urlsplit(normalize_url(probe.url)).netloc, Candidate())
-        engines.append(FoundEngine(candidate=candidate, probe=probe))
-    return tuple(engines), pages.problems
+    hosts = (urlsplit(normalize_url(probe.url)).netloc for probe in pages.engines)
+    known = zip(hosts, pages.engines, strict=True)
+    return tuple(
+        FoundEngine(candidate=here.get(host, Candidate()), probe=probe) for host, probe in known
+    ), pages.problems
 
 
 def ask_candidates(candidates: tuple[Candidate, ...]) -> tuple[tuple[FoundEngine, ...], tuple[str, ...]]:

@@ -105,20 +105,18 @@ def _add_history(assembly: Assembly, path: Path, before: Assembly | None, now: f
     kept = before if before is not None and before.loaded.config.history_path == path else None
     history = kept.history if kept is not None else None
     if history is None:
-        with ExitStack() as unlock:
-            folder = DataDir(path.parent, assembly.loaded.path)
-            unlock.callback(folder.close)
+        folder = DataDir(path.parent, assembly.loaded.path)
+        undone.callback(folder.close)
 
-            def open_store() -> HistoryStore:
-                try:
-                    # Whoever removed the history may have removed the lock.
-                    folder.lock()
-                except ConfigError as error:
-                    raise HistoryError(path, str(error)) from error
-                return HistoryStore(path)
+        def open_store() -> HistoryStore:
+            try:
+                # Whoever removed the history may have removed the lock.
+                folder.lock()
+            except ConfigError as error:
+                raise HistoryError(path, str(error)) from error
+            return HistoryStore(path)
 
-            history = HistoryService(open_store, folder.close)
-            unlock.pop_all()
+        history = HistoryService(open_store, folder.close)
         undone.callback(history.close)
     assembly.history = history
     # After the alerting: the history stores the alerts that changed.
