@@ -43,7 +43,7 @@ LONGEST_SECONDS = 10_000 * 86_400.0
 def number(
     least: float, most: float, parse: Callable[[str], float] = float, show: Callable[[float], str] = "{:g}".format
 ) -> Callable[[str], float]:
-    """Return the parser of a number in this range. click makes its ValueError a usage message."""
+    """Return the parser of a number in this range. click's own range lets NaN pass."""
 
     def read(text: str) -> float:
         value = parse(text)

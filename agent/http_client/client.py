@@ -282,7 +282,7 @@ def wrong_content(place: str, content_type: str, start: bytes) -> ScrapeError | 
 
 
 class PageFetcher(HttpClient):
-    """Fetcher of a target's page over a kept connection, for one thread. `date` is the last response's Date header."""
+    """Fetcher of a target's page, for one thread. Only METRICS bodies are checked. `date` is the last Date header."""
 
     date = ""
 
