@@ -194,10 +194,8 @@ def check_evictions(context: CauseContext) -> CauseResult | None:
         return None
     most, seen = max(((share.value or 0.0, seen) for share, seen in shares), key=itemgetter(0))
     preempted, finished = (seen.counters[family] for family in EVICTIONS)
-    span = number(seen.span, "seconds")
-    if seen.span >= windows.MINUTE_SECONDS:
-        span = f"{seen.span / windows.MINUTE_SECONDS:.0f} min"
-    text = f"{preempted:,.0f} preemptions for {finished:,.0f} finished requests ({number(most, 'ratio')}) in {span}"
+    text = f"{preempted:,.0f} preemptions for {finished:,.0f} finished requests ({number(most, 'ratio')})"
+    text += f" in {math.ceil(seen.span / windows.MINUTE_SECONDS)} min"
     return CauseResult(supported=most > NOTICEABLE, text=text)
 
 
@@ -311,8 +309,8 @@ def check_throttling_cause(context: CauseContext) -> CauseResult | None:
 def check_one_replica(context: CauseContext) -> CauseResult | None:
     """Check for one replica with nearly all failures while others serve."""
     groups = hold(binned for binned in context.binned if binned.replica is not None).by_replica
-    sums = {name: outcomes(group.sum_families(READ)) for name, group in groups.items()}
-    each = {name: results for name, results in sums.items() if not isinstance(results, Missing)}
+    sums = ((name, outcomes(group.sum_families(READ))) for name, group in groups.items())
+    each = {name: results for name, results in sums if not isinstance(results, Missing)}
     failing = context.rule.method is judge_availability
     wrong = {name: results.failed if failing else results.no_room + results.bad for name, results in each.items()}
     total = sum(wrong.values())

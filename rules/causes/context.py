@@ -91,8 +91,7 @@ class SlowMinutes:
 def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
     """Return the slow minutes, or None if the rule has no limit or no minute was slower than the others.
 
-    Late is later than the objective, or than the benchmark allows at this load. Before is earlier than the middle slow
-    minute, because some minute is always slow by chance.
+    Late: above the objective, or the benchmark's limit at this load. Before: earlier than the middle slow minute.
     """
     objectives = dict(zip(OBJECTIVES, empty_budget(context.context).objectives, strict=True))
     limit = objectives.get(context.rule.family) if context.rule.method in USERS else None
@@ -100,7 +99,6 @@ def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
         return None
     factor = context.rule.limit("factor", context.context.limits) if limit is None else 1.0
     rule, curve = context.rule, context.context.curve if limit is None else None
-    # A limit by the median is a multiple of a bucket edge, so batches keep few results.
     of_batches = hold(context.binned).by_batch(_list_late, rule.family, rule.signal, curve, limit, factor)
     counted = list(chain.from_iterable(of_batches))
     n = math.fsum(late.n for _, late in counted)

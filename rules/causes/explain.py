@@ -21,6 +21,7 @@ from rules.methods.divergence import judge_mean, judge_tail
 from rules.methods.drift import judge_representative
 from rules.methods.load import judge_beyond, judge_queue, judge_saturated
 from rules.plan.load_bins import BinnedWindow, TierContext, pool_of
+from rules.telemetry.gauges import IN_SYSTEM, SIGMA
 from rules.verdicts.error_budget import OBJECTIVES
 from rules.verdicts.held_windows import hold
 from rules.verdicts.rule import Method, Rule
@@ -118,6 +119,10 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
     if not causes:
         return verdict
     unknown = [cause for cause, _, fact in facts if fact is None]
+    levels = [gauge for name in IN_SYSTEM if (gauge := total.gauge(name)) is not None]
+    peak, mean = (sum(getattr(level, name) for level in levels) for name in ("maximum", "mean"))
+    if rule.method in LATENCY and peak > 2 + 2 * mean + SIGMA * mean**0.5:
+        unknown.append(f"bursts (up to {peak:.0f} requests at a replica, {mean:.1f} on average)")
     against = (f"cannot be excluded: {', '.join(unknown)}",) if unknown else ()
     causes[0] = replace(causes[0], against=against)
     return replace(verdict, causes=tuple(causes))

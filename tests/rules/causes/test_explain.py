@@ -192,16 +192,19 @@ def test_slow_minutes_need_no_planned_hits() -> None:
     few_before = each(6, turned)
     few_before[:2] = [replace(one, counters={**one.counters, "requests_finished": 9.0}) for one in few_before[:2]]
     unplanned = context(workload={"prompt_tokens": WORKLOAD["prompt_tokens"]})
-    made = answered(TTFT, unplanned, each(5, turned))
-    assert first(made).evidence == ("fewer prefix hits: 0% in the slow minutes, 90% before",)
+    lost = ("fewer prefix hits: 0% in the slow minutes, 90% before",)
+    assert first(answered(TTFT, unplanned, each(5, turned))).evidence == lost
     # What was never there before was not lost, nor what other prompts had, nor what nine requests a minute tell.
     for other in (recovered, longer, few_before):
         late = answered(TTFT, unplanned, other)
         assert late.causes
         assert not any("before" in c.evidence[0] for c in late.causes)
-    even = first(answered(TTFT, unplanned, each(5, slow)))
-    assert even.cause == "slower machine"
-    assert even.against == ("cannot be excluded: prefix hits, output lengths, throttling",)
+    for most, more in ((13.0, ""), (14.0, ", bursts (up to 14 requests at a replica, 3.0 on average)")):
+        peak = {"requests_running": replace(gauge(3.0), maximum=most)}
+        windows = [replace(window, gauges={**window.gauges, **peak}) for window in each(5, slow)]
+        even = first(answered(TTFT, unplanned, windows))
+        assert even.cause == "slower machine"
+        assert even.against[0] == f"cannot be excluded: prefix hits, output lengths, throttling{more}"
 
 
 def test_only_the_curve_explains_comparison() -> None:
@@ -358,8 +361,7 @@ def test_exclusions_point_to_machine() -> None:
 def test_stepless_engine_is_first_suspect() -> None:
     held = {"requests_held": gauge(7.0)}
     made = answered(BURN, tier(), each(20, lambda n: late(n, gauges=held if n > 10 else {})))
-    assert made.causes[0].cause == "engine stopped"
-    assert made.causes[0].certainty is Certainty.CERTAIN
+    assert certainties(made)[0] == ("engine stopped", "certain")
     assert "(it holds 7 requests)" in made.causes[0].evidence[0]
     assert cause(found_late(), "engine stopped") is None
 
@@ -376,9 +378,8 @@ HELD = [("thermal", "heat", CERTAIN), ("hardware", "the board", CERTAIN), ("powe
 
 @pytest.mark.parametrize(("what", "word", "certainty"), HELD)
 def test_held_clocks_are_a_cause(what: str, word: str, certainty: Certainty) -> None:
-    one = cause(throttled(**{what: 12.0}), "throttling")
-    assert one.certainty is certainty
-    assert one.evidence == (f"throttling: clocks were held down by {word} 20% of the time",)
+    one, text = cause(throttled(**{what: 12.0}), "throttling"), f"clocks were held down by {word} 20% of the time"
+    assert (one.certainty, one.evidence) == (certainty, (f"throttling: {text}",))
     assert cause(throttled(**{what: 2.9}), "throttling") is None
 
 
