@@ -35,7 +35,7 @@ SILENT_SECONDS = 48 * 3600.0
 """Silence after which a firing alert counts as ended: twice the longest usual `repeat_interval`."""
 
 LATE_SECONDS = 300.0
-"""Time after an end in which a firing message is late, not new: the default `group_interval` of an Alertmanager."""
+"""Seconds after an end in which a firing message is late: Alertmanager's `group_interval`."""
 
 
 class ExternalAlertStore:
@@ -60,7 +60,7 @@ class ExternalAlertStore:
     def update(
         self, heard: Sequence[ExternalAlert], findings: Sequence[Finding], now: float, fleet: Callable[[], AlertTargets]
     ) -> tuple[ExternalAlert, ...]:
-        """Add the received alerts and attach the finding that explains each. Return the new and changed alerts."""
+        """Add the received alerts with what explains them. Return the new and changed alerts."""
         before = dict(self._alerts)
         targets = fleet() if heard else AlertTargets(tiers=frozenset(), replicas={})
         firing = {identity: start for (identity, start), alert in before.items() if alert.ended_at is None}

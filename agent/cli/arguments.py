@@ -16,11 +16,7 @@ from agent.errors import ConfigError
 
 
 class Exit(IntEnum):
-    """Exit codes.
-
-    NO_RESOURCES (EX_OSERR of sysexits.h) is without threads or memory; the service manager tries again. DEFECT is
-    EX_SOFTWARE. INTERRUPTED is that of shells for a command ended by Ctrl-C.
-    """
+    """Exit codes, the last three of sysexits.h and shells. After NO_RESOURCES try again."""
 
     FINE = 0
     FINDING = 1

@@ -77,7 +77,7 @@ def parameters() -> Parameters:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Write both files and print what was found. Raise CannotJudgeError without an engine, else ConfigError."""
+    """Write both files. Raise CannotJudgeError without an engine, else ConfigError."""
     config_path, plan_path = options.out / "sizewatch.yaml", options.out / "plan.yaml"
     where = ""
     if config_path.parent != Path():
@@ -158,7 +158,7 @@ class FirstView:
 
 
 def _read_ways(options: SimpleNamespace) -> dict[str, Any]:
-    """Return the connection options as keys of a target. The configuration may lie in another folder: full paths."""
+    """Return the connection options as keys of a target, with full paths."""
     for name, metavar, _ in WAYS_IN:
         value = getattr(options, name)
         if metavar == "FILE" and value is not None:
@@ -167,7 +167,7 @@ def _read_ways(options: SimpleNamespace) -> dict[str, Any]:
 
 
 def _ask_places(places: tuple[str, ...], ways: dict[str, Any]) -> tuple[tuple[FoundEngine, ...], tuple[str, ...]]:
-    """Return the engines at addresses, with the process of each that runs here, and why others are none."""
+    """Return the engines at addresses, with their local process, and why others are none."""
     pages = find_pages(places, {"timeout_seconds": TIMEOUT_SECONDS, **ways})
     here = {f"localhost:{candidate.port}": candidate for candidate in find_candidates()}
     hosts = (urlsplit(normalize_url(probe.url)).netloc for probe in pages.engines)
@@ -219,7 +219,7 @@ def group_by_tier(engines: tuple[FoundEngine, ...], gpus: tuple[GpuReadout, ...]
 
 
 def plan_text(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ...]) -> str:
-    """Return a plan that can be used at once: what nobody can know from here is assumed, and marked so."""
+    """Return a plan that can be used at once. What is assumed is marked."""
     share = max(1, len(gpus) // sum(map(len, tiers.values())))
     facts = []
     for name, group in tiers.items():

@@ -53,8 +53,7 @@ from rules.telemetry.wording import format_count
 
 
 def run_init(options: SimpleNamespace) -> int:
-    """Print a plan skeleton of one tier. Report addresses without a page and skip them; without any raise ConfigError
-    (exit 2)."""
+    """Print a plan skeleton of one tier. Without any page raise ConfigError."""
     if options.tier and not TIER_NAME.fullmatch(options.tier):
         raise ConfigError(("--tier: at most 63 letters, digits, dots, _ and -; the first is a letter or digit",))
     running: list[EngineProbe] = []
@@ -195,7 +194,7 @@ def _diff(options: SimpleNamespace) -> int:
 
 
 def _workload(options: SimpleNamespace) -> int:
-    """Print production's workload for a benchmark, and write its files. Raise CannotJudgeError if it shows none."""
+    """Print and write production's workload. Raise CannotJudgeError if there is none."""
     loaded, now = load_config(options), time.time()
     tier = select_tier(loaded, options.tier)
     with open_history(loaded) as store:
@@ -283,10 +282,7 @@ def _import_parameters() -> cli.Parameters:
 
 
 def _import(options: SimpleNamespace) -> int:
-    """Import the curve. Unusable input, or another model or machine, raises BenchmarkError or ConfigError (exit 2).
-
-    Nothing is written then. A grave mistake in the written plan is exit 1.
-    """
+    """Import the curve, or raise BenchmarkError or ConfigError and write nothing."""
     if options.tier is not None and options.into is None and options.config is None:
         raise ConfigError(("--tier says nothing without --into or -c",))
     plan = None if options.into is None else open_plan(options.into)
@@ -323,7 +319,7 @@ def _imported(options: SimpleNamespace, tier: str | None) -> ImportedCurve:
 
 
 def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCurve:
-    """Return the curve with the user's words on what was measured, which win. Raise ConfigError for others."""
+    """Return the curve with the user's words on what was measured. Raise ConfigError."""
     if not given:
         return imported
     known = imported.curve.measured
@@ -342,7 +338,7 @@ def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCur
 
 
 def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name: str) -> int:
-    """Write the curve into the plan's tier. Raise ConfigError where another model or machine was measured."""
+    """Write the curve into its tier. Raise ConfigError for another model or machine."""
     text, edited = replace_curve(plan, name, imported.curve, _comments(imported))
     tier = edited.tiers[name]
     kind = imported.curve.origin or "measured"

@@ -20,8 +20,7 @@ def parameters() -> Parameters:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Write or check the generated files. Raise SizewatchError for a missing `docs/`, an unusable file or a runbook
-    without its blocks (exit 2)."""
+    """Write or check the generated files. Raise SizewatchError for a missing or unusable file."""
     if not (options.root / "docs").is_dir():
         raise SizewatchError(f"{options.root.absolute()} holds no docs/; run it in a checkout, or name one with --root")
     changes = list_stale_files(options.root, options.external_url)

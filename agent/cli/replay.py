@@ -130,7 +130,7 @@ def _exit_code(result: Replay) -> int:
 
 
 def moment(text: str) -> float:
-    """Parse a time to unix seconds: seconds, ISO 8601 (local without a zone), `now`, or a duration before now."""
+    """Return unix seconds: of seconds, ISO 8601 (local without a zone), `now` or a duration ago."""
     try:
         if text.replace(".", "", 1).isdecimal() and len(text) <= 18:
             return float(text)
@@ -145,7 +145,7 @@ def moment(text: str) -> float:
 
 
 def open_store(options: SimpleNamespace) -> tuple[LoadedConfig, StoreApi]:
-    """Return the tiers and the store of the configuration, or of an address and a plan. Raise ConfigError."""
+    """Return the tiers and the store of the configuration or of options. Raise ConfigError."""
     # On demand: it imports the HTTP client, which a command on a recording does not need.
     from agent.prometheus.api import StoreApi
 

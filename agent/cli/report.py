@@ -28,8 +28,7 @@ def parameters() -> Parameters:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Write report.json, report.md, report.html and plan.next.yaml. The exit code tells missing data and failed
-    delivery."""
+    """Write the report and plan.next.yaml. The exit code tells missing data and failed delivery."""
     # Jinja2 and the forecast libraries are imported on demand.
     os.environ.update(ONE_THREAD)
     collect_rarely()

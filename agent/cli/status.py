@@ -55,7 +55,7 @@ def run(options: SimpleNamespace) -> int:
 
 
 def _print_overview(options: SimpleNamespace, target: Peer, path: Path | None) -> int:
-    """Print the overview and return the exit code. Raise ConfigError for unusable files of credentials."""
+    """Print the overview and return the exit code. Raise ConfigError for its files."""
     why = ""
     try:
         document = json.loads(fetch_page(target, JSON))
@@ -100,8 +100,7 @@ def _refuse_other_daemon(config: Any, path: Path) -> None:
 def _target(options: SimpleNamespace, path: Path | None) -> Peer:
     """Return the address and the credentials: those given, else of the configuration. Raise ConfigError.
 
-    The configured token is sent over TLS only, to the configured certificate: any user of this machine may listen on a
-    port without TLS.
+    The configured token is sent over TLS only: any user of this machine may listen on a port.
     """
     if path is None:
         scheme = "http://"

@@ -38,8 +38,7 @@ class SafeStream:
     """Standard output or error of a command.
 
     A reader that goes away (head, less) ends the output, and the exit code stays; `ends_with_reader` ends the command too.
-    Another error of standard output raises UnwritableOutputError. Errors of standard error are ignored: a log's disk may
-    have room again.
+    Another error of standard output raises UnwritableOutputError. Errors of standard error are ignored.
     """
 
     shows_progress = False

@@ -57,7 +57,7 @@ def _hours(store: Reader, tier: str, since: float, until: float, version: str | 
 
 
 def pieces(since: float, until: float, seconds: float) -> Iterator[tuple[float, float]]:
-    """Return [since, until) cut at full multiples of `seconds`, so that no hour or minute is read in two parts."""
+    """Yield [since, until) cut at full multiples of `seconds`: no hour is read in two parts."""
     while since < until:
         end = min(until, (since // seconds + 1) * seconds)
         yield since, end
@@ -65,7 +65,7 @@ def pieces(since: float, until: float, seconds: float) -> Iterator[tuple[float, 
 
 
 def read_production(store: Reader, context: TierContext, since: float, until: float) -> ProductionSummary:
-    """Return what was seen in [since, until) (unix seconds, from a full hour on) under any plan. Raise HistoryError."""
+    """Return what was seen in [since, until), from a full hour on. Raise HistoryError."""
     seen = ProductionSummary(context=context, since=since, until=until)
     for begin, end in pieces(since, until, DAY):
         hours = sum_by_hour(store.bins(context.name, begin, end))
@@ -98,7 +98,7 @@ def read_capacity(store: Reader, context: TierContext, now: float, daily: Capaci
 
 
 def read_capacity_days(store: Reader, tier: str, version: str, now: float) -> Iterator[tuple[BinnedWindow, ...]]:
-    """Yield the load bins of each day that the capacity at `now` (unix seconds) rests on, oldest first. Raise HistoryError."""
+    """Yield the load bins of each day that the capacity at `now` rests on. Raise HistoryError."""
     until = now // DAY * DAY
     begins = (until - age * DAY for age in range(DAYS, 0, -1))
     return (sum_by_bin(store.bins(tier, begin, begin + DAY, version)) for begin in begins)
@@ -122,7 +122,7 @@ def measured_views(
     now: float,
     daily: Mapping[str, Capacity | None] | None = None,
 ) -> dict[str, TierContext]:
-    """Return the views with the capacity that production showed by `now`; tiers without a plan as they are.
+    """Return the views with the capacity that production showed by `now`.
 
     `daily` are the estimates of the last midnight, read here by default.
     """

@@ -1,4 +1,4 @@
-"""Reader of the history file. Each query is one statement, so its result is of one instant while the daemon writes."""
+"""Reader of the history file. Each query is one statement: its result is of one instant."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Reader:
         return self._slices(MINUTES, tier, since, until, plan)
 
     def replica_bins(self, tier: str, since: float, until: float, plan: str | None = None) -> tuple[BinnedWindow, ...]:
-        """Return the quarters of an hour of each replica and load bin that begin in the span, oldest first."""
+        """Return the quarters of an hour of each replica and load bin, oldest first."""
         return self._slices(QUARTERS, tier, since, until, plan)
 
     def bins(self, tier: str, since: float, until: float, plan: str | None = None) -> tuple[BinnedWindow, ...]:
@@ -118,7 +118,7 @@ class Reader:
             return [(release, precision, schema.decode_slice(*row)) for release, precision, *row in rows]
 
     def plan_versions(self, tier: str, since: float, until: float) -> tuple[str, ...]:
-        """Return the plan versions under which hours of the span were booked, that of the newest hour last."""
+        """Return the plan versions of the hours of the span, that of the newest last."""
         statement = (
             f"SELECT plan FROM {HOURS.table} AS row CROSS JOIN series ON series.id = row.series"
             " WHERE start >= ? AND start < ? AND tier = ? GROUP BY plan ORDER BY max(start), plan"
@@ -158,7 +158,7 @@ class Reader:
         ]
 
     def list_booked_seconds(self, tier: str, since: float) -> dict[float, float]:
-        """Return the booked seconds of a tier by minute (unix seconds) after `since`, none of prefill pools alone."""
+        """Return the booked seconds of a tier by minute after `since` (unix seconds)."""
         statement = (
             "SELECT start, max(demand.last) - min(demand.first) FROM demand"
             " CROSS JOIN series ON series.id = demand.series WHERE start > ? AND tier = ? GROUP BY start"

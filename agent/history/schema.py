@@ -98,7 +98,7 @@ QUARTERS = SumTable(table="quarters", seconds=900, per_replica=True, keep_second
 HOURS = SumTable(table="hours", seconds=3600, per_replica=False, keep_seconds=91 * DAY)
 
 SUMS = (MINUTES, QUARTERS, HOURS)
-"""Tables of sums. Budgets and checks below half a day read minutes, the capacity after overload quarters, others hours."""
+"""Tables of sums. Budgets and short checks read minutes, the capacity after overload quarters."""
 
 KEEP_SECONDS = 91 * DAY
 """Retention of demand, ended findings, ended unknown spans and events in seconds."""
@@ -127,7 +127,7 @@ TABLES = (
         start INTEGER NOT NULL, series INTEGER NOT NULL, {" REAL NOT NULL, ".join(DEMAND_COLUMNS)} REAL NOT NULL,
         PRIMARY KEY (start, series))""",
 )
-"""Statements that create the tables. `series.last` is the hour of its newest row. An empty plan stands for all."""
+"""Statements that create the tables. `series.last` is the hour of its newest row."""
 
 
 def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
@@ -163,7 +163,7 @@ def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
         if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise HistoryOpenError(path, "lies on a file system without shared memory; use a local disk")
         connection.execute("PRAGMA synchronous = FULL")
-        # Of the write-ahead log after a checkpoint, in bytes. A slow reader can make it grow beyond for a while.
+        # Bytes of the write-ahead log after a checkpoint. A slow reader makes it grow.
         connection.execute("PRAGMA journal_size_limit = 16777216")
         return connection
 
@@ -176,7 +176,7 @@ def _create_file(path: Path) -> None:
     """
     try:
         if path.is_symlink():
-            # Another user with write access to this folder could choose the file that is changed with our rights.
+            # Another user of this folder could choose the file that we change.
             raise HistoryOpenError(path, "is a link; put the file itself there, or give its folder as data_dir")
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
@@ -221,7 +221,7 @@ T = TypeVar("T")
 
 
 class SeriesKey(NamedTuple):
-    """Series of rows. The replica of hours is a pool's name, or empty. Only hours have a release and a precision."""
+    """Series of rows. Only hours have a release and a precision; their replica is a pool."""
 
     tier: str
     plan_version: str
@@ -259,7 +259,7 @@ def group_demand(records: Iterable[ClosedMinute]) -> dict[tuple[str, int], list[
 
 
 def bin_code(binned: BinnedWindow) -> int:
-    """Return the load bin as rows hold it: -1 if it is unknown (no curve, or a gap), -2 beyond the benchmark."""
+    """Return the load bin as rows hold it: -1 if it is unknown, -2 beyond the benchmark."""
     if binned.bin is not None:
         return binned.bin
     return -2 if binned.beyond else -1
@@ -281,7 +281,7 @@ def decode_window(body: bytes) -> Window:
 
 
 def decode_slice(replica: str, bin: int, beyond: str, body: bytes) -> BinnedWindow:
-    """Return the slice of a row with the load of its window. Raise ValueError or zlib.error for a damaged body."""
+    """Return the slice of a row. Raise ValueError or zlib.error for a damaged body."""
     placed = load_bins.bin_window(decode_window(body), None, replica or None, bin if bin >= 0 else None)
     return replace(placed, beyond=beyond)
 
@@ -296,7 +296,7 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in K
 
 
 def span_row(span: Span) -> tuple[str, str, str, str, float, float | None, str]:
-    """Return kind, rule, tier, replica, start, end and JSON of a span. All but the last two never change; empty is none."""
+    """Return kind, rule, tier, replica, start, end and JSON of a span. Only the last two change."""
     if isinstance(span, ExternalAlert):
         # Two alerts of one name may begin at the same instant.
         rule, tier, replica = f"{span.name}/{span.identity}", span.tier, span.replica

@@ -46,14 +46,14 @@ MOST_BYTES = 16 * 1024 * 1024
 """Three hours of some 90 replicas, at about 1 kB a minute of a real engine (a Window in memory takes 9 to 14 kB)."""
 
 MINUTES_BELOW_SECONDS = 43_200.0
-"""Length in seconds below which a check reads minutes: hours are too few to tell a burst from a habit."""
+"""Length in seconds below which a check reads minutes: hours are too few."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousRun:
-    """State of an earlier run: its findings, external alerts and events. It ran until `seen_at` (unix seconds)."""
+    """State of an earlier run, which ended at `seen_at` (unix seconds)."""
 
     findings: tuple[Finding, ...] = ()
     seen_at: float = 0.0
@@ -162,7 +162,7 @@ class HistoryService:
         return window.end <= self._now and seconds >= window.span / 2
 
     def add_events(self, events: Iterable[TimelineEvent]) -> None:
-        """Add events that explain numbers later. They are written with the next cycle. Any thread may call it."""
+        """Add events. They are written with the next cycle. Any thread may call it."""
         self._events.extend(events)
 
     @contextmanager
@@ -211,10 +211,7 @@ class HistoryService:
     def measured_views(
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> dict[str, TierContext] | None:
-        """Return the contexts with the measured capacity of a replica at `now`. None if the history cannot be read.
-
-        The estimates of the last midnight are read once a day and plan.
-        """
+        """Return the contexts with the measured capacity at `now`, None if the history cannot be read."""
         with self._note_error():
             store, key = self.store(), (now // DAY, tuple(sorted(versions.items())))
             if key != self._daily[0]:
@@ -225,7 +222,7 @@ class HistoryService:
     def long_answers(
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> tuple[RuleResult, ...]:
-        """Return the results of the rules over days of each tier, unknown ones if the history cannot be read."""
+        """Return the results of the rules over days, unknown if the history cannot be read."""
         with self._note_error():
             store = self.store()
             known = (
@@ -249,7 +246,7 @@ class HistoryService:
 
 
 def _first_week(store: HistoryStore, context: TierContext, version: str, now: float) -> str | None:
-    """Return the kept sentence of Step 13. Check now if the first week of this plan version is over, else return None."""
+    """Return the sentence of Step 13, kept or checked now. None in the plan version's first week."""
     seen_name, result_name = f"first-seen/{context.name}/{version}", f"step13/{context.name}/{version}"
     kept = store.read_value(result_name, str)
     if kept is not None:

@@ -52,7 +52,7 @@ LOCAL = re.compile(r"(?:(?:.+\.)?localhost|[0-9.]+|\[[0-9a-f:.]+\])?")
 """Hosts that no name server can lead elsewhere: this machine's name and IP addresses. HTTP/1.0 may have none."""
 
 WebhookEndpoint = Callable[[Request], Awaitable[None]]
-"""Receiver of the alerts of a request. Its own credentials count, not those of the pages. Raise HTTPException."""
+"""Receiver of the alerts of a request. Its own credentials count. Raise HTTPException."""
 
 
 def text_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -131,7 +131,7 @@ class Pages:
             raise
 
     async def _refuse(self, scope: Scope) -> Response | None:
-        """Return the response to a request without credentials or with another host. The webhook has its own token."""
+        """Return the refusal of a request, None without one. The webhook has its own token."""
         path, headers = scope["path"], Headers(scope=scope)
         # h11 limits a head that is incomplete: this one came in one read.
         head = scope["raw_path"], scope["query_string"], *chain.from_iterable(headers.raw)
@@ -206,7 +206,7 @@ class Pages:
         return content_response(text_page("Weekly reports", html, {"../": "status"}))
 
     def _report(self, request: Request) -> Response:
-        """Return a file of a report, its page for the folder. A path is compared with names and never joined."""
+        """Return a file of a report. A path is compared with names and never joined."""
         name, file = request.path_params["name"], request.path_params["file"] or "report.html"
         content = None
         if self.reports is not None:

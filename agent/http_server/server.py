@@ -73,7 +73,7 @@ class _Connection(H11Protocol):
 
 
 def open_socket(listen: str) -> socket.socket:
-    """Return a socket that listens on HOST:PORT, without a host on every address of both families. Raise OSError."""
+    """Return a socket that listens on HOST:PORT, without a host on every address."""
     host, _, port = listen.rpartition(":")
     has_both = socket.has_dualstack_ipv6()
     host = host.strip("[]") or ("::" if has_both else "0.0.0.0")
@@ -206,7 +206,7 @@ class WebServer:
             server.stop()
 
     def reload(self) -> None:
-        """Read tokens, users and certificates again. Raise ConfigError and keep all of them if a file is wrong."""
+        """Read the secrets again. Raise ConfigError and keep all of them if a file is wrong."""
         gate, tls = read_secrets(self._web)
         if (tls is None) != (self._tls is None):
             raise ConfigError(("web.config_file: TLS begins or ends with a restart",))

@@ -1,4 +1,4 @@
-"""Methods over single scrapes: KV cache cascade, targets and tiers that are down, stalled engines, lasting unknowns."""
+"""Methods over single scrapes: KV cache cascade, outages, stalled engines, lasting unknowns."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def judge_target_down(context: RuleContext) -> RuleResult:
 
 
 def _may_start(context: RuleContext, replica: ReplicaState) -> bool:
-    """Return whether a replica may still start: for the tier's measured start, else the planned one, else the limit."""
+    """Return whether a replica may still start, by the measured, else the planned time."""
     planned = read_plan_value(context.tier, "cold_start_seconds")
     known = {quantiles.timing: quantiles.p95_seconds for quantiles in quantiles_by_timing(context.starts)}
     seconds = known.get(Timing.POD)
@@ -111,7 +111,7 @@ def _may_start(context: RuleContext, replica: ReplicaState) -> bool:
 
 
 def judge_stale_page(context: RuleContext) -> RuleResult:
-    """Find replicas whose page is served and does not change without an excuse, or whose GPUs cannot be read."""
+    """Find replicas whose page does not change without an excuse, or whose GPUs cannot be read."""
     replica = require_replica(context)
     seconds, last = replica.stale_seconds, replica.track.last
     if replica.gpu_problem:
@@ -156,7 +156,7 @@ def judge_tier_down(context: RuleContext) -> RuleResult:
     if len(down) < len(replicas) or not replicas:
         text = f"{len(replicas) - len(down)} of {len(replicas)} replicas have not been scraped often enough yet"
         return context.unknown(Gap.SCRAPE_FAILED, text)
-    # Whoever refuses us, or is not asked for want of our own file, may serve.
+    # A replica that refuses us, or that is not asked, may serve.
     blind = [replica for replica in down if replica.error.startswith("auth: ")]
     if blind:
         reason = blind[0].error.removeprefix("auth: ")

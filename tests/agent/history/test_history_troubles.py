@@ -21,7 +21,7 @@ from history_writer import REPLICAS
 from paths import ROOT, SUPPORT, TESTS
 from test_run import about, loaded
 
-from agent.doctor.check_result import CheckLevel, CheckResult
+from agent.doctor.check_result import CheckLevel
 from agent.doctor.run import run_checks
 from agent.errors import ConfigError
 from agent.files import LOCK_FILE, DataDir
@@ -348,14 +348,10 @@ def test_command_does_not_change_an_old_file(tmp_path: Path, make: Callable[[Pat
 def test_doctor_tells_of_times_ahead(tmp_path: Path) -> None:
     with HistoryStore(tmp_path / "history.db") as store:
         store.book([booking(89)])
-
-    def at(now: float) -> list[CheckResult]:
-        return about(run_checks(loaded(tmp_path, data_dir="."), lambda: now), "history")
-
     end = START + 90 * 60.0
-    assert [one.level for one in at(end)] == [CheckLevel.OK]
-    (ahead,) = at(end - 3600.0)
-    assert ahead.level is CheckLevel.WARN
+    clocks = (lambda: end), (lambda: end - 3600.0)
+    now, ahead = (about(run_checks(loaded(tmp_path, data_dir="."), clock), "history")[0] for clock in clocks)
+    assert (now.level, ahead.level) == (CheckLevel.OK, CheckLevel.WARN)
     assert "its newest minute is 3600 s ahead of this machine's clock" in ahead.text
 
 
