@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -100,7 +100,7 @@ def run(options: SimpleNamespace) -> int:
     # On demand: NVML takes memory.
     from agent.gpu.nvml_reader import list_local_gpus
 
-    gpus = () if any(find_host(engine.probe.url) for engine in engines) else list_local_gpus()
+    gpus = () if list_hosts({"": engines}) else list_local_gpus()
     tiers = group_by_tier(engines, gpus)
     urls = {name: [engine.probe.url for engine in group] for name, group in tiers.items()}
     alertmanager = ""
@@ -218,6 +218,11 @@ def group_by_tier(engines: tuple[FoundEngine, ...], gpus: tuple[GpuReadout, ...]
     return named
 
 
+def list_hosts(tiers: Mapping[str, Sequence[FoundEngine]]) -> list[str]:
+    """Return the hosts of engines that are not on this machine."""
+    return [host for group in tiers.values() for engine in group if (host := find_host(engine.probe.url))]
+
+
 def plan_text(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ...]) -> str:
     """Return a plan that can be used at once. What is assumed is marked."""
     share = max(1, len(gpus) // sum(map(len, tiers.values())))
@@ -225,7 +230,8 @@ def plan_text(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ..
     for name, group in tiers.items():
         probes = tuple(engine.probe for engine in group)
         per_replica = group[0].candidate.parallel or share
-        facts.append(plan.tier_facts(name, probes, gpus, per_replica=per_replica, assumed=True))
+        known = plan.tier_facts(name, probes, gpus, per_replica=per_replica, assumed=True)
+        facts.append(replace(known, gpu_product="unknown") if list_hosts(tiers) else known)
     source = ", ".join(place_of(engine.probe.url) for group in tiers.values() for engine in group)
     return skeleton(tuple(facts), plan.written_at(), source)
 
@@ -251,8 +257,8 @@ def _print_found(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout,
             if probe.holds:
                 print(f"         {probe.holds}: each is a replica of the tier")
     products = ", ".join(sorted({gpu.product for gpu in gpus}))
-    far = [host for group in tiers.values() for engine in group if (host := find_host(engine.probe.url))]
-    nothing = f"not read, for {far[0]} is not called localhost" if far else "none seen"
+    hosts = list_hosts(tiers)
+    nothing = f"not read, for {hosts[0]} is not called localhost" if hosts else "none seen"
     print(f"GPUs     {len(gpus)}: {products}" if gpus else f"GPUs     {nothing}")
     if sum(map(len, tiers.values())) > 1 and gpus:
         print("         which engine owns which is not known: add gpus to the targets")

@@ -94,8 +94,6 @@ def tier_facts(
     """Return what is known of a tier from its engines and the GPUs of this machine."""
     first = running[0]
     product = common_product(here)
-    if assumed and any(find_host(probe.url) for probe in running):
-        product = "unknown"
     remarks = [
         f"{place_of(probe.url)}: {probe.holds}; these facts are of the first" for probe in running if probe.holds
     ]

@@ -1,6 +1,7 @@
 """`sizewatch init`: engines by ports and command lines of a made /proc, the files it writes, and what it says without one."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -177,25 +178,26 @@ def test_answers_are_shown_on_one_line_each(here: Path, monkeypatch: pytest.Monk
     assert [line.partition(": ")[2][:6] for line in said[3:]] == ["Is the", "An eng", ""]
 
 
-@pytest.mark.parametrize(("host", "product"), [("elsewhere", "unknown"), ("", "H")])
-def test_given_engines_are_written(host: str, product: str, here: Path, monkeypatch: Any, capsys: Captured) -> None:
-    gpus = tuple(readout(gpu=f"GPU-{number}", index=number) for number in range(4))
-    monkeypatch.setattr("agent.gpu.nvml_reader.list_local_gpus", lambda: gpus)
-    monkeypatch.setattr("agent.cli.init.find_host", lambda url: host)
-    monkeypatch.setattr("agent.cli.plan.find_host", lambda url: host)
+@pytest.mark.parametrize(("host", "gpus"), [("elsewhere", ["unknown", 2, "unknown", 1]), ("", ["H", 2, "H", 2])])
+def test_given_engines_are_written(host: str, gpus: Any, here: Path, monkeypatch: Any, capsys: Captured) -> None:
+    local = tuple(readout(gpu=f"GPU-{number}", index=number) for number in range(4))
+    monkeypatch.setattr("agent.gpu.nvml_reader.list_local_gpus", lambda: local)
     (here / "token").write_text("a-token")
-    with engines(2) as (served, _):
+    with engines(2) as (served, other):
+        other.pages = ((TESTS / "cases" / "04-sidecar-two-workers" / "page.prom").read_bytes(),)
+        monkeypatch.setattr(init, "find_host", lambda url: host if url == other.url else "")
         process = init.Candidate(port=served.port, pid=1, parallel=2)
         monkeypatch.setattr(init, "find_candidates", lambda: (process,))
-        given = [f"localhost:{served.port}", served.url, "127.0.0.1:9", "http://[bad"]
+        given = [f"localhost:{served.port}", served.url, other.url, "127.0.0.1:9", "http://[bad"]
         assert main(["init", *given, "--out", "sub", "--bearer-token-file", "token"]) == 0
     assert served.headers["Authorization"] == "Bearer a-token"
     loaded = load(here / "sub" / "sizewatch.yaml")
     targets = [(target.url, target.bearer_token_file) for target in loaded.config.targets]
-    assert targets == [(served.url, str(here / "token"))]
+    assert targets == [(url, str(here / "token")) for url in (served.url, other.url)]
     assert "no page  http://127.0.0.1:9/metrics: connection refused" in capsys.readouterr().out
     # GPUs of this machine are not those of an engine elsewhere.
-    assert [(tier.gpu.product, tier.gpu.per_replica) for tier in loaded.plan.tiers.values()] == [(product, 2)]
+    planned = ((tier.gpu.product, tier.gpu.per_replica) for tier in loaded.plan.tiers.values())
+    assert [*chain.from_iterable(planned)] == gpus
 
 
 @pytest.mark.usefixtures("engine")
