@@ -1,5 +1,4 @@
-"""Load of a tier: arrivals against capacity, replicas beyond the benchmark, and trends within the window of a rule: a growing
-queue, and a rising TTFT on busy GPUs (guide 9.3; DESIGN 3.4, 3.12).
+"""Load of a tier: arrivals against capacity or benchmark, growing queues, rising TTFT (guide 9.3; DESIGN 3.4, 3.12).
 
 Completed requests saturate, so arrivals, requests in the system and a growing queue count too. Rules that share
 `compare_offered_load` recommend the same for the same minutes. A trend compares each replica with itself, without a plan.

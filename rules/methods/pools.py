@@ -208,9 +208,11 @@ def _compare_replicas(
     given = find_above(alike, "prompt", "output") | find_above(1.0, "rps") if any(queues.values()) else set()
     loads = _beside_median(rows, "load")
     most = max(2 * QUEUE, context.limit("alone") * math.fsum(load for load, _ in loads.values()))
+    most_rps = context.limit("alone") * math.fsum(numbers.get("rps", 0.0) for numbers in rows.values())
     for replica, (load, usual) in loads.items():
-        count = load + windows.MINUTE_SECONDS * rows[replica].get("rps", 0.0)
-        yield "lone replica", replica, load, usual, load >= most and count >= context.limit("minimum_requests")
+        rps = rows[replica].get("rps", 0.0)
+        is_counted = load + windows.MINUTE_SECONDS * rps >= context.limit("minimum_requests")
+        yield "lone replica", replica, load, usual, is_counted and load >= most and rps >= most_rps
         if replica in queues:
             yield "hot spot", replica, load, usual, queues[replica] and replica in given and load >= busier * usual
     # Neither more nor longer requests explain a slow replica.
@@ -245,4 +247,4 @@ PATTERNS: Mapping[str, tuple[str, str]] = {
     "straggler": ("seconds", "takes {} a token, its neighbours {}; with no more and no longer requests"),
     "full rank": ("ratio", "has a rank with its KV cache {} full, {} on average; the other ranks have room"),
 }
-"""How a replica may stand out in a minute: the unit and the words of the comparison that shows it."""
+"""How a replica may stand out in a minute: unit and words. A slow one holds as much as a lone one, and is not given more."""

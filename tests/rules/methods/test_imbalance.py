@@ -76,9 +76,8 @@ APART, SAME = ({"a": "decode", "b": pool, "c": "prefill"} for pool in ("prefill"
         (lambda n: served(n, rps=4.0, in_system=4.0, waiting=2.0), {}, FINE, BALANCED),
         # It holds more and finishes less: no more work came to it, and nothing says that it is slower.
         (lambda n: served(n, rps=2.0, in_system=12.0, waiting=5.0), {}, FINE, BALANCED),
-        # Slower by less than 30 %.
+        # Slower by less than 30 %, or because of more, or of longer requests.
         (lambda n: served(n, token=0.025), {}, FINE, BALANCED),
-        # Slow because of more, or of longer requests.
         (lambda n: served(n, token=0.03, rps=4.0), {}, FINE, BALANCED),
         (lambda n: served(n, token=0.03, output=150.0), {}, FINE, BALANCED),
         (lambda n: served(n, token=0.03, prompt=150.0), {}, FINE, BALANCED),
@@ -88,9 +87,10 @@ APART, SAME = ({"a": "decode", "b": pool, "c": "prefill"} for pool in ("prefill"
         (lambda n: hot(n) if n < 9 else served(n), {}, FINE, BALANCED),
         (lambda n: hot(n) if n > 12 else served(n), {}, FINE, BALANCED),
         (lambda n: hot(n) if n > 8 else served(n), {}, FINE, BALANCED),
-        # The load of all: 80 % of it, 79 %, and too little to spread.
+        # The load of all: 80 % of it, 79 %, all of it because its requests are longer, and too little to spread.
         (lambda n: served(n, rps=8.0, in_system=8.0), {"others": idle}, WARNED, LONE),
         (lambda n: served(n, rps=8.0, in_system=7.5), {"others": idle}, FINE, BALANCED),
+        (lambda n: served(n, rps=1.0, in_system=9.0, output=900.0), {"others": idle}, FINE, BALANCED),
         (lambda n: served(n, in_system=1.9), {"others": lambda n: served(n, 0.0, in_system=0.0)}, FINE, BALANCED),
         # All others have a queue.
         (hot, {"others": lambda n: served(n, in_system=5.0, waiting=2.0)}, FINE, ""),
