@@ -23,6 +23,7 @@ from rules.evaluator import long_rules
 from rules.evaluator.observation import Observation, ReplicaScrape
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
+from rules.methods.evidence import join_names
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.plan.schema import Plan
 from rules.telemetry import windows
@@ -87,6 +88,12 @@ class Replay:
         """Close the last minute, and set the results of the rules over days to unknown."""
         ended, lasting = len(self.ended), {(span.rule, span.subject) for span in self.state.open_findings()}
         self._evaluator.flush(self.state)
+        models: dict[str, set[str]] = {}
+        for (tier, _), replica in self.state.replicas.items():
+            if replica.track.last is not None and "model" in replica.track.last.facts:
+                models.setdefault(tier, set()).add(replica.track.last.facts["model"])
+        mixed = {tier: join_names(sorted(names)) for tier, names in models.items() if len(names) > 1}
+        self.problems += [f"{tier} serves several models, judged by one plan: {names}" for tier, names in mixed.items()]
         if not math.isnan(self.end):
             text = "a recording is judged by its minutes, this needs days of history"
             for context in self.contexts.values():

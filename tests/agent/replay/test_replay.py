@@ -116,9 +116,6 @@ def test_replay_without_plan_compares_nothing(capsys: Captured) -> None:
     text = " ".join(capsys.readouterr().out.split())
     assert "TtftDivergence, TpotDivergence, ItlDivergence" in text
     assert "not in plan (the plan has no benchmark curve for" in text
-
-
-def test_missing_tier_of_plan_is_named(capsys: Captured) -> None:
     assert main(["replay", str(recorded.folder("steady")), "--plan", str(recorded.PLANS / "guide-h100.yaml")]) == 0
     assert "tier cpu-small is not in the plan: it is compared with nothing" in capsys.readouterr().err
 
@@ -174,6 +171,14 @@ def test_broken_line_costs_only_itself(broken: bytes, tmp_path: Path) -> None:
     whole, _ = load(folder_of(tmp_path, a=packed(good)))
     assert found.problems == [f"{tmp_path}/a.jsonl.gz: line 11: is no scrape that is later than the line before"]
     assert found.windows == replay(whole, load_plan(PLAN)).windows
+
+
+def test_several_models_are_named(tmp_path: Path) -> None:
+    some = lines("steady_quiet", 3)
+    others = packed([line.replace(b"small-llama", b"other") for line in some])
+    recording, _ = load(folder_of(tmp_path, a=packed(some), b=others))
+    text = "cpu-small serves several models, judged by one plan: other, small-llama"
+    assert replay(recording, None).problems == [text]
 
 
 def test_truncated_file_is_used_to_cut(tmp_path: Path, capsys: Captured) -> None:
