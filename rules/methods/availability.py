@@ -48,7 +48,7 @@ def _verdict(
 
 
 def judge_cascade(context: RuleContext) -> RuleResult:
-    """Return the stage of a replica's KV cache cascade. One scrape is one instant: the second makes it certain."""
+    """Return the stage of a replica's cascade. The second scrape makes it certain."""
     replica = require_replica(context)
     state, last = replica.cascade, replica.track.last
     if last is None or replica.track.misses:
@@ -76,7 +76,7 @@ def judge_target_down(context: RuleContext) -> RuleResult:
     misses, last = replica.track.misses, replica.track.last
     failed = f"{format_count(misses, 'scrape')} without a usable page"
     if last is None and (misses < allowed or (context.others_answer and _may_start(context, replica))):
-        # Not "ok": after a restart of the agent that would end the finding of a target that is still down.
+        # Not "ok": after our own restart that would end the finding of a target still down.
         return context.unknown(Gap.SCRAPE_FAILED, f"{failed}, and none before" if misses else "not scraped yet")
     if replica.track.unscraped_seconds and not misses:
         return context.unknown(Gap.NOT_SCRAPED, explain_hole(replica))
@@ -179,7 +179,7 @@ def _silent_since(replica: ReplicaState) -> float:
 
 
 def judge_unknown_too_long(context: RuleContext) -> RuleResult:
-    """Find rules that had a result and for long have none, for a reason that an operator can repair."""
+    """Find rules that for long have no result, for a reason that an operator can repair."""
     silent = []
     results = [state.result for state in context.states if context.catalogue[state.result.rule].serving_only]
     # An engine that is idle since its restart may lack series until its first request.
@@ -257,7 +257,7 @@ def judge_stalled(context: RuleContext) -> RuleResult:
 
 
 def _excuse_still(context: RuleContext, ranks: Sequence[RankPage], replica: ReplicaState, page: Snapshot) -> str:
-    """Return why none of these ranks needs to work, or "": a decode pool waits for KV, or weights load."""
+    """Return why no rank needs to work, or "": a decode pool waits, or weights load."""
     is_decode = pool_of(context.tier, context.subject.replica) == "decode"
     working = []
     for rank in ranks:

@@ -157,7 +157,7 @@ def _judge_bounds(reading: Reading, limits: BandThresholds) -> RuleResult:
 
 
 def judge_experts(context: RuleContext) -> RuleResult:
-    """Return the worst balance of experts of all replicas. Small batches are left out: chance is in them."""
+    """Return the worst balance of experts of all replicas, without small batches."""
     families = frozenset(BY_NAME[context.rule.signal].families)
     counting = [binned for binned in context.binned if binned.window.counters.keys() >= families]
     if not counting:
@@ -193,7 +193,7 @@ def _find_worst(context: RuleContext, replicas: Mapping[str | None, HeldWindows]
 
 
 def judge_acceptance(context: RuleContext) -> RuleResult:
-    """Compare the acceptance with its limits. The details have the speed-up, where the plan has the step times."""
+    """Compare the acceptance with its limits. The details have the speed-up if planned."""
     result = judge_band(context)
     if isinstance(result, Unknown):
         return result
@@ -238,7 +238,7 @@ class EventCount(NamedTuple):
     seconds: float
 
     def exceeds(self, limit: float) -> bool:
-        """Return whether the best estimate exceeds `limit`. Events without finished requests exceed any limit."""
+        """Return whether the best estimate exceeds `limit`, as events without requests do."""
         return self.events > limit * self.finished
 
     def significantly_exceeds(self, limit: float) -> bool:
@@ -283,7 +283,7 @@ def judge_event_ratio(context: RuleContext) -> RuleResult:
 
 
 def judge_excess(context: RuleContext) -> RuleResult:
-    """Find more preemptions per finished request than the benchmark at equal load, beyond the allowed points."""
+    """Find more preemptions per finished request than the benchmark at equal load."""
     comparison = select_comparable(context, (EVENTS, REQUESTS))
     if isinstance(comparison, Unknown):
         return comparison

@@ -34,7 +34,7 @@ from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict, rank_verdict
 
 PERIOD_SECONDS = 30 * 86_400.0
-"""Seconds that a budget is for: the workbook's 30 days, from which its burn rates follow (14.4 x 1 h is 2 %)."""
+"""Seconds that a budget is for: the workbook's 30 days (14.4 x 1 h is 2 %)."""
 
 RUNGS: tuple[tuple[str, Status], ...] = (
     ("page_fast", Status.CRITICAL),
@@ -125,7 +125,7 @@ def _judge_standing_queue(context: RuleContext, promise: Promise) -> Verdict | N
 
 
 def judge_promise(context: RuleContext, promise: Promise) -> RuleResult | None:
-    """Return the worst rung that fires, certain ones first, else unknown or ok. None if none could be evaluated."""
+    """Return the worst rung that fires, certain ones first, else unknown, ok or None."""
     rungs = [_judge_rung(context, promise, name, status) for name, status in RUNGS]
     return max((rung for rung in rungs if rung is not None), key=itemgetter(0), default=(0, None))[1]
 
@@ -262,7 +262,7 @@ def judge_availability(context: RuleContext) -> RuleResult:
 
 
 def allowed_to_fail(context: TierContext, rule: Rule) -> tuple[float, bool]:
-    """Return the share of requests that may fail, and whether it is the plan's. `rule` is AvailabilityBurn."""
+    """Return the share of requests that may fail, and whether it is the plan's."""
     planned = read_plan_value(context, "slo.availability")
     if isinstance(planned, float):
         return 1 - planned, True

@@ -28,7 +28,7 @@ from rules.verdicts.verdict import RuleResult, Status
 
 
 def judge_precision(context: RuleContext) -> RuleResult:
-    """Compare the formats of weights and KV cache in the plan with those that the planned GPU computes."""
+    """Compare the planned formats of weights and KV cache with those of the GPU."""
     plan = context.tier.plan
     if plan is None or plan.precision is None or not (plan.precision.weights or plan.precision.kv):
         return context.unknown(Gap.NOT_IN_PLAN, "the plan has no precision")
@@ -182,7 +182,7 @@ def judge_adapters(context: RuleContext) -> RuleResult:
 
 
 def _measure(total: Window) -> AdapterWait | None:
-    """Return the mean wait of a finished request by Little's law. None where running adapters are not exposed."""
+    """Return the mean wait of a finished request by Little's law, None if not exposed."""
     names = ("adapters_running", "adapters_waiting", "requests_waiting_deferred")
     served, waiting, held = (mean_level(total, name) for name in names)
     rps = replica_rate(total, "requests_finished")
@@ -241,7 +241,7 @@ def judge_cold_start(context: RuleContext) -> RuleResult:
 def _find_slowest_start(
     context: RuleContext, timing: Timing, planned: float | None, allowed: float
 ) -> StartTimes | None:
-    """Return the slowest start of the window with this timing. Windows count those from process start to ready."""
+    """Return the slowest start of the window with this timing."""
     starts: list[tuple[float, float, str]] = []
     since = context.now - context.rule.window_seconds
     if timing is Timing.POD:
@@ -279,7 +279,7 @@ SILENT_SECONDS = 2 * MINUTE_SECONDS
 
 
 def judge_flapping(context: RuleContext) -> RuleResult:
-    """Find replicas that stopped within their own cold start, in the last hour, and what those starts cost."""
+    """Find replicas that stopped within their own cold start, in the last hour."""
     if not any(binned.replica for binned in context.binned):
         return context.unknown(Gap.NOT_EXPOSED, "the tier is read as sums, without the starts of its replicas")
     short, most = find_short_lives(context), context.limit("times")
@@ -300,7 +300,7 @@ def judge_flapping(context: RuleContext) -> RuleResult:
 
 
 def find_short_lives(context: RuleContext) -> list[tuple[float, str, float]]:
-    """Return seconds run after a start, replica and seconds of the start, of starts in an hour that took longer."""
+    """Return seconds run, replica and start seconds, of starts that took longer than the run."""
     replicas = hold(binned for binned in context.binned if binned.replica).by_replica
     last = {name: max(binned.window.end for binned in group) for name, group in replicas.items()}
     newest = max(last.values(), default=0.0)

@@ -51,7 +51,7 @@ class Arrivals(NamedTuple):
 
 
 class Supply(NamedTuple):
-    """Capacity of a replica, its usable rate, and planned replicas with their rate (no plan: None, infinite)."""
+    """Capacity of a replica, its usable rate, planned replicas and rate (None, infinite)."""
 
     capacity: Capacity
     usable: float
@@ -82,7 +82,7 @@ def judge_demand(context: RuleContext) -> RuleResult:
     each = [part if isinstance(part, Arrivals) else None for part in parts]
 
     def find_excess(count: Callable[[Arrivals], float]) -> Certainty | None:
-        """Return the certainty of arrivals that exceed so many replicas persistently, None if they do not."""
+        """Return the certainty of arrivals that persistently exceed so many replicas, or None."""
 
         def exceeds(part: Arrivals) -> bool:
             return part.best > count(part) * usable
@@ -137,7 +137,7 @@ def _report_excess(
 
 
 def _judge_projection(context: RuleContext, supply: Supply, whole: Arrivals) -> RuleResult | None:
-    """Return a warning if the forecast until new replicas can be ready exceeds the planned fleet, else None."""
+    """Return a warning if the forecast for the lead time exceeds the planned fleet, or None."""
     projection, planned = context.projection, supply.planned
     if projection is None or planned is None or _grade_projection(context, projection)[0] is not Status.OK:
         return None
@@ -239,7 +239,7 @@ def judge_batch(context: RuleContext) -> RuleResult:
 def _claim_lateness(
     context: RuleContext, batch: Batch, whole: Window, last: Window, queued: float | None
 ) -> Iterator[tuple[float, float, str]]:
-    """Yield need by what there is (above 1 misses), the same at best, and words: of the queue, a job, and the curve."""
+    """Yield need by what there is (above 1 misses), the same at best, and words."""
     names = ("requests_finished", "generation_tokens")
     rate, tokens = (max(_total(part, name) or 0.0 for part in (whole, last)) for name in names)
     chance = 1 + Z / math.sqrt(whole.counters["requests_finished"])

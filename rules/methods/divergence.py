@@ -130,7 +130,7 @@ def _measure_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
 
 
 def compute_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Tail | None:
-    """Return the slow requests, summed over load bins (DESIGN 3.4), None if no bin has requests to compare."""
+    """Return the slow requests, summed over load bins (DESIGN 3.4), or None."""
     rule, context, held = of.context.rule, of.context, hold(binned)
     # One batch has the same windows as its hold, and keeps the result for later evaluations.
     kept_by = held.batches[0] if len(held.batches) == 1 else held
@@ -219,7 +219,7 @@ class BinMean(NamedTuple):
 
 
 def judge_mean(context: RuleContext) -> RuleResult:
-    """Find a mean below the benchmark at equal load by more than the allowed points, by its row of MEANS."""
+    """Find a mean below the benchmark at equal load, by its row of MEANS."""
     promised = None
     if context.rule.signal == "prefix_hit_ratio":
         promised = read_plan_value(context.tier, "workload.prefix_hit_ratio")
@@ -229,7 +229,7 @@ def judge_mean(context: RuleContext) -> RuleResult:
 
 
 def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Divergence | None:
-    """Return the weighted mean over bins, with that of their expectations, None if too little was seen of them."""
+    """Return the weighted mean over bins and their expectation, None if too little was seen."""
     context, (words, observe, _) = of.context, MEANS[of.context.rule.signal]
     loads = hold(binned).by_load_bin(of.curve).items()
     means = [mean for bin, load in loads if (mean := observe(of, bin, load)) is not None]
@@ -246,7 +246,7 @@ def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
     is_seen = not any(mean.is_weak for mean in seen) and well >= weight / 2 and weight >= FULL_COVERAGE * full
     beyond = observed < lower - points
     if context.rule.signal == "prefix_hit_ratio":
-        # A request's share of hits lies between 0 and 1, so it scatters no more than a coin of the same mean.
+        # A share of hits scatters no more than a coin of the same mean.
         beyond = binomial_lower_bound((1 - observed) * weight, weight) > 1 - (lower - points)
 
     def report(status: Status, certainty: Certainty, reason: str) -> Verdict:
@@ -265,7 +265,7 @@ def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
 
 
 def _observe_gpus(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean | None:
-    """Return the utilisation of the benchmark's own kind, by GPU-seconds. Below the curve's first point it is never certain."""
+    """Return the utilisation of the benchmark's kind, not certain below the first point."""
     point = of.curve.expectation(bin, "gpu_utilization", load.rps, load.in_system)
     if point is None:
         return None

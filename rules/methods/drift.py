@@ -64,7 +64,7 @@ ALL_BEYOND = 10
 """Minutes that must all be beyond the factor: by chance 1 of 2 is, so all are in 0.5^10 = 0.1 % of cases (sign test)."""
 
 WHOLE = 0.75
-"""Share of a period that must be observed for a rate. In a shorter time a burst would be the peak."""
+"""Share of a period that must be observed: else a burst would be the peak."""
 
 
 class LengthDrift(NamedTuple):
@@ -81,7 +81,7 @@ class LengthDrift(NamedTuple):
 
 
 def judge_drift(context: RuleContext) -> RuleResult:
-    """Compare lengths and peak with the plan in both directions. A rule of one family finds longer P99 only."""
+    """Compare lengths and peak with the plan. A rule of one family finds longer P99 only."""
     plan, family, needed = context.tier.plan, context.rule.family, context.limit("minimum_requests")
     # Prefill replicas count a request too, and its prompt.
     context = narrow_pool(context, "decode")
@@ -120,7 +120,7 @@ def judge_drift(context: RuleContext) -> RuleResult:
 
 
 def judge_benchmarked_lengths(context: RuleContext) -> Verdict | Unknown | None:
-    """Return the finding of lengths beyond `factor` of the benchmark's, unknown at its begin, or None."""
+    """Return the finding of lengths beyond the benchmark's, unknown at its begin, or None."""
     context = narrow_pool(context, "decode")
     rows = LENGTHS if context.binned else ()
     means = [(row, benchmarked_mean(context.tier.plan, context.tier.curve, row[2])) for row in rows]
@@ -173,7 +173,7 @@ def _read_planned(context: RuleContext, row: Length) -> dict[str, float]:
 def _compare_quantile(
     context: RuleContext, row: Length, parts: tuple[histograms.Histogram, ...], name: str, planned: float
 ) -> LengthDrift | None:
-    """Return a quantile that is proven to be beyond `factor` on a side, over the window and persistently."""
+    """Return a quantile proven to be persistently beyond `factor` on a side."""
     word, family, _ = row
     q, factor = QUANTILES[name], context.limit("factor")
     observed = histograms.quantile(parts, q)
