@@ -307,7 +307,7 @@ def week_profile(observed: Array, per_day: int, bin_minutes: int) -> Array:
         rows = observed[end - weeks * week :].reshape(weeks, week)
         of_week[np.arange(end - week, end) % week] = np.median(rows, axis=0)
         profile = (weeks * of_week + profile) / (weeks + 1)
-    return smooth_circular(profile, SMOOTH_MINUTES // bin_minutes // 2)
+    return smooth_circular(profile, max(0, SMOOTH_MINUTES // bin_minutes - 1) // 2)
 
 
 def _profile_at(profile: Array, minute: Integers, bin_minutes: int) -> Array:
