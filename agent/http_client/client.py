@@ -42,7 +42,7 @@ class _Exchange:
         return self.is_aborted or time.monotonic() >= self.ends_at
 
     def check(self) -> None:
-        """Raise TimeoutError if it is over: a socket that was shut down looks like the end of a body without a length."""
+        """Raise TimeoutError if it is over: its shut socket looks like the end of a body."""
         if self.is_over():
             raise TimeoutError
 
@@ -92,7 +92,7 @@ class _Adapter(HTTPAdapter):
         return response
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
-        """Leave the connection alone: its TLS context has the certificates. requests would add those of certifi."""
+        """Leave the connection alone: requests would add the certificates of certifi."""
 
 
 class _TimedConnection(HTTPConnection):
@@ -160,7 +160,7 @@ class HttpClient:
         else:
             headers = {"User-Agent": "sizewatch", "Accept-Encoding": "gzip", **headers, **secrets}
             request = requests.Request(method, url, headers=headers, data=body).prepare()
-            # A target is asked the same each time, and preparing is a quarter of the exchange's CPU. No secret is kept.
+            # Preparing is a quarter of the exchange's CPU. No secret is kept.
             self._kept = None if secrets else (sent, request)
         seconds = max(self.peer.timeout_seconds if seconds is None else seconds, 0.001)
         is_verified = not (self.peer.tls and self.peer.tls.insecure_skip_verify)
@@ -271,7 +271,7 @@ JSON = "application/json"
 
 
 def wrong_content(place: str, content_type: str, start: bytes) -> ScrapeError | None:
-    """Return the error for a wrong content type or a wrong start of a page, or None. A missing type is accepted."""
+    """Return the error for a wrong content type or start, or None. A missing type is fine."""
     if start.startswith(b"\x1f\x8b"):
         return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} is compressed, and not announced as such: unpack it")
     is_text = not content_type or any(name in content_type.lower() for name in ("text/plain", "openmetrics"))

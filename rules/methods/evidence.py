@@ -118,7 +118,7 @@ def is_significant_share(k: float, n: float, requests: float, allowed: float, co
 
 
 def exceeds_limit(parts: tuple[Histogram, ...], q: float, limit: float, side: LimitSide) -> bool:
-    """Return whether the observed quantile lies beyond `limit` wherever the observations lie in their buckets."""
+    """Return whether the observed quantile surely lies beyond `limit`, whatever the buckets hide."""
     share, allowed = histograms.share_above(parts, limit), (1 - q) * count_requests(parts)
     if side is LimitSide.LONGER:
         return share.low > allowed + ROUNDING
@@ -147,7 +147,7 @@ def select_pool(context: RuleContext, binned: Iterable[BinnedWindow], pool: str)
 
 
 def narrow_pool(context: RuleContext, pool: str) -> RuleContext:
-    """Return the context with the windows of one pool, else of replicas of none. A tier without pools keeps all."""
+    """Return the context with the windows of one pool. A tier without pools keeps all."""
     if context.tier.serves_whole_requests:
         return context
     pools = (select_pool(context, context.binned, known) for known in (pool, "mixed", ""))

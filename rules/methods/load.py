@@ -50,7 +50,7 @@ from rules.verdicts.verdict import RuleResult, Status, Unknown
 FAMILIES = families_of(BY_NAME["fleet_utilization"]) | {NET_CHANGE, *UNSERVED, HTTP_OK, "ttft_seconds"}
 
 MOST = 0.5
-"""Share of the last quarter in which load must be above capacity, as LoadBeyondBenchmark requires."""
+"""Share of the last quarter in which load must be above capacity."""
 
 LOAD_WORDS: dict[LatencyPattern, str] = {
     LatencyPattern.KNEE: "more load than replicas take",
@@ -180,7 +180,7 @@ def judge_beyond(context: RuleContext) -> RuleResult:
 
 
 def _explain_too_early(context: RuleContext, overloads: Sequence[ReplicaOverload], needed: float) -> str:
-    """Return the load beyond the benchmark of replicas that were observed in fewer than `needed` periods, or ""."""
+    """Return the load beyond the benchmark of replicas seen in fewer than `needed` periods."""
     lasting = [overload for overload in overloads if overload.lasting]
     if not lasting or any(len(context.periods(overload.binned)) >= needed for overload in lasting):
         return ""
@@ -235,7 +235,7 @@ QUANTILES = (0.5, 0.99)
 
 
 def judge_queue(context: RuleContext) -> RuleResult:
-    """Find replicas whose queue grew over the whole window while more requests arrived than finished."""
+    """Find replicas whose queue grew while more requests arrived than finished."""
     replicas, held = hold(context.binned).by_replica, hold(context.binned)
     late = context.last_quarter(context.binned).by_replica
     last = {name: mean_waiting(late.get(name, ())) for name in replicas}
@@ -316,7 +316,7 @@ def judge_saturated(context: RuleContext) -> RuleResult:
 
 
 def _find_rise(context: RuleContext, binned: HeldWindows) -> tuple[bool, str] | Unknown | None:
-    """Return whether a rise of TTFT is proven, and its words. None without pegged GPUs, unknown at its begin."""
+    """Return whether a rise of TTFT is proven, and its words. None without pegged GPUs."""
 
     def measure(group: HeldWindows) -> float | None:
         return best_value(read_signal(context, group, "gpu_utilization"))

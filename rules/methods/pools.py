@@ -45,7 +45,7 @@ class PoolRatio(NamedTuple):
 
 
 def judge_pools(context: RuleContext) -> RuleResult:
-    """Compare the ratio of prefill to decode replicas with the ratio that the tokens need (guide 6.5)."""
+    """Compare the ratio of prefill to decode replicas with the need (guide 6.5)."""
     planned = context.tier.plan.disaggregation if context.tier.plan else None
     if planned is None:
         return context.unknown(Gap.NOT_IN_PLAN, "the plan has no disaggregation")
@@ -85,7 +85,7 @@ def judge_pools(context: RuleContext) -> RuleResult:
 
 
 def _measure(context: RuleContext, planned: Disaggregation, binned: Sequence[BinnedWindow]) -> PoolRatio | None:
-    """Return the ratio of the observed replicas and tokens. None if a pool was not observed or had none."""
+    """Return the ratio of the observed replicas and tokens, None without a pool."""
     present, needs = [], []
     for pool, family in POOL_TOKENS.items():
         of_pool = select_pool(context, binned, pool)
@@ -202,7 +202,7 @@ def _compare_replicas(
         pairs = (item for name in names for item in _beside_median(rows, name).items())
         return {replica for replica, (own, usual) in pairs if own > factor * usual}
 
-    # Requests wait there while neighbours have room, and more work came: one that holds more and finishes less is slow.
+    # Requests wait there while neighbours have room, and more work came.
     queues = {replica: own >= QUEUE > usual for replica, (own, usual) in _beside_median(rows, "waiting").items()}
     alike, busier, slower = (context.limit(name) for name in ("alike", "busier", "slower"))
     given = find_above(alike, "prompt", "output") | find_above(1.0, "rps") if any(queues.values()) else set()

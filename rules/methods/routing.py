@@ -127,7 +127,7 @@ def sum_family(binned: Sequence[BinnedWindow], family: str) -> float:
 
 
 def hit_rate(binned: Sequence[BinnedWindow]) -> float | None:
-    """Return prefix cache hits per queried token (0-1), None without queries, or with more hits than queries."""
+    """Return prefix cache hits per queried token (0-1), None if impossible."""
     value, hits = sum_family(binned, QUERIED), sum_family(binned, HIT)
     return hits / value if value > 0 and hits <= value else None
 
@@ -229,7 +229,7 @@ def _find_other_reason(context: RuleContext, hits: HitRates, rate: float, floor:
 
 
 LATENCIES = {"tpot_seconds": "output tokens", "ttft_seconds": "first tokens"}
-"""Latencies that show the speed of a tier. The time per token comes first, because waiting does not change it."""
+"""Latencies that show the speed of a tier. Waiting does not change the first."""
 
 LENGTHS = (PROMPTS, OUTPUTS)
 
@@ -250,7 +250,7 @@ class TierPair(NamedTuple):
     planned: bool
 
     def has_equal_shares(self, follow: float) -> bool:
-        """Return whether requests are nearer to an equal share than to the capacities, in each minute and in all."""
+        """Return whether requests are nearer to an equal share than to the capacities."""
         for sums in (*self.minutes, self.total):
             own, value = _read_rates(sums)
             if own <= 0 or value <= 0:
@@ -320,7 +320,7 @@ def judge_tiers(context: RuleContext) -> RuleResult:
 
 
 def _compare(context: RuleContext, name: str) -> TierPair | None:
-    """Return this tier beside another, None without enough common minutes or a measure of their speeds."""
+    """Return this tier beside another, None without common minutes or speeds."""
     tier, held = context.fleet[name]
     mine, theirs = hold(context.binned).once(_sum_minutes), held.once(_sum_minutes)
     common = [(mine[minute], theirs[minute]) for minute in sorted(mine.keys() & theirs.keys())]

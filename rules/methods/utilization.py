@@ -64,7 +64,7 @@ def _explain_unread(context: RuleContext, used: SignalValue) -> Unknown:
 
 
 def hours_of_fullest(rows: Sequence[Window], family: str, q: float) -> tuple[float, float] | None:
-    """Return quantile q of the hourly means and of the hourly maxima of a gauge, None if no hour has it."""
+    """Return quantile q of the hourly means and maxima of a gauge, None without any."""
     gauges = [gauge for w in rows if (gauge := w.gauge(family)) is not None]
     if not gauges:
         return None
@@ -72,7 +72,7 @@ def hours_of_fullest(rows: Sequence[Window], family: str, q: float) -> tuple[flo
 
 
 def mean_ready_replicas(rows: Sequence[Window]) -> float:
-    """Return the mean number of observed replicas: covered replica-seconds by the seconds of the periods."""
+    """Return the mean number of observed replicas, by covered seconds."""
     seconds = math.fsum(w.span for w in rows)
     return math.fsum(w.covered_seconds for w in rows) / seconds if seconds > 0 else 0.0
 
@@ -119,7 +119,7 @@ def judge_trap(context: RuleContext) -> RuleResult:
 
 @judge_each_pool
 def judge_empty_queue(context: RuleContext) -> RuleResult:
-    """Find a queue that is always empty while the GPUs are mostly idle, over a day with traffic (guide 9.3)."""
+    """Find a queue that is always empty while GPUs idle, over a day (guide 9.3)."""
     hours, limit, fullest = sum_periods(context), context.limit("gpu_below"), context.limit("fullest_hours")
     total = windows.sum_windows(hours)
     if not total.counters.get("requests_finished"):
@@ -195,7 +195,7 @@ def compute_idle_replicas(plan: TierPlan | None, ready: float, busiest: float, m
 
 
 def find_idle(context: TierContext, hours: Sequence[Window], margin: Margin) -> IdleReplicas:
-    """Return the surplus replicas of a time from the fleet utilisation of its hours (windows of all replicas)."""
+    """Return the surplus replicas of a time from the fleet utilisation of its hours."""
     each = [(read(BY_NAME["fleet_utilization"], hour, context.basis), mean_ready_replicas((hour,))) for hour in hours]
     busiest = max((used.value * ready for used, ready in each if isinstance(used, Reading) and used.value), default=0.0)
     return compute_idle_replicas(context.plan, mean_ready_replicas(hours), busiest, margin)
@@ -282,7 +282,7 @@ def _describe_missing(context: RuleContext, judged: Sequence[Window], utilizatio
 
 
 class TokenYield(NamedTuple):
-    """Yield of hours: requests per second of the tier and of a replica, tokens per request and per GPU-hour."""
+    """Yield of hours: rates of tier and replica, tokens per request and per GPU-hour."""
 
     traffic: float
     requests_per_replica: float
