@@ -78,7 +78,7 @@ class _Adapter(HTTPAdapter):
         self.pool: Any = None
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
-        """Return the open pool of the only host. Looking it up each time is a tenth of an exchange's CPU."""
+        """Return the open pool of the only host. A look-up is a tenth of an exchange's CPU."""
         if self.pool is None:
             self.pool = super().get_connection_with_tls_context(*args, **options)
             connection = _TimedTlsConnection if self.pool.scheme == "https" else _TimedConnection
@@ -248,7 +248,7 @@ def tls_options(peer: Peer) -> dict[str, Any]:
 
 
 def _secret(field: str, path: str, is_header: bool = False) -> str:
-    """Return the text of a file. Raise ScrapeError without any part of it, also where a header cannot carry it."""
+    """Return the text of a file. Raise ScrapeError without any part of it."""
     if os.path.exists(path) and not os.path.isfile(path):
         # Reading a pipe could block without end.
         raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: is no file")

@@ -42,7 +42,7 @@ def status_error(host: str, status: int) -> HttpError:
 
 
 def transport_error(error: Exception, host: str, seconds: float, status: int | None) -> HttpError:
-    """Map an exception of requests or urllib3. A response had begun to arrive if there is a `status`."""
+    """Map an exception of requests or urllib3. With a `status` a response had begun."""
     causes = tuple(_causes(error))
     # urllib3 counts a refused connection among its timeouts.
     refused = any(isinstance(cause, urllib3.exceptions.NewConnectionError) for cause in causes)

@@ -61,7 +61,7 @@ class Authenticator:
         return scheme.lower() == "bearer" and any(matches)
 
     async def admits(self, authorization: str) -> bool:
-        """Return whether the value of an Authorization header lets its sender in. bcrypt runs in a thread."""
+        """Return whether an Authorization header lets its sender in. bcrypt runs in a thread."""
         if self.open or self.has_token(authorization):
             return True
         scheme, _, given = authorization.partition(" ")

@@ -47,12 +47,12 @@ LIKELY_PERIODS = 2
 """Separate minutes (hours) outside that make a finding likely. SEPARATE make it certain."""
 
 POLLED = frozenset({"gpu_utilization_sampled", "gpu_power_watts"})
-"""Gauges of a plain poll, which does not cover the time between two polls: `likely` at most (METRICS trap 15)."""
+"""Gauges of a plain poll: `likely` at most (METRICS trap 15)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BandThresholds:
-    """Lowest and highest value that is healthy, and that is not critical. Infinite: no limit on that side."""
+    """Lowest and highest value that is healthy, and that is not critical; infinite: no limit."""
 
     context: RuleContext
     healthy: tuple[float, float]

@@ -228,7 +228,7 @@ def _describe_growth(context: RuleContext, top: str) -> tuple[str, tuple[str, ..
 Z = NormalDist().inv_cdf(CONFIDENCE)
 
 MEASURED = frozenset({"gpu_busy_seconds", "gpu_gr_engine_active", "gpu_gfx_active"})
-"""Families of utilisation over time. A plain poll does not cover the time between two polls (METRICS trap 15)."""
+"""Families of utilisation over time, not of a plain poll (METRICS trap 15)."""
 
 QUANTILES = (0.5, 0.99)
 """Quantiles of TTFT that may rise. The median comes first because fewer requests prove it."""
