@@ -32,7 +32,7 @@ PART_BYTES, NO_TLS = 65_536, TlsConfig()
 
 
 class _Exchange:
-    """Deadline (of `time.monotonic`) and socket of the present exchange. After an abort there is none."""
+    """Deadline (of `time.monotonic`) and socket of the present exchange."""
 
     is_aborted = False
     ends_at = math.inf
@@ -114,7 +114,7 @@ class _TimedTlsConnection(_TimedConnection, HTTPSConnection):
 
 
 class HttpClient:
-    """Client with one kept connection, for one thread at a time. Every method raises HttpError or ScrapeError."""
+    """Client with one kept connection, for one thread at a time. Methods raise ScrapeError."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer

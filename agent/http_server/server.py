@@ -104,7 +104,7 @@ class ThreadedServer:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        """Serve until the stop, without uvicorn's server: its timer wakes an idle process ten times a second."""
+        """Serve until the stop. uvicorn's own server wakes an idle process ten times a second."""
         server = await self._loop.create_server(
             partial(_Connection, self._config, self.state, {}, self._loop),
             sock=self._socket,

@@ -247,4 +247,4 @@ PATTERNS: Mapping[str, tuple[str, str]] = {
     "straggler": ("seconds", "takes {} a token, its neighbours {}; with no more and no longer requests"),
     "full rank": ("ratio", "has a rank with its KV cache {} full, {} on average; the other ranks have room"),
 }
-"""How a replica may stand out in a minute: unit and words. A slow one holds as much as a lone one, and is not given more."""
+"""How a replica may stand out in a minute: unit and words."""
