@@ -57,7 +57,7 @@ class Divergence(NamedTuple):
     is_significant: bool
     surely_exceeds: bool
     is_proven: bool
-    report: Callable[[Status, Certainty, str], Verdict]
+    report: Callable[[Status, Certainty, str], RuleResult]
 
 
 def judge_divergence(
@@ -77,7 +77,7 @@ def judge_divergence(
     if whole.requests < needed:
         return context.too_few_requests(whole.requests, needed)
     if not whole.is_significant:
-        return whole.report(Status.OK, Certainty.CERTAIN, "this may be chance" if whole.exceeds else "")
+        return whole.report(Status.OK, Certainty.CERTAIN, CHANCE if whole.exceeds else "")
     last, *each = (measure(of, part) for part in (context.last_quarter(of.binned), *context.periods(of.binned)))
     ended = of.end_unknown(0.0 if last is None else last.requests) if needed else None
     if last is None and not needed:
@@ -177,7 +177,7 @@ def _explain_no_tail(of: BenchmarkComparison) -> Unknown:
     return of.context.unknown(Gap.NO_TRAFFIC, "no requests at a load that the benchmark measured")
 
 
-def _report_tail(of: BenchmarkComparison, tail: Tail, status: Status, certainty: Certainty, reason: str) -> Verdict:
+def _report_tail(of: BenchmarkComparison, tail: Tail, status: Status, certainty: Certainty, reason: str) -> RuleResult:
     context, allowed, whole = of.context, of.context.limit("allowed_share"), tail.whole
     if status is Status.OK and whole.low <= allowed * whole.n:
         certainty = Certainty.of(whole.high <= allowed * whole.n)
@@ -190,6 +190,8 @@ def _report_tail(of: BenchmarkComparison, tail: Tail, status: Status, certainty:
         share, n = tail.sure.best / tail.sure.n, tail.sure.n
         bounds = f"at least {number(tail.sure.low / n, 'ratio')} exceed {factor} the upper end"
     p99 = f"P99 {quantity(observed, 'seconds')}, benchmark {quantity(tail.expected, 'seconds')} at equal load"
+    if reason == CHANCE and is_significant_share(whole.best, whole.n, tail.requests, allowed, LIKELY_CONFIDENCE):
+        return context.unknown(Gap.TOO_FEW_REQUESTS, f"the engine's buckets are too wide to tell: {p99}")
     healthy = f"{allowed * 100:g}% is allowed"
     end = (reason or healthy) if status is Status.OK else p99
     sentence = f"{number(share, 'ratio')} of {counted} exceed {factor} the benchmark's {word} P99; {end}"
@@ -197,6 +199,7 @@ def _report_tail(of: BenchmarkComparison, tail: Tail, status: Status, certainty:
     return context.verdict(status, certainty, observed, tail.expected, sentence, details=details)
 
 
+CHANCE = "this may be chance"
 GUESSED = 3.0
 """Factor of the allowed share where buckets above the benchmark's P99 hold less: guesses below were up to 2.4 times it."""
 
