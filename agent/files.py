@@ -71,22 +71,16 @@ class DataDir:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = lock = os.open(self._folder / LOCK_FILE, os.O_CREAT | os.O_RDWR | NO_LINK, OWNER_ONLY)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(lock, 32, 0).decode(errors="replace") or "not named: the disk was full"
-            self.close()
-            text = f"is in use by another sizewatch (process {holder}); stop that one, or name another"
-            raise self._problem(text) from error
         except OSError as error:
-            self.close()
             text = f"cannot be written ({error.strerror}); make it writable, or name another on a local disk"
-            raise self._problem(text) from error
-        # The lock needs no space; a full disk costs only the process id.
-        with suppress(OSError):
+            if isinstance(error, BlockingIOError):
+                holder = os.pread(lock, 32, 0).decode(errors="replace") or "not named: the disk was full"
+                text = f"is in use by another sizewatch (process {holder}); stop that one, or name another"
+            self.close()
+            raise ConfigError((f"{self._place} {text}",)) from error
+        with suppress(OSError):  # A full disk costs only the process id.
             os.ftruncate(lock, 0)
             os.write(lock, str(os.getpid()).encode())
-
-    def _problem(self, text: str) -> ConfigError:
-        return ConfigError((f"{self._place} {text}",))
 
     def close(self) -> None:
         """Release the lock."""

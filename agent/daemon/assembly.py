@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -129,16 +129,10 @@ class Assembly:
             contexts, earlier = self.loop.monitored_contexts(), before.loop.evaluator.tiers
             same = [tier for tier in contexts if tier in earlier and earlier[tier].plan == contexts[tier].plan]
             loop.evaluator.set_capacities({tier: earlier[tier] for tier in same})
-            keys = {target.key for target in source.targets}
-            loop.state.retain(keys, loop.evaluator.tiers)
             hosts = {target.key: default_replica(target.peer.url) for target in before.loop.source.targets}
-            for target in source.targets:
-                state = loop.state.replicas.get(target.key)
-                moved = hosts.get(target.key) != default_replica(target.peer.url)
-                if moved and state is not None and state.track.last is not None:
-                    # Its next page is of another process.
-                    last = replace(state.track.last, engine="")
-                    loop.state.replicas[target.key] = replace(state, track=replace(state.track, last=last))
+            # A name at another address is another process.
+            keys = {t.key for t in source.targets if hosts.get(t.key) == default_replica(t.peer.url)}
+            loop.state.retain(keys, loop.evaluator.tiers)
             loop.state.set_long_term_results(self.long_results)
             self.runtime.retain(keys | {worker.key for worker in self.workers()}, source.agent_tiers)
             self.log.retain(keys)
