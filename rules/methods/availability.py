@@ -23,8 +23,8 @@ from rules.telemetry.wording import format_count
 from rules.verdicts.context import RuleContext, read_plan_value
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
-FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED, Gap.IMPOSSIBLE, Gap.NOT_EXPOSED})
-"""Reasons that an operator can repair, such as a series that vanished. The others are of plan or traffic."""
+FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED, Gap.IMPOSSIBLE})
+"""Reasons that an operator can repair. The others are missing parts of plan, engine or traffic."""
 
 NOT_PLANNED = Missing(gap=Gap.NOT_IN_PLAN)
 """Expectation of every rule here: plans say nothing of scrapes."""
@@ -181,12 +181,9 @@ def _silent_since(replica: ReplicaState) -> float:
 def judge_unknown_too_long(context: RuleContext) -> RuleResult:
     """Find rules that for long have no result, for a reason that an operator can repair."""
     silent = []
-    results = [state.result for state in context.states if context.catalogue[state.result.rule].serving_only]
-    # An engine that is idle since its restart may lack series until its first request.
-    ignored = Gap.NOT_EXPOSED if any(getattr(idle, "reason", "") is Gap.NO_TRAFFIC for idle in results) else None
     for state in context.states:
         result, pause = state.result, state.unknown
-        if not isinstance(result, Unknown) or result.reason not in FAULTS - {ignored} or state.evaluated_at is None:
+        if not isinstance(result, Unknown) or result.reason not in FAULTS or state.evaluated_at is None:
             continue
         since = pause.started_at if pause is not None and pause.reason is Gap.NOT_SCRAPED else state.evaluated_at
         silent.append((context.now - since, result))

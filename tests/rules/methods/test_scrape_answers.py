@@ -300,7 +300,7 @@ def test_own_silence_is_not_counted() -> None:
     assert too_long(replace(judged, unknown=replace(span, started_at=NOW - 9e5))).status is Status.WARNING
 
 
-FAULTS = (Gap.SCRAPE_FAILED, Gap.NOT_SCRAPED, Gap.STALE, Gap.RESTARTED, Gap.IMPOSSIBLE, Gap.NOT_EXPOSED)
+FAULTS = (Gap.SCRAPE_FAILED, Gap.NOT_SCRAPED, Gap.STALE, Gap.RESTARTED, Gap.IMPOSSIBLE)
 
 
 @pytest.mark.parametrize("reason", FAULTS)
@@ -314,10 +314,9 @@ def test_silenced_rule_is_told(reason: Gap, ago: float, status: Status) -> None:
         assert found.details == (f"KvCacheCascade of t/a: {words} (refused)",)
 
 
-@pytest.mark.parametrize("reason", [Gap.NOT_EXPOSED, *(g for g in Gap if g not in FAULTS)])
+@pytest.mark.parametrize("reason", [gap for gap in Gap if gap not in FAULTS])
 def test_lacking_input_is_no_fault(reason: Gap) -> None:
-    idle = stand("GpuComputeLow", Gap.NO_TRAFFIC, NOW)
-    assert too_long(stand("TtftDivergence", reason, NOW - 9e5), idle).status is Status.OK
+    assert too_long(stand("TtftDivergence", reason, NOW - 9e5)).status is Status.OK
 
 
 def test_silent_rules_are_ranked() -> None:
