@@ -253,10 +253,9 @@ class Curve:
             if value > limit:
                 if before is None:
                     return -1.0, True
-                low, high, crossed = before, value, limit
-                if metric in LATENCIES and low > 0:
-                    low, high, crossed = math.log(low), math.log(high), math.log(limit)
-                return index - 1 + (crossed - low) / (high - low), True
+                if metric in LATENCIES and before > 0:
+                    return index - 1 + math.log(limit / before) / math.log(value / before), True
+                return index - 1 + (limit - before) / (value - before), True
             before = value
         broken = any((getattr(point, metric) or 0) > limit for point in self.written.points if point.censored)
         return len(self.points) - 1.0, broken

@@ -53,9 +53,10 @@ def serving(
         date = formatdate(round(time.time() + ahead_seconds), usegmt=True)
         handler.version_string = lambda: server  # type: ignore[method-assign]
         handler.date_time_string = lambda timestamp=None: date  # type: ignore[method-assign]
-        hostile_store.give(handler, body, status, content_type)
+        # Before the answer, after which the test looks.
         if heard is not None:
             heard.append(str(handler.headers))
+        hostile_store.give(handler, body, status, content_type)
 
     context = None
     if certificate is not None:
