@@ -19,7 +19,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 CYCLE, UPKEEP, FORECAST, REPORT, BACK_FILL = "cycle", "upkeep", "forecast", "report", "back-fill"
 
 SECONDS = {UPKEEP: 3600.0, FORECAST: 60.0, REPORT: 60.0, BACK_FILL: 600.0}
-"""Intervals in seconds: that of replica counts, as a lead is minutes, and of a back-fill that stopped."""
+"""Intervals in seconds. FORECAST counts replicas and is short, as a lead is minutes; BACK_FILL is for one that stopped."""
 
 _log = logging.getLogger(__name__)
 
