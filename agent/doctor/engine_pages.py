@@ -42,7 +42,7 @@ INTERVAL_SECONDS = 15.0
 PATHS = ("/metrics", "/prometheus/metrics")
 """Paths of metrics pages; the second is that of trtllm-serve."""
 
-EXAMPLES = "http://127.0.0.1:8000/metrics, 127.0.0.1:8000, or one or two saved pages"
+EXAMPLES = "http://127.0.0.1:8000/metrics or 127.0.0.1:8000"
 
 HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):\d{1,5}(?:/\S*)?")
 
