@@ -158,11 +158,6 @@ def over_days(rule: str, case: Case) -> RuleResult:
     return answered(rule, case.tier, case.replicas)
 
 
-@pytest.mark.parametrize(("rule", "case"), list_cases(TABLES), ids=str)
-def test_use_over_days(rule: str, case: Case) -> None:
-    check_result(over_days(rule, case), case.wanted)
-
-
 def test_trap_has_actions_and_idle_replicas() -> None:
     found = answered(TRAP, TIER, trap())
     assert [action.split()[0] for action in found.actions] == ["Share", "Fill", "Scale", "Trim", "Route"]
@@ -303,8 +298,8 @@ DAYS_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "case"), DAYS_CASES, ids=str)
-def test_headroom_and_yield_over_days(rule: str, case: Case) -> None:
+@pytest.mark.parametrize(("rule", "case"), [*list_cases(TABLES), *DAYS_CASES], ids=str)
+def test_rule_over_days(rule: str, case: Case) -> None:
     check_result(over_days(rule, case), case.wanted)
 
 
