@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, FailFast, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, FailFast, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -31,19 +31,19 @@ UNNAMED = "alert without a name"
 SUMMARIES = ("summary", "message", "title", "description")
 
 AHEAD_SECONDS = 300.0
-"""Tolerated clock difference of the sender in seconds. A later start is replaced by the time of arrival."""
+"""Tolerated clock difference of the sender. A later start becomes the time of arrival."""
 
 MOST_WAITING = 5_000
 """Maximum number of alerts in the queue. A hanging cycle must not fill the memory."""
 
-LabelName = Annotated[str, StringConstraints(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]+$", max_length=200)]
+LabelName = Annotated[str, Field(max_length=200), AfterValidator(lambda name: quote_external_text(name, 200))]
 
 
 class _Alert(BaseModel):
     model_config = ConfigDict(strict=True)
 
     status: Literal["firing", "resolved"]
-    labels: dict[LabelName, Annotated[str, StringConstraints(max_length=LONGEST_LABEL)]] = Field(max_length=64)
+    labels: dict[LabelName, Annotated[str, Field(max_length=LONGEST_LABEL)]] = Field(max_length=64)
     annotations: dict[LabelName, str] = Field({}, max_length=64)
     starts_at: AwareDatetime = Field(alias="startsAt")
     ends_at: AwareDatetime = Field(alias="endsAt")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.doctor.engine_hosts import ENGINE_PORTS, Candidate, find_candidates, find_host
 from agent.doctor.engine_pages import find_engine, find_pages, read_release
 from agent.errors import CannotJudgeError, ConfigError, ScrapeError, ScrapeFailure
-from agent.files import EVERYBODY_READS, write_files
+from agent.files import EVERYBODY_READS, OWNER_ONLY, write_files
 from agent.http_client.client import JSON, fetch_page
 from agent.http_client.errors import place_of
 from agent.scrape.engine_probe import EngineProbe
@@ -47,14 +48,14 @@ CYCLES_WITH_TRAFFIC = 3
 """Cycles with traffic before the first view, which are 30 to 45 s."""
 
 TRAFFIC = ("completed_rps", "generation_tokens_per_second", "requests_running")
-"""Signals that are above zero where an engine serves requests. No engine exposes all of them."""
+"""Signals above zero while an engine serves requests. No engine exposes all."""
 
 TIERS_SHOWN = 2
 
 NO_REQUESTS = "no requests were served yet; what is seen of the first ones will stand here"
 
 MOST_REFUSAL = 200
-"""Maximum characters that are shown of why an address is no engine."""
+"""Maximum characters shown of a refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,25 +97,30 @@ def run(options: SimpleNamespace) -> int:
     else:
         engines, refusals = ask_candidates(find_candidates())
     if not engines:
-        raise CannotJudgeError(_explain_nothing(refusals))
+        raise CannotJudgeError(_explain_nothing(refusals, options.url))
     # On demand: NVML takes memory.
     from agent.gpu.nvml_reader import list_local_gpus
 
-    gpus = () if list_hosts({"": engines}) else list_local_gpus()
-    tiers = group_by_tier(engines, gpus)
+    hosts = list_hosts(engines)
+    gpus = list_local_gpus() if len(hosts) < len(engines) else ()
+    tiers = group_by_tier(engines, () if hosts else gpus)
     urls = {name: [engine.probe.url for engine in group] for name, group in tiers.items()}
+    mode, readers = EVERYBODY_READS, ""
+    if any("?" in engine.probe.url for engine in engines):
+        # A query may hold a secret.
+        mode, readers = OWNER_ONLY, ", for you alone to read"
     alertmanager = ""
     if has_alertmanager():
         alertmanager = ALERTMANAGER
     config = config_text(urls, plan.written_at(), ways, gpus=bool(gpus), alertmanager=alertmanager)
     with writing(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
-        write_files({plan_path: plan_text(tiers, gpus), config_path: config}, EVERYBODY_READS)
+        write_files({plan_path: plan_text(tiers, gpus), config_path: config}, mode)
     load(config_path)
     _print_found(tiers, gpus, alertmanager)
     if options.url:
         print("".join(f"no page  {blank_unprintable(text)}\n" for text in refusals), end="")
-    print(f"wrote    {config_path}, {plan_path}")
+    print(f"wrote    {config_path}, {plan_path}{readers}")
     print(f"assumed  lines marked ASSUMED in {plan_path}: GPUs of a replica, and a TTFT P99 of 2 s")
     print(f"next     sizewatch run{where}      then http://127.0.0.1:19095/")
     tier = shlex.quote(next(iter(tiers)))
@@ -218,31 +224,33 @@ def group_by_tier(engines: tuple[FoundEngine, ...], gpus: tuple[GpuReadout, ...]
     return named
 
 
-def list_hosts(tiers: Mapping[str, Sequence[FoundEngine]]) -> list[str]:
-    """Return the hosts of engines that are not on this machine."""
-    return [host for group in tiers.values() for engine in group if (host := find_host(engine.probe.url))]
+def list_hosts(engines: Iterable[FoundEngine]) -> list[str]:
+    """Return the host of each engine that is not on this machine."""
+    return [host for engine in engines if (host := find_host(engine.probe.url))]
 
 
 def plan_text(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ...]) -> str:
     """Return a plan that can be used at once. What is assumed is marked."""
-    share = max(1, len(gpus) // sum(map(len, tiers.values())))
     facts = []
+    local = sum(not find_host(engine.probe.url) for group in tiers.values() for engine in group)
     for name, group in tiers.items():
-        probes = tuple(engine.probe for engine in group)
+        probes, hosts = tuple(engine.probe for engine in group), list_hosts(group)
+        share = 1 if hosts else max(1, len(gpus) // local)
         per_replica = group[0].candidate.parallel or share
         known = plan.tier_facts(name, probes, gpus, per_replica=per_replica, assumed=True)
-        facts.append(replace(known, gpu_product="unknown") if list_hosts(tiers) else known)
+        facts.append(replace(known, gpu_product="unknown") if hosts else known)
     source = ", ".join(place_of(engine.probe.url) for group in tiers.values() for engine in group)
     return skeleton(tuple(facts), plan.written_at(), source)
 
 
-def _explain_nothing(refusals: tuple[str, ...]) -> str:
+def _explain_nothing(refusals: tuple[str, ...], given: Sequence[str]) -> str:
     ports = ", ".join(map(str, ENGINE_PORTS))
     lines = [f"no engine answers on this machine: nothing listens on {ports}."]
     if refusals:
         lines = ["no engine answers:", *(f"  {shorten(text, MOST_REFUSAL)}" for text in refusals)]
     lines.append("Is the engine up? SGLang needs --enable-metrics, llama.cpp --metrics.")
-    lines.append("An engine on another port or machine: sizewatch init HOST:PORT")
+    if not given:
+        lines.append("An engine on another port or machine: sizewatch init HOST:PORT")
     return "\n".join(map(blank_unprintable, lines))
 
 
@@ -257,9 +265,10 @@ def _print_found(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout,
             if probe.holds:
                 print(f"         {probe.holds}: each is a replica of the tier")
     products = ", ".join(sorted({gpu.product for gpu in gpus}))
-    hosts = list_hosts(tiers)
-    nothing = f"not read, for {hosts[0]} is not called localhost" if hosts else "none seen"
+    engines = [*chain.from_iterable(tiers.values())]
+    hosts = list_hosts(engines)
+    nothing = f"not read, for {hosts[0]} is not called localhost" if len(hosts) == len(engines) else "none seen"
     print(f"GPUs     {len(gpus)}: {products}" if gpus else f"GPUs     {nothing}")
-    if sum(map(len, tiers.values())) > 1 and gpus:
+    if len(engines) > 1 and gpus:
         print("         which engine owns which is not known: add gpus to the targets")
     print(f"alerts   are posted to {alertmanager}" if alertmanager else "alerts   no Alertmanager at 127.0.0.1:9093")

@@ -65,7 +65,7 @@ class HistoryService:
     """Daemon's side of one history file. `error` is the text of the last failure, None after a success.
 
     A HistoryOpenError of `open_store` is raised: a person must act. After any other HistoryError (a full disk) it is
-    called again each cycle. `release` is called last, on closing.
+    called again each cycle. `release` is called last, on closing. `error` keeps a failed hourly read until the next.
     """
 
     def __init__(self, open_store: Callable[[], HistoryStore], release: Callable[[], None] = lambda: None) -> None:
@@ -82,6 +82,7 @@ class HistoryService:
         """Cycles that could not be written: number of minutes and compressed pickle."""
         self.dropped_minutes = 0
         self.error: str | None = None
+        self._read_error: str | None = None
         try:
             self.store()
         except HistoryOpenError:
@@ -130,11 +131,11 @@ class HistoryService:
                     self._unwritten.appendleft((count, body))
                     raise
             self._write(*cycle)
-            if self.error is not None:
+            if self.error != self._read_error:
                 _log.info("history write recovered")
-            self.error = None
+            self.error = self._read_error
         except HistoryError as error:
-            if self.error is None:
+            if not self._unwritten and self.error in (None, self._read_error):
                 _log.error('history write failed, buffering in memory error="%s"', error)
             self.error = str(error)
             if any(cycle):
@@ -166,7 +167,7 @@ class HistoryService:
         self._events.extend(events)
 
     @contextmanager
-    def _note_error(self) -> Iterator[None]:
+    def _note_error(self, *, is_hourly: bool = False) -> Iterator[None]:
         """Go on after the block with the error in `error` and the log if the history fails."""
         try:
             yield
@@ -174,6 +175,8 @@ class HistoryService:
             if self.error != str(error):
                 _log.error('history read failed error="%s"', error)
             self.error = str(error)
+            if is_hourly:
+                self._read_error = self.error
 
     def load_previous_run(self, since: float, now: float) -> PreviousRun:
         """Return the state of an earlier run from `since` on, without the parts that cannot be read."""
@@ -201,10 +204,11 @@ class HistoryService:
     def upkeep(self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float) -> dict[str, str]:
         """Apply the retention. Return Step 13 of plans past their first week, as far as it can be read."""
         sentences = {}
-        with self._note_error():
+        self._read_error = None
+        with self._note_error(is_hourly=True):
             self.store().prune(now)
         for tier, version in versions.items():
-            with self._note_error():
+            with self._note_error(is_hourly=True):
                 sentences[tier] = _first_week(self.store(), contexts[tier], version, now)
         return {tier: text for tier, text in sentences.items() if text is not None}
 
@@ -212,7 +216,7 @@ class HistoryService:
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> dict[str, TierContext] | None:
         """Return the contexts with the measured capacity at `now`, None if the history cannot be read."""
-        with self._note_error():
+        with self._note_error(is_hourly=True):
             store, key = self.store(), (now // DAY, tuple(sorted(versions.items())))
             if key != self._daily[0]:
                 self._daily = key, daily_queries.read_daily_capacities(store, contexts, versions, now)
@@ -223,13 +227,11 @@ class HistoryService:
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> tuple[RuleResult, ...]:
         """Return the results of the rules over days, unknown if the history cannot be read."""
-        with self._note_error():
-            store = self.store()
-            known = (
-                daily_queries.evaluate_days(store, context, versions.get(tier, ""), now)
-                for tier, context in contexts.items()
-            )
-            return tuple(chain.from_iterable(known))
+        with self._note_error(is_hourly=True):
+            results: list[RuleResult] = []
+            for tier, context in contexts.items():
+                results += daily_queries.evaluate_days(self.store(), context, versions.get(tier, ""), now)
+            return tuple(results)
         text = f"the history cannot be read: {self.error}"
         unknown = (long_rules.unknown_results(context, now, Gap.STALE, text) for context in contexts.values())
         return tuple(chain.from_iterable(unknown))

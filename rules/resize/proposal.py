@@ -18,8 +18,7 @@ from rules.confidence import Certainty, nearest_rank
 from rules.methods.utilization import hours_of_fullest, mean_ready_replicas
 from rules.plan.curve import CERTAIN_REQUESTS, operating_point
 from rules.plan.money import price_of
-from rules.plan.replica_count import Margin, ReplicaCount, fleet_terms, replica_count
-from rules.plan.schema import TierPlan
+from rules.plan.replica_count import Margin, ReplicaCount, count_fleet, fleet_terms, replica_count
 from rules.resize.fleet_cost import FleetCost, Lever, list_levers, measured_cost, planned_cost, proposed_cost
 from rules.resize.production_summary import ProductionPoint, ProductionSummary, pick_peak, production_points
 from rules.resize.workload import WorkloadNow, measure_workload
@@ -36,15 +35,13 @@ from rules.verdicts.verdict import FIRING, RuleResult, Verdict
 KV = "kv_utilization"
 
 TO_GROW_SECONDS = 0.9 * DAY_SECONDS
-"""A peak that was seen is one, however short the time: a day has its busy hours in it."""
+"""A peak that was seen counts: a day has its busy hours."""
 
 TO_SHRINK_SECONDS = 0.9 * 7 * DAY_SECONDS
-"""What was not needed on a day may be needed on another weekday: a week, as the rules over days ask."""
+"""Another weekday may need more: a week, as the rules over days ask."""
 
 GONE_SECONDS = DAY_SECONDS
-"""A tier of which nothing was seen for the last day may be gone: what it was is no reason to change what is."""
-
-EVICTING = ("KvEviction", "EvictionDivergence")
+"""A tier unseen for a day may be gone: its past is no reason for a change."""
 
 
 class ProposalKind(StrEnum):
@@ -104,7 +101,7 @@ def propose_size(seen: ProductionSummary, results: Sequence[RuleResult]) -> Resi
     if is_memory_bound:
         held = f"the hourly mean of the KV cache is {kv_fullest:.0%} in its fullest hours: "
         held += "memory sets the size, not load"
-    elif any(verdict.rule in EVICTING and verdict.status in FIRING for verdict in verdicts):
+    elif any(verdict.rule in ("KvEviction", "EvictionDivergence") and verdict.status in FIRING for verdict in verdicts):
         held = "requests are evicted from the KV cache; fewer replicas would evict more"
     levers: tuple[Lever, ...] = ()
     if mixed and plan and workload.peak_rps and usable and not usable.is_lower_bound:
@@ -182,7 +179,7 @@ def _propose(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount 
         more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         sentence = f"No recommendation yet: {lacking[0]}{more}"
         return Proposal(kind=ProposalKind.NONE, now=now, sentence=sentence, needed=lacking)
-    evidence, is_measured = _evidence(seen, workload, size, plan), size.capacity.certainty is Certainty.CERTAIN
+    evidence, is_measured = _evidence(seen, workload, size), size.capacity.certainty is Certainty.CERTAIN
     if size.replicas > now:
         against: tuple[str, ...] = ()
         if size.fewest is not None and size.fewest <= now:
@@ -198,6 +195,8 @@ def _propose(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount 
         )
     if size.replicas == now:
         text = "that is what the traffic seen needs"
+        if now > count_fleet(size.demand_rps, size.capacity.rps, size.safety_factor, size.margin):
+            text = "the minimum warm count asks for as many"
         return _keep(now, text, evidence, is_measured and seen.observed_seconds >= TO_SHRINK_SECONDS)
     return _propose_fewer(seen, size, now, evidence, held)
 
@@ -228,7 +227,7 @@ def _lacking(seen: ProductionSummary, workload: WorkloadNow) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _evidence(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount, plan: TierPlan) -> tuple[str, ...]:
+def _evidence(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount) -> tuple[str, ...]:
     planned = f" (planned {number(workload.planned_peak_rps, 'per_second')})" if workload.planned_peak_rps else ""
     work, usable, peak = size.demand_rps, size.capacity, workload.peak_rps or 0.0
     by_tokens = "" if work == peak else f"; by tokens the peak is the work of {number(work, 'per_second')}"
@@ -240,8 +239,8 @@ def _evidence(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount
     if size.replicas > size.without_safety:
         counted = f"ceil({number(work, '')} x {size.safety_factor:.3g} / {usable.rps:.3g})"
         texts.append(f"the plan's safety factor makes it {counted} = {format_count(size.replicas, 'replica')}")
-    warm = plan.fleet.minimum_warm if plan.fleet else None
-    texts += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []
+    if size.minimum >= size.replicas > 1:
+        texts.append(f"the minimum warm count asks for {size.minimum}")
     return (*texts, f"{seen.observed_seconds / DAY_SECONDS:.1f} days were seen")
 
 
@@ -355,5 +354,5 @@ def limits_text(loads: Iterable[TierLoad], replicas: int, margin: Margin) -> Ite
 
 
 def _count_left(replicas: int, margin: Margin) -> int:
-    """Return how many of so many replicas a limit is checked with: one is lost where the margin says that one may be."""
+    """Return the replicas that a limit is checked with: one fewer where the margin lets one be lost."""
     return max(1, replicas - 1 if 0 < margin.survives_loss_from <= replicas else replicas)

@@ -168,6 +168,8 @@ def test_ports_without_a_listener_are_named(here: Path, monkeypatch: pytest.Monk
         "sizewatch init: Is the engine up? SGLang needs --enable-metrics, llama.cpp --metrics.",
         "sizewatch init: An engine on another port or machine: sizewatch init HOST:PORT",
     ]
+    assert main(["init", "127.0.0.1:9"]) == 3
+    assert "HOST:PORT" not in capsys.readouterr().err
 
 
 def test_answers_are_shown_on_one_line_each(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
@@ -178,22 +180,23 @@ def test_answers_are_shown_on_one_line_each(here: Path, monkeypatch: pytest.Monk
     assert [line.partition(": ")[2][:6] for line in said[3:]] == ["Is the", "An eng", ""]
 
 
-@pytest.mark.parametrize(("host", "gpus"), [("elsewhere", ["unknown", 2, "unknown", 1]), ("", ["H", 2, "H", 2])])
+@pytest.mark.parametrize(("host", "gpus"), [("elsewhere", ["H", 2, "unknown", 1]), ("", ["H", 2, "H", 2])])
 def test_given_engines_are_written(host: str, gpus: Any, here: Path, monkeypatch: Any, capsys: Captured) -> None:
     local = tuple(readout(gpu=f"GPU-{number}", index=number) for number in range(4))
     monkeypatch.setattr("agent.gpu.nvml_reader.list_local_gpus", lambda: local)
     (here / "token").write_text("a-token")
     with engines(2) as (served, other):
         other.pages = ((TESTS / "cases" / "04-sidecar-two-workers" / "page.prom").read_bytes(),)
-        monkeypatch.setattr(init, "find_host", lambda url: host if url == other.url else "")
+        monkeypatch.setattr(init, "find_host", lambda url: host if url.startswith(other.url) else "")
         process = init.Candidate(port=served.port, pid=1, parallel=2)
         monkeypatch.setattr(init, "find_candidates", lambda: (process,))
-        given = [f"localhost:{served.port}", served.url, other.url, "127.0.0.1:9", "http://[bad"]
+        given = [f"localhost:{served.port}", served.url, f"{other.url}?key=x", "127.0.0.1:9", "http://[bad"]
         assert main(["init", *given, "--out", "sub", "--bearer-token-file", "token"]) == 0
     assert served.headers["Authorization"] == "Bearer a-token"
     loaded = load(here / "sub" / "sizewatch.yaml")
     targets = [(target.url, target.bearer_token_file) for target in loaded.config.targets]
-    assert targets == [(url, str(here / "token")) for url in (served.url, other.url)]
+    assert targets == [(url, str(here / "token")) for url in (served.url, f"{other.url}?key=x")]
+    assert (here / "sub" / "sizewatch.yaml").stat().st_mode & 0o077 == 0, "the query may be a secret"
     assert "no page  http://127.0.0.1:9/metrics: connection refused" in capsys.readouterr().out
     # GPUs of this machine are not those of an engine elsewhere.
     planned = ((tier.gpu.product, tier.gpu.per_replica) for tier in loaded.plan.tiers.values())

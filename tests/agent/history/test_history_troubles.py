@@ -82,9 +82,6 @@ def problem_of(call, path):
     return text
 
 
-# ---- other processes ----
-
-
 def test_killed_writer_loses_no_acknowledged_minute(path):
     with writer("kill", path, 15) as process:
         told = json.loads(process.stdout.read())
@@ -138,9 +135,6 @@ def test_threads_share_a_store(store):
     with ThreadPoolExecutor() as pool:
         tuple(pool.map(book, REPLICAS))
     assert finished(store.bins("h100", *EVER)) == 3 * 30 * 60.0
-
-
-# ---- troubles: nothing half done, and the same call works later ----
 
 
 def fill(store):
@@ -211,9 +205,6 @@ def test_error_in_our_sql_is_a_defect(store, path):
         store._connection.execute("SELECT * FROM nowhere")
 
 
-# ---- files that are not ours ----
-
-
 def test_foreign_files_are_refused_and_kept(path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE bookmarks (url TEXT)")
@@ -258,9 +249,6 @@ def test_locked_folder_is_said():
         finally:
             os.setresuid(user, user, user)
     assert told.startswith("may not be read by this user")
-
-
-# ---- other formats: renamed by the daemon, named by the doctor, read by nobody ----
 
 
 def make_older(folder: Path) -> Path:
@@ -353,9 +341,6 @@ def test_doctor_tells_of_times_ahead(tmp_path: Path) -> None:
     now, ahead = (about(run_checks(loaded(tmp_path, data_dir="."), clock), "history")[0] for clock in clocks)
     assert (now.level, ahead.level) == (CheckLevel.OK, CheckLevel.WARN)
     assert "its newest minute is 3600 s ahead of this machine's clock" in ahead.text
-
-
-# ---- the folder belongs to one daemon at a time ----
 
 
 NAMED = Path("/etc/sizewatch/sizewatch.yaml")

@@ -208,7 +208,7 @@ def test_step_13_is_done_once_a_plan(keeping: HistoryService, path: Path) -> Non
     first = keep_step13(keeping, START + 7 * DAY)
     assert first["cpu-small"].startswith("cpu-small: cannot be judged")
     keeping.write_cycle([closed(0)])
-    assert keep_step13(keeping, START + 30 * DAY) == first, "the answer of the first week stays"
+    assert (keep_step13(keeping, START + 30 * DAY), keeping.error) == (first, None), "the first week's answer stays"
     for day in (31, 37):
         assert keep_step13(keeping, START + day * DAY, "another") == {}
     assert keep_step13(keeping, START + 38 * DAY, "another") != {}
@@ -234,6 +234,8 @@ def test_damage_costs_its_part_alone(
     for _ in range(2):
         assert len(keeping.load_previous_run(0.0, START).findings) == 1
     assert len(keep_step13(keeping, START + 7 * DAY)) == ("events holds" in text)
+    keeping.write_cycle([closed(1)])
+    assert keeping.error is not None or "events holds" in text, "an hourly read still fails"
     assert caplog.messages[0].startswith(f'history read failed error="{path}: {text}')
 
 

@@ -184,7 +184,8 @@ ROWS: list[Row] = [
     # The minimum warm count is never undercut.
     (planned(10, warm=8), hours(), NOTHING, SHRINK, LIKELY, 8, ""),
     (planned(10, 1.8), hours(), NOTHING, SHRINK, LIKELY, 8, "safety factor makes it ceil(30 x 1.8 / 7.33) = 8"),
-    (planned(6), hours(), NOTHING, KEEP, LIKELY, 6, ""),
+    (planned(6), hours(), NOTHING, KEEP, LIKELY, 6, "that is what the traffic seen needs"),
+    (planned(8, warm=8), hours(), NOTHING, KEEP, LIKELY, 8, "Keep 8 replicas: the minimum warm count asks for as many"),
     (planned(6, None), hours(replicas=6), NOTHING, KEEP, LIKELY, 6, USE),
     # 72 x 1.2 / 7.333 = 11.8.
     (PLANNED, hours(24, **at_rate(72.0)), NOTHING, GROW, CERTAIN, 12, ""),
