@@ -115,8 +115,10 @@ def judge_band(context: RuleContext) -> RuleResult:
     limits = BandThresholds.from_context(context)
     if reading.value is None:
         return _judge_bounds(reading, limits)
-    status = limits.status(reading.value)
+    status, signal = limits.status(reading.value), BY_NAME[context.rule.signal]
     if status is Status.OK:
+        if signal.name == "gpu_throttled_ratio" and reading.high is None and reading.low is not None:
+            return _judge_bounds(replace(reading, value=None), limits)
         return limits.report(reading, Status.OK)
     last, each = measure_parts(context, lambda group: best_value(read_signal(context, group)), counted)
     if last is None:
@@ -132,7 +134,7 @@ def judge_band(context: RuleContext) -> RuleResult:
         return limits.report(reading, Status.OK, remark=remark)
     if not is_persistent(last, each, lambda value: limits.status(value) is status):
         status = Status.WARNING
-    signal, is_sure = BY_NAME[context.rule.signal], outside >= SEPARATE
+    is_sure = outside >= SEPARATE
     if signal.name == "gpu_utilization":
         is_sure &= not any(binned.window.sampled & POLLED & set(binned.window.gauges) for binned in counted)
     if signal.how is SignalKind.QUANTILE or signal.name == "kv_residency_by_reuse":

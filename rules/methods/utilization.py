@@ -237,9 +237,7 @@ def judge_headroom(context: RuleContext) -> RuleResult:
     if isinstance(used, Missing) or used.value is None:
         return _explain_unread(context, used)
 
-    def is_over(value: float) -> bool:
-        return value > limit
-
+    is_over = limit.__lt__
     late, levels = context.last_quarter(context.binned), _list_levels(context, judged)
     last = best_value(read_signal(context, late))
     if weekly:

@@ -321,9 +321,7 @@ DERIVED: dict[str, Callable[[Window, PlanFacts], SignalValue]] = {
     "speculative_acceptance": _alone(acceptance),
     "tokens_per_round": _tokens_per_round,
     "gpu_utilization": _alone(gpu_windows.utilization),
-    "gpu_memory_utilization": lambda window, _: gpu_windows.level_ratio(
-        window, "gpu_memory_used_bytes", "gpu_memory_total_bytes"
-    ),
+    "gpu_memory_utilization": _alone(lambda window: gpu_windows.level_ratio(window, *gpu_windows.MEMORY)),
     "gpu_power_watts": _alone(gpu_windows.power),
     "energy_per_generated_token": lambda window, plan: energy(window, plan.gpus_per_replica, "generation_tokens"),
     "mfu": lambda window, plan: share_of_peak(window, plan.peak_flops, "estimated_flops"),

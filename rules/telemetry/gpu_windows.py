@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from rules.telemetry import windows
 from rules.telemetry.families import LINKS, stem
@@ -24,14 +23,13 @@ from rules.telemetry.windows import Window
 THROTTLED_COVERED = "gpu_throttled_covered_seconds"
 SLOWER = ("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds")
 
-COVERED: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "gpu_energy_covered_seconds": ("gpu_energy_joules",),
-        THROTTLED_COVERED: ("gpu_throttled_power_seconds", *SLOWER),
-    }
-)
+COVERED: Mapping[str, tuple[str, ...]] = {
+    "gpu_energy_covered_seconds": ("gpu_energy_joules",),
+    THROTTLED_COVERED: ("gpu_throttled_power_seconds", *SLOWER),
+}
 """Families of each covered-seconds counter. A source of sums without such a counter covers from refresh to refresh."""
 
+MEMORY = ("gpu_memory_used_bytes", "gpu_memory_total_bytes")
 FAULTS, FAULTS_BY_CODE = "gpu_fault_events", "gpu_fault_events_by_code"
 
 LEVEL_SECONDS = 300.0
@@ -94,16 +92,17 @@ def _codes_not_yet_seen(earlier: GpuReadout, later: GpuReadout) -> dict[str, flo
 
 def sum_gpus(of_gpus: Iterable[Window]) -> Window | None:
     """Return the sum over a replica's GPUs: readings are means over GPUs and time. Seconds held down by heat or the board
-    are those of the GPU that is held down most, once for each GPU: the others wait for it."""
+    are those of the GPU that is held down most, and memory is the fullest GPU's: it is the one that stops all others."""
     rows = tuple(of_gpus)
     if not rows:
         return None
-    total, slowest = windows.sum_windows(rows), max(rows, key=lambda row: getattr(throttled(row), "value", None) or 0.0)
-    if not slowest.counters.get(THROTTLED_COVERED):
-        return total
-    times = total.counters[THROTTLED_COVERED] / slowest.counters[THROTTLED_COVERED]
-    held = {name: times * slowest.counters[name] for name in SLOWER if name in slowest.counters}
-    return replace(total, counters={**total.counters, **held})
+    slowest = max(rows, key=lambda row: getattr(throttled(row), "value", None) or 0.0)
+    fullest = max(rows, key=lambda row: getattr(level_ratio(row, *MEMORY), "value", None) or 0.0)
+    held = {name: slowest.counters[name] for name in (*SLOWER, THROTTLED_COVERED) if name in slowest.counters}
+    used = {name: fullest.gauges[name] for name in MEMORY if name in fullest.gauges}
+    return windows.sum_windows(
+        replace(row, counters={**row.counters, **held}, gauges={**row.gauges, **used}) for row in rows
+    )
 
 
 GPU_UTILIZATION_KINDS = {
@@ -153,11 +152,14 @@ def power(window: Window) -> SignalValue:
 
 
 def throttled(window: Window) -> SignalValue:
-    """Return the share of time in which heat or the board reduced the clocks, the larger, for they may overlap. The power
-    limit is excluded: at full load it reduces the clocks of any data-centre GPU by design."""
-    readings = [ratio(window, name, THROTTLED_COVERED) for name in SLOWER]
-    known = [reading for reading in readings if isinstance(reading, Reading) and reading.value is not None]
-    return max(known, key=lambda reading: reading.value or 0.0) if known else readings[0]
+    """Return the share of time in which heat or the board reduced the clocks, the larger: at least the board's alone. The
+    power limit is excluded: at full load it reduces the clocks of any data-centre GPU by design."""
+    heat, board = (ratio(window, name, THROTTLED_COVERED) for name in SLOWER)
+    if isinstance(board, Missing):
+        return heat
+    if isinstance(heat, Missing):
+        return replace(board, low=board.value, high=None)
+    return max(heat, board, key=lambda reading: reading.value or 0.0)
 
 
 def energy(window: Window, gpus: float | None, tokens: str) -> SignalValue:

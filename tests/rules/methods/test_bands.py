@@ -84,7 +84,7 @@ def rows() -> Iterator[tuple[str, Case]]:
 
 
 KV, HITS, DRAFTS = "KvCacheNearCeiling", "PrefixHitLow", "SpeculationAcceptanceLow"
-RESIDENCY, TRANSFER = "KvResidencyShort", "KvTransferSlow"
+RESIDENCY, TRANSFER, HEAT, FULL = "KvResidencyShort", "KvTransferSlow", "GpuThrottling", "GpuMemoryHigh"
 POLLED = frozenset({"gpu_utilization_sampled"})
 POLLS = each(5, lambda n: minute(n, gauges={"gpu_utilization_sampled": gauge(0.3)}, sampled=POLLED))
 FEW_LOOKUPS = each(5, lambda n: minute(n, counters={"prefix_queried_tokens": 100.0, "prefix_hit_tokens": 0.0}))
@@ -93,6 +93,12 @@ WITHIN_REUSE = each(5, lambda n: minute(n, histograms={"kv_residency_seconds": s
 
 POOLED = replace(WITH_HITS, pools={"prefill": "prefill", "decode": "decode"})
 DECODE_TOLD = replace(WITH_HITS, pools={"p": "mixed", "decode": "decode"})
+
+
+def held_by_board(share: float) -> list[Window]:
+    return each(5, lambda n: minute(n, counters={**THROTTLED, "gpu_throttled_hardware_seconds": 60 * share}))
+
+
 COOL = dict.fromkeys("abcdefghi", levels("GpuThrottling", *[0.0] * 5))
 ROOMY = dict.fromkeys("abcdefghi", levels("GpuMemoryHigh", *[0.85] * 5))
 NONE, HALF = (levels(HITS, *[share] * 5) for share in (0.0, 0.5))
@@ -124,11 +130,10 @@ ROWS = [
         Case("into the band", context(limits={TRANSFER: {"above": 0.4}}), levels(TRANSFER, *[0.49] * 5), GUESSED),
     ),
     ("GpuComputeLow", Case("polled", context(), POLLS, GUESSED)),
-    ("GpuThrottling", Case("one hot replica", context(), COOL | {"hot": levels("GpuThrottling", *[0.4] * 5)}, WARNED)),
-    (
-        "GpuMemoryHigh",
-        Case("one full replica", context(), ROOMY | {"full": levels("GpuMemoryHigh", *[0.99] * 5)}, WARNED),
-    ),
+    (HEAT, Case("one hot replica", context(), COOL | {"hot": levels(HEAT, *[0.4] * 5)}, WARNED)),
+    (HEAT, Case("held by board, heat unmeasured", context(), held_by_board(0.4), WARNED)),
+    (HEAT, Case("free by board, heat unmeasured", context(), held_by_board(0.0), HIDDEN)),
+    (FULL, Case("one full replica", context(), ROOMY | {"full": levels(FULL, *[0.99] * 5)}, WARNED)),
 ]
 
 

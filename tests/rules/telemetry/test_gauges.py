@@ -282,9 +282,8 @@ def test_silence_hides_levels_not_sums(seconds: float, gauges: set[str]) -> None
 
 def test_gpus_sum_to_replica_means() -> None:
     counters = {"gpu_energy_joules": 1e6 + 600 * 15, ENERGY_SECONDS: 15, HEAT: 6, COVERED: 15}
-    hot = readout(
-        15, gpu="GPU-1", counters=counters, gauges={"gpu_temperature_celsius": 80.0}, gaps={"gpu_busy_seconds": "-"}
-    )
+    levels = {"gpu_temperature_celsius": 80.0, "gpu_memory_used_bytes": 99e9, "gpu_memory_total_bytes": 100e9}
+    hot = readout(15, gpu="GPU-1", counters=counters, gauges=levels, gaps={"gpu_busy_seconds": "-"})
     cool = replace(readout(0), counters=readout(0).counters | {HEAT: 0, COVERED: 0})
     later = replace(readout(15), counters=readout(15).counters | {HEAT: 0, COVERED: 15})
     both = gpu_windows.sum_gpus([since(cool, later), since(replace(cool, gpu="GPU-1"), hot)])
@@ -293,6 +292,7 @@ def test_gpus_sum_to_replica_means() -> None:
     assert readings["gpu_power_watts"] == Reading(value=500.0, low=500.0, high=500.0, n=30)
     assert readings["gpu_temperature_celsius"] == Reading(value=65.0, low=50.0, high=80.0, n=2)
     assert readings["gpu_utilization"] == Reading(value=0.5, low=0.5, high=0.5, n=15)
-    # One slow GPU holds up the other.
+    # One slow GPU holds up the other, a full one fails its requests.
     assert readings[RATIO] == Reading(value=0.4, low=0.4, high=0.4, n=30)
+    assert readings["gpu_memory_utilization"].value == 0.99
     assert gpu_windows.sum_gpus([]) is None
