@@ -19,11 +19,11 @@ from agent.scrape.scrapers import PageReader, name_replica
 from agent.sources.recording import RecordedTarget, Recording, Scrape, scrapes
 from agent.sources.store import StoreSource, group_by_cycle
 from rules.engines.registry import itl_comparable
+from rules.engines.several import MODELS
 from rules.evaluator import long_rules
 from rules.evaluator.observation import Observation, ReplicaScrape
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
-from rules.methods.evidence import join_names
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.plan.schema import Plan
 from rules.telemetry import windows
@@ -48,8 +48,7 @@ class Replay:
 
     `state` is the present state, `ended` are the spans that ended, `problems` what could not be read. After `finish`,
     `of_cut_minute` are the findings that began or ended with the last minute, which is not over. `cut_short` is the
-    reason why the replay ended early, else empty. `start` and `end` are the times of the first and last scrape (unix
-    seconds).
+    reason of an early end, else empty. `start` and `end` are the times of the first and last scrape (unix seconds).
     """
 
     def __init__(self, name: str, contexts: Mapping[str, TierContext], step_seconds: float) -> None:
@@ -92,8 +91,9 @@ class Replay:
         for (tier, _), replica in self.state.replicas.items():
             if replica.track.last is not None and "model" in replica.track.last.facts:
                 models.setdefault(tier, set()).add(replica.track.last.facts["model"])
-        mixed = {tier: join_names(sorted(names)) for tier, names in models.items() if len(names) > 1}
-        self.problems += [f"{tier} serves several models, judged by one plan: {names}" for tier, names in mixed.items()]
+        for tier, names in models.items():
+            if len(names) > 1:
+                self.problems.append(f"{tier}: {MODELS.format(' and '.join(sorted(names)))}")
         if not math.isnan(self.end):
             text = "a recording is judged by its minutes, this needs days of history"
             for context in self.contexts.values():

@@ -1,7 +1,6 @@
 """Coverage of engine pages: which families of a page are read, and the releases that print such a page.
 
-For people: `sizewatch inspect`, the doctor, the tests that compare tables and pages. Only names and types count here;
-`rules.engines.reader` decides by values and labels. A new engine or signal needs no change here.
+For `sizewatch inspect` and the doctor. Only names and types count; the reader decides by values and labels.
 """
 
 from __future__ import annotations

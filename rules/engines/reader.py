@@ -1,8 +1,7 @@
 """Reader of engine pages: which series feed which family by an engine's table, and their values as a Snapshot.
 
-`compile_layout` groups the series of a page by name and finds the row that reads them, once for a set of series.
-`snapshot` adds up values by this layout at every scrape. A family that is broken on a page is not used. Its name and
-fault are kept. Differences between engines are in their tables only.
+`compile_layout` finds the row that reads each series, once for a set of series. `snapshot` adds up values at every
+scrape. A family that is broken on a page is not used. Its name and fault are kept.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tables of the engines: one TOML file per engine generation in this folder, read once, and the types of its rows.
 
-A file has the keys of `EngineTable`. `rows` are `SourceRow`s, `include` names files with further rows (of software that
-prints on an engine's page), and `[patterns]` gives label conditions a name. A file with nothing but `rows` is for others
-to include. A new engine needs a file and no code.
+A file has the keys of `EngineTable`. `include` names files with further rows, and `[patterns]` gives label conditions
+a name. A file with nothing but `rows` is for others to include. A new engine needs a file and no code.
 """
 
 from __future__ import annotations
@@ -90,8 +89,7 @@ class EngineTable:
     ranks, "" without. `info`: info series whose labels become facts. `fact_gauges` (fact, sample): gauges whose value
     becomes a fact. `born`: `_created` series that show when the engine was ready. `version_path`: path beside the page
     that returns {"version": "0.32.0"}; "" where there is none. `scanned`: releases behind the table, oldest first.
-    `not_exposed`: reason why a family is missing, where a reader would not expect it; `other` is the reason for every
-    other family.
+    `not_exposed`: reason why a family is missing; `other` is the reason for every other family.
     """
 
     name: str

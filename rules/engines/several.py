@@ -1,13 +1,12 @@
 """Pages that are not of one engine: those of several engines, of a router, and of mixed origin.
 
-A label tells the engines of a page apart, and each is a replica. A page whose engines no label tells apart is no replica.
-A label that deployments use is an entry of `TELLING`.
+A label of `TELLING` tells the engines of a page apart, and each is a replica. Without one the page is no replica.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rules.engines.reader import SeriesLayout, SeriesName, compile_layout, to_printable_line
 from rules.engines.registry import ENGINES, EngineTable, SourceRow, detect_engine, normalize_name, strip_wrapper_prefix
@@ -41,6 +40,9 @@ STACK_ROUTER = (
 """Begins of the names of the vLLM production-stack's router, which prints names of its engines beside them."""
 
 
+MODELS = "{} share one tier and its plan: give each model its own address, and that target its own tier"
+
+
 class SeveralEnginesError(Exception):
     """Page of several engines that no label tells apart."""
 
@@ -70,11 +72,18 @@ def split_page(
         label, values = _find_label(_placed(plain, kinds, PLACED), (engine.model_label or "model", "version"))
     if len(values) > MOST_ENGINES:
         raise SeveralEnginesError(f"the page holds {len(values)} engines by their label {label}, more than can be read")
-    parts = [(_short(value), _select_series(label, value, names)) for value in values]
-    page = () if len(parts) > 1 else plain
+    parts = []
+    for value in values:
+        name = to_printable_line(value.split("://", 1)[-1].rstrip("/") or value)
+        parts.append((name, _select_series(label, value, names)))
     if len(parts) < 2:
         label, parts = "", [("", parts[0][1] if parts else names)]
-    return label, {name: _compile_engine(series, engine, engines, page) for name, series in parts}
+    layouts = {name: _compile_engine(series, engine, engines, () if label else plain) for name, series in parts}
+    models = sorted({layout.facts.get("model", "") for layout in layouts.values()} - {""})
+    if len(models) > 1:
+        name, layout = next(iter(layouts.items()))
+        layouts[name] = replace(layout, doubts=(MODELS.format(" and ".join(models)), *layout.doubts))
+    return label, layouts
 
 
 def _find_label(series: Sequence[SeriesName], labels: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -110,11 +119,6 @@ def _select_series(label: str, value: str, names: Sequence[SeriesName]) -> Seque
         else ("", {})
         for name, labels in names
     ]
-
-
-def _short(value: str) -> str:
-    """Return the name of an engine: an address without its scheme, as one printable line."""
-    return to_printable_line(re.sub(r"^[a-zA-Z0-9+.-]+://", "", value).rstrip("/") or value)
 
 
 def _compile_engine(

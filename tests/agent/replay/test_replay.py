@@ -24,6 +24,7 @@ from agent.config.load import LoadedConfig, parse_config
 from agent.prometheus.api import StoreApi
 from agent.replay.replay import Replay, replay, replay_store
 from agent.sources.recording import load
+from rules.engines.several import MODELS
 from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import Finding
 
@@ -177,8 +178,7 @@ def test_several_models_are_named(tmp_path: Path) -> None:
     some = lines("steady_quiet", 3)
     others = packed([line.replace(b"small-llama", b"other") for line in some])
     recording, _ = load(folder_of(tmp_path, a=packed(some), b=others))
-    text = "cpu-small serves several models, judged by one plan: other, small-llama"
-    assert replay(recording, None).problems == [text]
+    assert replay(recording, None).problems == [f"cpu-small: {MODELS.format('other and small-llama')}"]
 
 
 def test_truncated_file_is_used_to_cut(tmp_path: Path, capsys: Captured) -> None:

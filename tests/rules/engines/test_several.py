@@ -9,6 +9,7 @@ from table_checks import with_value
 
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.scrape.scrapers import PageReader
+from rules.engines.several import MODELS
 from rules.telemetry.snapshots import Snapshot
 
 T = 1_790_000_000.0
@@ -67,6 +68,8 @@ def test_labels_of_public_deployments_tell_engines_apart(
     found = engines_of(page(names, *labels, prefix=prefix))
     assert list(running(found).values()) == [(1.0, 0.1), (2.0, 0.2)]
     assert all(name.startswith(expected) for name in found)
+    problems = [problem for one in found.values() for problem in one.problems]
+    assert problems == [MODELS.format("a1 and a2")] * ("model_name" in labels[0])
 
 
 def test_data_parallel_ranks_stay_one_engine() -> None:
