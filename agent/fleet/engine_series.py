@@ -237,7 +237,7 @@ class GpuPages:
         page = self._exporter.read(samples, t)
         gpus = tuple(readout.gpu for readout in page.readouts)
         last = known.last.get(gpus)
-        if self._exporter.keeps_values and last is not None and same_refresh(last, page):
+        if last is not None and same_refresh(last, page):
             return
         for former in [former for former in known.last if not set(former).isdisjoint(gpus)]:
             del known.last[former]

@@ -70,7 +70,7 @@ class ExporterPage:
             return (), (self._error,)
         self._backoff = self._backoff.record_success()
         page = self._exporter.read(samples(parsed), now)
-        if self._exporter.keeps_values and self._last is not None and same_refresh(self._last, page):
+        if self._last is not None and same_refresh(self._last, page):
             return (), page.problems
         self._last = page
         return self._changes.apply_page(page), page.problems
@@ -96,9 +96,10 @@ def diff_latest(latest: dict[str, GpuReadout], readouts: Iterable[GpuReadout]) -
     """Return the window of each GPU since its latest readout, by UUID, and store the new readouts in `latest`."""
     windows = {}
     for readout in readouts:
+        if not (readout.counters or readout.gauges):
+            continue  # Blanks alone: a lost GPU.
         before = latest.get(readout.gpu)
-        window = gpu_windows.diff_readouts(before, readout) if before is not None else None
-        if window is not None:
+        if before is not None and (window := gpu_windows.diff_readouts(before, readout)):
             windows[readout.gpu] = window
         latest[readout.gpu] = readout
     return windows
@@ -132,8 +133,7 @@ class GpuCollector:
         """Return which GPUs of a replica have not been read or found for too long, as a text. Empty if none."""
         if self._source is None:
             return ""
-        since = self._missing.get(replica, now)
-        problems = [owned.missing] if now - since > UNREAD_SECONDS else []
+        problems = [owned.missing] if now - self._missing.get(replica, now) > UNREAD_SECONDS else []
         late = [g for g in owned.gpus if g in self.latest and now - self.latest[g].t > UNREAD_SECONDS]
         if late:
             seconds = now - min(self.latest[g].t for g in late)

@@ -14,11 +14,10 @@ import pynvml
 
 from agent.gpu.nvml_calls import TIMEOUT, NvmlError, address, ask, give_back
 from agent.gpu.nvml_gpm import GpmActivity
+from rules.gpu_sources.devices import BY_CODE, FAULTS
 from rules.telemetry.snapshots import GpuReadout
 
 MEMORY = ("gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_memory_reserved_bytes")
-
-FAULTS, BY_CODE = "gpu_fault_events", "gpu_fault_events_by_code"
 
 
 @dataclass(slots=True)

@@ -1,9 +1,6 @@
 """Reader of all GPUs of this machine through NVML, with a deadline per cycle.
 
-Cost of a cycle for a GPU that supports everything: 10 calls of the binding and 12 of the library. Samples and processes
-take two each; the processes of an idle GPU take one. Faults take one call per machine. A MIG instance takes 4 and 5.
-Memory errors come every 60 s with fields that are read anyway. MIG mode and instances are read every 60 s; name, UUID,
-driver and handle once.
+A GPU costs 10 calls of the binding a cycle (docs/gpus.md). MIG mode and instances are read every 60 s, names once.
 """
 
 import threading

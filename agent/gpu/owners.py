@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.scrape.scrapers import Target
+from rules.telemetry.gpu_limits import REFRESH_SECONDS
 from rules.telemetry.snapshots import GpuReadout
+from rules.telemetry.windows import group_by
 
 PROC = Path("/proc")
-
-MOST_BYTES = 20
-"""Bytes read of a pid file: the digits of a 64-bit number."""
 
 AUTO = ("auto",)
 
@@ -33,7 +32,7 @@ def read_pid(path: str) -> int:
         if not Path(path).is_file():
             raise PidFileError(f"{path}: no such file")
         with Path(path).open("rb") as file:
-            pid = int(file.read(MOST_BYTES))
+            pid = int(file.read(20))  # The digits of a 64-bit number.
     except OSError as error:
         raise PidFileError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from error
     except ValueError:
@@ -67,9 +66,12 @@ class GpuAssignment:
 
 
 def gpus_by_index(readouts: Mapping[str, GpuReadout]) -> dict[str, str]:
-    """Return the GPUs by index. After a replacement the GPU that was read last counts."""
-    by_time = sorted(readouts.values(), key=lambda readout: readout.t)
-    return {str(readout.index): readout.gpu for readout in by_time if readout.index is not None}
+    """Return the GPUs by index: those still read. Several make a text that is no GPU's name."""
+    gpus = {}
+    for index, group in group_by(readouts.values(), lambda readout: readout.index).items():
+        since = max(readout.t for readout in group) - 2 * REFRESH_SECONDS
+        gpus[str(index)] = " and ".join(readout.gpu for readout in group if readout.t > since)
+    return gpus
 
 
 def assign_gpus(
@@ -91,14 +93,16 @@ def assign_gpus(
 
 def _by_name(target: Target, readouts: Mapping[str, GpuReadout], by_index: Mapping[str, str]) -> GpuAssignment:
     named = {name: by_index.get(name, name) for name in target.gpus}
-    unseen = ", ".join(name for name, gpu in named.items() if gpu not in readouts)
+    unseen = [name for name, gpu in named.items() if gpu not in readouts]
     instances = ", ".join(gpu for gpu, readout in readouts.items() if readout.index is None)
     advice = f" (where MIG is on, name its instances: {instances})" if instances else ""
-    return GpuAssignment(
-        # A GPU named twice, by index and by UUID, counts once.
-        gpus=tuple(dict.fromkeys(gpu for gpu in named.values() if gpu in readouts)),
-        missing=f"GPU {unseen} is configured for it and has never been read here{advice}" if unseen else "",
-    )
+    missing = ""
+    if unseen:
+        missing = f"GPU {', '.join(unseen)} is configured for it and has never been read here{advice}"
+    for name in filter(by_index.get, unseen):
+        missing = f"GPU {name} is {by_index[name]}: name it by UUID"
+    # A GPU named twice, by index and by UUID, counts once.
+    return GpuAssignment(gpus=tuple(dict.fromkeys(filter(readouts.get, named.values()))), missing=missing)
 
 
 def _by_process(target: Target, readouts: Mapping[str, GpuReadout], ancestors: Lineage, alone: bool) -> GpuAssignment:
@@ -109,6 +113,5 @@ def _by_process(target: Target, readouts: Mapping[str, GpuReadout], ancestors: L
     except PidFileError as error:
         return GpuAssignment(gpus=(), missing=f"its GPUs are not known: pid_file {error}")
     gpus = tuple(gpu for gpu, readout in readouts.items() if any(pid in ancestors(own) for own in readout.pids))
-    return GpuAssignment(
-        gpus=gpus, missing="" if gpus else f"its GPUs are not known: process {pid} uses none that is read"
-    )
+    missing = "" if gpus else f"its GPUs are not known: process {pid} uses none that is read"
+    return GpuAssignment(gpus=gpus, missing=missing)

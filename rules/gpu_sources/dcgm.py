@@ -1,8 +1,8 @@
 """dcgm-exporter: labels, blanks, memory and faults. Its fields and their sources are rows of `dcgm.toml`.
 
-The exporter queries DCGM every 30 s by default, independent of scrapes. Two pages for which ``same_refresh`` holds are
-one. MIG: an instance is a separate GPU, "<UUID>/<GPU_I_ID>", and replaces its parent GPU. Measurements of the whole GPU
-are printed for each instance. They are a gap there, because a sum over instances would count them several times.
+The exporter queries DCGM every 30 s by default, independent of scrapes.
+MIG: an instance is a separate GPU, "<UUID>/<GPU_I_ID>", and replaces its parent GPU. Measurements of the whole GPU are
+printed for each instance: a gap there, because a sum over instances would count them several times.
 DCGM_FI_PROF_GR_ENGINE_ACTIVE of an instance is a share of the instance's own time.
 """
 

@@ -76,8 +76,7 @@ class GpuExporter:
 
     `signature` recognises a page by the name and labels of a series. `wanted`: printed names of the series that `read`
     needs. `plain`: printed name as the table spells it. `also_read`: further names that are read, and their use.
-    `not_exposed`: our names that no page can give, and why. `keeps_values`: it measures on its own clock and repeats
-    values until then.
+    `not_exposed`: our names that no page can give, and why.
     """
 
     name: str
@@ -89,7 +88,6 @@ class GpuExporter:
     fields: tuple[Field, ...]
     also_read: Mapping[str, str]
     not_exposed: Mapping[str, str]
-    keeps_values: bool = False
 
     @property
     def a_title(self) -> str:

@@ -1,8 +1,8 @@
 """GPU windows: the difference of two GPU readouts, its sum over the GPUs of a replica, and the signals from it.
 
 GPU families carry their own seconds, so they do not change the coverage of an engine's window. A gauge stands for the
-time since the previous readout, because exporters print means of their last interval. `rules.gpu_sources` defines what
-each exporter measures. To add a kind of utilisation: a row of GPU_UTILIZATION_KINDS and of the plan's key.
+time since the previous readout, because exporters print means of their last interval. To add a kind of utilisation: a
+row of GPU_UTILIZATION_KINDS and of the plan's key.
 """
 
 from __future__ import annotations
