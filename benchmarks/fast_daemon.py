@@ -28,8 +28,8 @@ from agent.alerting import delivery, service
 from agent.config.load import load
 from agent.config.store import StoreConfig
 from agent.daemon import jobs
+from agent.daemon.assembly import assemble
 from agent.daemon.daemon import Daemon, DaemonOptions
-from agent.daemon.factory import assemble
 from agent.daemon.logs import set_up
 from agent.pipeline import runtime_state
 from agent.prometheus.api import StoreApi

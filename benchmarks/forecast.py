@@ -32,12 +32,12 @@ import numpy as np
 from agent.cli.forecast import durations
 from agent.errors import SizewatchError
 from agent.forecasting.csv_series import read_trace
-from exporters.render.text import format_duration
 from forecast.backtest.scores import Scored, interval, score_walk
 from forecast.backtest.walk import NAMES, BacktestRun, walk
 from forecast.backtest.window import CannotTest
 from forecast.models.bin_forecaster import COMBINATION, Forecaster
 from forecast.series.binned import Array, Series
+from rules.telemetry.wording import format_duration
 
 BIN_SECONDS = 300.0
 NEXT, DAY = 900.0, 86_400.0

@@ -20,8 +20,7 @@ from dataclasses import replace
 from agent.config.peer import Peer
 from agent.durations import retry_delay
 from agent.errors import ScrapeError
-from agent.http_client.client import HttpClient
-from agent.http_client.errors import place_of, status_error
+from agent.http_client.client import HttpClient, place_of, status_error
 from exporters.alertmanager.payload import AlertPayload
 from exporters.status.records import AlertmanagerHealth
 

@@ -17,8 +17,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from agent.cli.arguments import Exit, Parameters, connection_options, make_command, option, ways_in
 from agent.config.peer import Peer
 from agent.errors import SizewatchError
-from agent.http_client.client import HttpClient
-from agent.http_client.errors import place_of
+from agent.http_client.client import HttpClient, place_of
 from exporters.grafana.dashboards import DASHBOARDS, FOLDER, dashboard_json
 
 TIMEOUT_SECONDS = 30.0

@@ -20,7 +20,7 @@ from agent.cli.arguments import PATH, Exit, Parameters, duration, number, option
 from agent.cli.terminal import tell_progress
 from agent.config.config import Logging
 from agent.config.load import load
-from agent.daemon.factory import assemble
+from agent.daemon.assembly import assemble
 from agent.daemon.logs import set_up
 from agent.demo.engines import CAST, PLAN, Clock, build_player
 from agent.demo.runner import DemoRun, watch

@@ -18,11 +18,10 @@ from agent.config.load import LoadedConfig, find, load
 from agent.doctor.check_result import exit_code, format_text
 from agent.doctor.run import run_checks
 from agent.errors import ConfigError
-from agent.http_client.errors import place_of
+from agent.http_client.client import place_of
 from exporters.documents.diagnosis import EngineDiagnosis, TierLook, diagnosis_json, diagnosis_text
-from exporters.render.text import format_duration
 from rules.catalogue.registry import BY_NAME
-from rules.telemetry.wording import number
+from rules.telemetry.wording import format_duration, number
 from rules.verdicts.rule import Severity
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ from agent.doctor.engine_hosts import ENGINE_PORTS, Candidate, find_candidates, 
 from agent.doctor.engine_pages import find_engine, find_pages, read_release
 from agent.errors import CannotJudgeError, ConfigError, ScrapeError, ScrapeFailure
 from agent.files import EVERYBODY_READS, OWNER_ONLY, write_files
-from agent.http_client.client import JSON, fetch_page
-from agent.http_client.errors import place_of
+from agent.http_client.client import JSON, fetch_page, place_of
 from agent.scrape.engine_probe import EngineProbe
 from exporters.documents.plan_files import config_text, skeleton
 from exporters.render.safe_text import blank_unprintable, shorten

@@ -15,8 +15,7 @@ from agent.cli.arguments import FORMAT, Exit, Parameters, argument, connection_o
 from agent.config.peer import DEFAULT_MAX_BYTES, Peer
 from agent.errors import PathError, ScrapeError, ScrapeFailure
 from agent.gpu.collector import samples
-from agent.http_client.client import fetch_page, wrong_content
-from agent.http_client.errors import place_of
+from agent.http_client.client import fetch_page, place_of, wrong_content
 from agent.scrape.exposition import SeriesReader
 from agent.scrape.scrapers import PageReader
 from exporters.documents.diagnosis import (

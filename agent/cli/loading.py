@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 from agent.config.load import LoadedConfig, find, history_path, load
 from agent.errors import ConfigError
-from agent.history.reader import Reader
-from agent.history.store import HistoryStore
+from agent.history.store import HistoryStore, Reader
 from exporters.documents.calibration import ADAPTER, CalibrationFile
 
 

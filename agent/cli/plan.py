@@ -32,14 +32,13 @@ from agent.doctor.engine_hosts import find_host
 from agent.errors import CannotJudgeError, ConfigError, ScrapeError
 from agent.files import EVERYBODY_READS, write_files
 from agent.history.daily_queries import read_production
-from agent.http_client.errors import place_of
+from agent.http_client.client import place_of
 from agent.scrape.engine_probe import EngineProbe, probe_engine
 from agent.scrape.scrapers import PageReader
 from exporters.documents.calibration import ADAPTER as CALIBRATION
 from exporters.documents.calibration import CalibrationFile, calibration_text, compare_calibrations
 from exporters.documents.plan_files import LOAD_GENERATORS, WRITTEN, TierFacts, curve_lines, skeleton, workload_files
 from exporters.documents.plan_show import plan_diff, show, workload_text
-from exporters.render.text import format_duration
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import check_plan
 from rules.plan.curve import operating_point
@@ -49,7 +48,7 @@ from rules.plan.validation import problems_of
 from rules.resize.workload import derive_benchmark
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import HOUR_SECONDS
-from rules.telemetry.wording import format_count
+from rules.telemetry.wording import format_count, format_duration
 
 
 def run_init(options: SimpleNamespace) -> int:

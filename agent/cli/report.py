@@ -16,7 +16,7 @@ from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.files import EVERYBODY_READS, write_files
 from agent.garbage import collect_rarely
-from agent.history import reader
+from agent.history import store
 from agent.reporting.service import JobRunner
 from agent.worker.process import ONE_THREAD
 
@@ -49,7 +49,7 @@ def run(options: SimpleNamespace) -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         write_files({options.out / name: text for name, text in texts.items()}, EVERYBODY_READS)
     if report.simulated:
-        print(reader.NOTE, file=sys.stderr)
+        print(store.NOTE, file=sys.stderr)
     print(report.headline)
     for tier in report.tiers:
         print(f"  {tier.verdict}")

@@ -19,8 +19,7 @@ from agent.config.load import find, load_web, select_tier
 from agent.config.peer import Peer
 from agent.config.web import page_url, read_web_file
 from agent.errors import ConfigError, ScrapeError
-from agent.http_client.client import JSON, fetch_page
-from agent.http_client.errors import HttpError, place_of
+from agent.http_client.client import JSON, HttpError, fetch_page, place_of
 from exporters.documents.replay import timeline_json, timeline_text
 from exporters.status.tier_overview import overview_text
 from rules.evaluator.external_alerts import ExternalAlert

@@ -21,8 +21,7 @@ from agent.config.files import named_files
 from agent.config.load import LoadedConfig, load
 from agent.config.web import Web, find_web_file
 from agent.daemon import status_builder
-from agent.daemon.assembly import Assembly
-from agent.daemon.factory import Assemble, assemble
+from agent.daemon.assembly import Assemble, Assembly, assemble
 from agent.daemon.jobs import BACK_FILL, CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs
 from agent.daemon.logs import set_up
 from agent.errors import SizewatchError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agent.daemon.assembly import Assembly
 from agent.gpu.collector import UNREAD_SECONDS
-from agent.http_client.errors import place_of
+from agent.http_client.client import place_of
 from agent.pipeline.runtime_state import ReplicaRuntime, RuntimeState
 from agent.scrape.scrapers import Target
 from agent.version import VERSION

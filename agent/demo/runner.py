@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from agent.config.load import LoadedConfig
 from agent.config.web import Web
-from agent.daemon.assembly import Assembly
+from agent.daemon.assembly import Assemble, Assembly
 from agent.daemon.daemon import Daemon, DaemonOptions
-from agent.daemon.factory import Assemble
 from agent.pipeline.interfaces import Sink
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator.observation import StepResult

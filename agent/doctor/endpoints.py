@@ -18,8 +18,7 @@ from agent.config.web import Web, page_url
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import ConfigError, ScrapeError
 from agent.fleet.tier_readers import MOST_ENGINES, replica_count_query_for, uses_agent_series
-from agent.http_client.client import JSON, HttpClient, fetch_page
-from agent.http_client.errors import place_of
+from agent.http_client.client import JSON, HttpClient, fetch_page, place_of
 from agent.http_server.credentials import read_tokens
 from agent.http_server.pages import WEBHOOK
 from agent.http_server.server import open_socket, read_secrets

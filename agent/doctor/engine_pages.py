@@ -18,8 +18,7 @@ from agent.doctor.engine_hosts import HostGpus, describe_gpus, find_gpus, find_h
 from agent.doctor.first_look import look_at_tier
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader, samples
-from agent.http_client.client import PageFetcher, fetch_page
-from agent.http_client.errors import place_of
+from agent.http_client.client import PageFetcher, fetch_page, place_of
 from agent.replay.replay import Replay
 from agent.scrape.engine_probe import EngineProbe, probe_engine
 from agent.scrape.exposition import SeriesReader

@@ -16,7 +16,7 @@ from exporters.documents.diagnosis import LABELS, REPLICA_SIGNALS, ShownSignal, 
 from rules.catalogue.registry import BURNS, BY_NAME
 from rules.causes import explain
 from rules.confidence import Certainty, binomial_tail
-from rules.evaluator.scrape_rules import ask
+from rules.evaluator.rule_evaluation import ask
 from rules.evaluator.tier_minutes import LIVE
 from rules.methods.evidence import OUTPUTS, PROMPTS, exact_reading, is_significant_share, range_reading
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window

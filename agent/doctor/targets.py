@@ -17,8 +17,7 @@ from email.utils import parsedate_to_datetime
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import ScrapeError
 from agent.gpu.owners import AUTO, GpuAssignment
-from agent.http_client.client import PageFetcher, fetch_page
-from agent.http_client.errors import place_of
+from agent.http_client.client import PageFetcher, fetch_page, place_of
 from agent.scrape.scrapers import PageReader, Target, target_of_engine
 from rules.catalogue.registry import BURNS, RULES
 from rules.engines.coverage import engine_signals, version_range

@@ -11,7 +11,7 @@ from functools import lru_cache
 from agent.prometheus.answers import MatrixSeries
 from exporters.metrics import names
 from rules.telemetry.families import FAMILIES, GPU_NAMES, FamilyKind
-from rules.telemetry.gpu_limits import drop_impossible
+from rules.telemetry.gpu_windows import drop_impossible
 from rules.telemetry.histograms import Cumulative
 from rules.telemetry.snapshots import GpuReadout, Snapshot
 

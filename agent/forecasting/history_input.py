@@ -14,8 +14,7 @@ from agent.errors import SizewatchError
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.responses import AHEAD_SECONDS, KEPT_SECONDS
 from agent.forecasting.tier_forecast import TierForecast
-from agent.history.reader import Reader
-from agent.history.store import HistoryStore
+from agent.history.store import HistoryStore, Reader
 from exporters.documents.forecast import Prewarm
 from forecast.series.binned import Series, select_bins
 from rules.telemetry.windows import MINUTE_SECONDS

@@ -21,9 +21,9 @@ from agent.forecasting.messages import settled_time
 from agent.forecasting.responses import AHEAD_SECONDS, sundays
 from agent.history.store import HistoryStore
 from exporters.documents.forecast import OLD_SECONDS
-from exporters.render.text import format_duration
 from forecast.series.binned import Array, Series, resample, select_bins
 from forecast.series.calendar import event_factors
+from rules.telemetry.wording import format_duration
 from rules.telemetry.work import UNTOLD, CapacityLengths
 
 KEPT_SECONDS = 60 * 86_400.0

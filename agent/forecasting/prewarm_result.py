@@ -18,12 +18,11 @@ from agent.forecasting.messages import ForecastRequest, ForecastResponse, build_
 from agent.forecasting.responses import SILENT_MINUTES
 from agent.forecasting.tier_forecast import TierForecast
 from agent.history.daily_queries import measured_views, pieces
-from agent.history.reader import Reader
 from agent.history.schema import DAY
-from agent.history.store import HistoryStore
+from agent.history.store import HistoryStore, Reader
 from exporters.autoscaling.manifests import Scaling, manifest_text
 from exporters.documents.forecast import OLD_SECONDS, Prewarm
-from exporters.render.text import format_duration, format_rfc3339
+from exporters.render.text import format_rfc3339
 from forecast.capacity.drain import E2E, measure_drain
 from forecast.series.binned import MINUTE_SECONDS
 from rules.catalogue.registry import margin_of
@@ -34,6 +33,7 @@ from rules.plan.load_bins import TierContext
 from rules.replicas.starts import KEPT_SECONDS
 from rules.resize.production_summary import RECENT_SECONDS
 from rules.telemetry.windows import Window, sum_families
+from rules.telemetry.wording import format_duration
 from rules.telemetry.work import CapacityLengths
 from rules.verdicts.verdict import Finding
 

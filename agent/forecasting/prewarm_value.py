@@ -11,7 +11,6 @@ import numpy as np
 
 from agent.forecasting.messages import ForecastRequest
 from exporters.documents.forecast import PrewarmValue, Strategy
-from exporters.render.text import format_duration
 from forecast.capacity.minimum_warm import excess, minimum_warm
 from forecast.capacity.prewarm import late_to_warm
 from forecast.capacity.simulation import (
@@ -27,6 +26,7 @@ from forecast.lead.features import fill_gaps
 from forecast.lead.online import LeadRun
 from forecast.series.binned import DAY_MINUTES, MINUTE_SECONDS, Array
 from rules.plan.replica_count import NO_MARGIN, Margin
+from rules.telemetry.wording import format_duration
 
 WEEK_MINUTES = 7 * DAY_MINUTES
 LEAST_MINUTES = DAY_MINUTES

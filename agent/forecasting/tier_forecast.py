@@ -20,7 +20,6 @@ from exporters.documents.forecast import (
     with_next_step,
     without_old_schedule,
 )
-from exporters.render.text import format_duration
 from forecast.capacity.minimum_warm import CapacityPrices
 from forecast.capacity.prewarm import (
     Prewarmer,
@@ -35,6 +34,7 @@ from forecast.lead.online import LeadRun, LiveLeadForecast, run_past
 from forecast.series.binned import MINUTE_SECONDS, Array, Series
 from forecast.series.calendar import remove_event_effects
 from rules.plan.replica_count import replica_count
+from rules.telemetry.wording import format_duration
 from rules.telemetry.work import UNTOLD, Capacity, describe_weighing
 from rules.verdicts.context import Projection
 

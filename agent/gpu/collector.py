@@ -15,7 +15,7 @@ from agent.scrape.exposition import ParsedPage, SeriesReader
 from rules.gpu_sources.devices import PageChanges, same_refresh
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Sample
 from rules.telemetry import gpu_windows
-from rules.telemetry.gpu_limits import drop_impossible
+from rules.telemetry.gpu_windows import drop_impossible
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
 

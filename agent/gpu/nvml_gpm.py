@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 
 from agent.gpu.nvml_calls import INVALID_ARGUMENT, NOT_SUPPORTED, NvmlError, ask, give_back
-from rules.telemetry.gpu_limits import Impossible
+from rules.telemetry.gpu_windows import Impossible
 
 GPM_BYTES = {
     f"gpu_{link}_{way}_bytes_per_second": getattr(pynvml, f"NVML_GPM_METRIC_{theirs}_{way.upper()}_PER_SEC")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from agent.history.reader import Reader
 from agent.history.schema import DAY, HOURS
-from rules.evaluator import long_rules
+from agent.history.store import Reader
+from rules.evaluator import rule_evaluation
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin, sum_by_hour, with_capacity
 from rules.resize.measured_capacity import DAYS, capacity_now
 from rules.resize.overload import (
@@ -44,16 +44,16 @@ def choose_period(store: Reader, tiers: Iterable[str], seconds: float, now: floa
 
 def evaluate_days(store: Reader, context: TierContext, version: str, now: float) -> tuple[RuleResult, ...]:
     """Return the results of the rules over days for a tier with this plan version. Raise HistoryError."""
-    since = now - long_rules.LOOK_BACK_SECONDS
+    since = now - rule_evaluation.LOOK_BACK_SECONDS
     other_versions = set(store.plan_versions(context.name, since, now)) - {version}
     hours = _hours(store, context.name, since, now, None)
     of_plan = _hours(store, context.name, since, now, version) if other_versions else hours
-    return long_rules.evaluate_long_rules(context, hours, now, of_plan)
+    return rule_evaluation.evaluate_long_rules(context, hours, now, of_plan)
 
 
 def _hours(store: Reader, tier: str, since: float, until: float, version: str | None) -> tuple[BinnedWindow, ...]:
     days = (store.bins(tier, begin, end, version) for begin, end in pieces(since, until, DAY))
-    return tuple(hour for day in days for hour in long_rules.sum_slim_hours(day))
+    return tuple(hour for day in days for hour in rule_evaluation.sum_slim_hours(day))
 
 
 def pieces(since: float, until: float, seconds: float) -> Iterator[tuple[float, float]]:

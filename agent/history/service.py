@@ -19,13 +19,12 @@ from itertools import chain
 from typing import Any
 
 from agent.history import daily_queries
-from agent.history.reader import Reader
 from agent.history.schema import DAY, HistoryError, HistoryOpenError, Span
-from agent.history.store import HistoryStore
+from agent.history.store import HistoryStore, Reader
 from agent.pipeline.interfaces import Sink, Source
 from agent.pipeline.loop import ALIVE_SECONDS
 from exporters.documents.replay import headline
-from rules.evaluator import long_rules
+from rules.evaluator import rule_evaluation
 from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS, Step13, check_benchmark
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ClosedMinute, StepResult
@@ -233,7 +232,7 @@ class HistoryService:
                 results += daily_queries.evaluate_days(self.store(), context, versions.get(tier, ""), now)
             return tuple(results)
         text = f"the history cannot be read: {self.error}"
-        unknown = (long_rules.unknown_results(context, now, Gap.STALE, text) for context in contexts.values())
+        unknown = (rule_evaluation.unknown_results(context, now, Gap.STALE, text) for context in contexts.values())
         return tuple(chain.from_iterable(unknown))
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from agent.config.store import StoreConfig
 from agent.durations import Backoff
 from agent.errors import ScrapeError
 from agent.http_client.client import HttpClient
-from agent.http_client.errors import status_error as redirect_error
+from agent.http_client.client import status_error as redirect_error
 from agent.prometheus import answers
 from agent.prometheus.answers import (
     ApiResponse,

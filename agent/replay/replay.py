@@ -20,7 +20,7 @@ from agent.sources.recording import RecordedTarget, Recording, Scrape, scrapes
 from agent.sources.store import StoreSource, group_by_cycle
 from rules.engines.registry import itl_comparable
 from rules.engines.several import MODELS
-from rules.evaluator import long_rules
+from rules.evaluator import rule_evaluation
 from rules.evaluator.observation import Observation, ReplicaScrape
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
@@ -97,7 +97,7 @@ class Replay:
         if not math.isnan(self.end):
             text = "a recording is judged by its minutes, this needs days of history"
             for context in self.contexts.values():
-                unknown = long_rules.unknown_results(context, self.end, Gap.TOO_FEW_REQUESTS, text)
+                unknown = rule_evaluation.unknown_results(context, self.end, Gap.TOO_FEW_REQUESTS, text)
                 self.state.set_long_term_results(unknown)
             self.evaluate(Observation(now=self.end))
         began = [span for span in self.state.open_findings() if (span.rule, span.subject) not in lasting]

@@ -13,9 +13,8 @@ from agent.config.load import LoadedConfig, build_tier_contexts, history_path, p
 from agent.errors import SizewatchError
 from agent.forecasting.messages import ForecastResponse
 from agent.history import daily_queries
-from agent.history.reader import Reader
 from agent.history.schema import DAY
-from agent.history.store import HistoryStore
+from agent.history.store import HistoryStore, Reader
 from agent.version import VERSION
 from exporters.documents.calibration import ADAPTER, Calibration, CalibrationFile, calibrate, collect_calibrations
 from exporters.render.text import copy_fields
@@ -26,7 +25,7 @@ from exporters.report.records import Report, report_json
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.evaluator.benchmark_check import check_benchmark
 from rules.evaluator.external_alerts import ExternalAlert
-from rules.evaluator.tier_rules import evaluate_rule
+from rules.evaluator.rule_evaluation import evaluate_rule
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext, with_capacity
 from rules.resize.measured_capacity import capacity_now, count_present_requests, evidence_of

@@ -23,8 +23,7 @@ from agent.config.config import Config
 from agent.config.peer import Peer
 from agent.durations import Backoff
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.client import JSON, PageFetcher
-from agent.http_client.errors import place_of
+from agent.http_client.client import JSON, PageFetcher, place_of
 from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
 from rules.engines.coverage import version_range
 from rules.engines.reader import SeriesLayout, SeriesName, is_mapped_name, snapshot

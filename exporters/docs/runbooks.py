@@ -18,10 +18,11 @@ from rich.markdown import Markdown
 
 from exporters.prometheus_rules.alerts import ROWS
 from exporters.render.terminal import terminal_text
-from exporters.render.text import format_duration, table
+from exporters.render.text import table
 from exporters.status.page import text_page
 from rules.catalogue.registry import BY_NAME, RULES, SUSPECTED
 from rules.causes.explain import LATENCY, SUSPECTS
+from rules.telemetry.wording import format_duration
 from rules.verdicts.rule import LatencyPattern, Rule, Severity
 
 HAND_WRITTEN = re.compile(r"<!-- by hand: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)

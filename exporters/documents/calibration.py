@@ -21,14 +21,14 @@ from pydantic_core import PydanticCustomError
 from rich.console import RenderableType
 
 from exporters.render.terminal import terminal_text, text_grid
-from exporters.render.text import QUANTITIES, copy_fields, format_duration, format_reading, format_rfc3339
+from exporters.render.text import QUANTITIES, copy_fields, format_reading, format_rfc3339
 from rules.plan.curve import CERTAIN_REQUESTS, interpolate
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.gpu_windows import gpu_utilization
 from rules.telemetry.histograms import Histogram, mean
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
-from rules.telemetry.wording import number
+from rules.telemetry.wording import format_duration, number
 
 SchemaId = Literal["urn:sizewatch:calibration:1"]
 

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from exporters.documents.replay import reading_json
 from exporters.render.terminal import WIDEST, terminal_text, text_grid
-from exporters.render.text import copy_fields, format_duration
+from exporters.render.text import copy_fields
 from rules.catalogue.registry import BY_NAME
 from rules.engines.coverage import FamilyUse
 from rules.engines.registry import EngineTable
@@ -22,7 +22,7 @@ from rules.telemetry.families import GPU_NAMES
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Signal, SignalValue
 from rules.telemetry.snapshots import GpuReadout, Snapshot
-from rules.telemetry.wording import format_count, number, quantity
+from rules.telemetry.wording import format_count, format_duration, number, quantity
 from rules.verdicts.verdict import Verdict
 
 LABELS: Mapping[str, str] = {

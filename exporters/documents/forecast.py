@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 
 from exporters.render.terminal import WIDEST, terminal_text, text_grid
-from exporters.render.text import copy_fields, format_duration, format_local, format_reading, json_fields, lower_first
+from exporters.render.text import copy_fields, format_local, format_reading, json_fields, lower_first
 from forecast.capacity.drain import DrainTime
 from forecast.capacity.prewarm import DecisionBasis, ScheduleStep
 from rules.plan.money import figure
 from rules.plan.replica_count import ReplicaCount
 from rules.telemetry.signals import Reading
-from rules.telemetry.wording import format_count, number
+from rules.telemetry.wording import format_count, format_duration, number
 from rules.verdicts.context import Projection
 
 if TYPE_CHECKING:

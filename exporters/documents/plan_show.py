@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from exporters.render.terminal import terminal_text, text_grid
-from exporters.render.text import QUANTITIES, format_duration
+from exporters.render.text import QUANTITIES
 from rules.catalogue.registry import CATALOGUE, margin_of
 from rules.plan.capacity import capacity_lengths
 from rules.plan.checks import check_plan
@@ -27,7 +27,7 @@ from rules.resize.fleet_cost import planned_cost
 from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import BenchmarkWorkload
 from rules.sizing import littles_ceiling_rps
-from rules.telemetry.wording import format_count, number, quantity, spread
+from rules.telemetry.wording import format_count, format_duration, number, quantity, spread
 
 NAMES = {name: QUANTITIES[name][0] for name in LIMITED}
 

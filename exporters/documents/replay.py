@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from rich.console import RenderableType
 
 from exporters.render.terminal import WIDEST, terminal_text, text_grid
-from exporters.render.text import copy_fields, describe_gap, format_duration, format_local, json_fields, runbook_url
+from exporters.render.text import copy_fields, describe_gap, format_local, json_fields, runbook_url
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator.benchmark_check import LEARNING_SECONDS, Step13, learning_words
 from rules.evaluator.incidents import Incident, group_incidents
@@ -25,7 +25,7 @@ from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import SignalValue
 from rules.telemetry.windows import Window
-from rules.telemetry.wording import number
+from rules.telemetry.wording import format_duration, number
 from rules.telemetry.work import CapacitySource
 from rules.verdicts.verdict import (
     FIRING,

@@ -16,10 +16,9 @@ import yaml
 from pydantic_core import to_jsonable_python
 
 from rules.catalogue.registry import BY_NAME
-from rules.durations import format_duration as format_duration
 from rules.plan.money import amount
 from rules.telemetry.signals import Gap, Missing, SignalValue
-from rules.telemetry.wording import join_range, number
+from rules.telemetry.wording import format_duration, join_range, number
 from rules.verdicts.verdict import Status
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from exporters.documents.forecast import PrewarmValue, Strategy
-from exporters.render.text import copy_fields, format_duration, format_local, instant, money, rule_title, seen_words
+from exporters.render.text import copy_fields, format_local, instant, money, rule_title, seen_words
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import Step13
@@ -23,7 +23,7 @@ from rules.replicas.cascade import STAGES
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
 from rules.resize.proposal import Resize
 from rules.telemetry.windows import HOUR_SECONDS, Window, group_by
-from rules.telemetry.wording import format_count
+from rules.telemetry.wording import format_count, format_duration
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Finding, IdleReplicas, MissedObjective, RuleResult, Status, UnknownSpan, rank_verdict
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from exporters.render.text import best, copy_fields, describe_gap, format_duration
+from exporters.render.text import best, copy_fields, describe_gap
 from exporters.report.findings import NEARLY, TierPast, total_duration
 from exporters.status.plan_comparison import read_comparable, worst_result
 from rules.catalogue.registry import BY_NAME as RULES
@@ -27,7 +27,7 @@ from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
 from rules.telemetry.windows import Window, group_by
-from rules.telemetry.wording import format_count, number, quantity
+from rules.telemetry.wording import format_count, format_duration, number, quantity
 from rules.verdicts.context import read_plan_value
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Unknown, UnknownSpan, Verdict
 

@@ -69,7 +69,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(number=wording.number, quantity=wording.quantity, count=wording.format_count)
-    environment.filters.update(duration=text.format_duration, title=text.rule_title)
+    environment.filters.update(duration=wording.format_duration, title=text.rule_title)
     environment.globals.update(
         text=text, replay=replay, forecast=forecast, comparison=plan_comparison, overview=tier_overview
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from exporters.render.text import Tone, describe_gap, format_duration
+from exporters.render.text import Tone, describe_gap
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BURNS
 from rules.catalogue.registry import BY_NAME as RULES
@@ -26,7 +26,7 @@ from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import Window
-from rules.telemetry.wording import number
+from rules.telemetry.wording import format_duration, number
 from rules.telemetry.work import Capacity, CapacitySource
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Status, Unknown, Verdict

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from exporters.render.terminal import WIDEST, terminal_text, text_grid
-from exporters.render.text import DASH, SIGNS, Tone, format_clock, format_duration, lower_first, money, number_text
+from exporters.render.text import DASH, SIGNS, Tone, format_clock, lower_first, money, number_text
 from exporters.status.plan_comparison import compare_with_plan
 from exporters.status.records import ActiveFinding, AgentStatus, TierStatus
 from rules.catalogue.registry import BY_NAME
@@ -22,7 +22,7 @@ from rules.evaluator.benchmark_check import is_learning, learning_words
 from rules.evaluator.incidents import Incident, describe_missed
 from rules.plan.money import amount, gpu_hours_a_day, money_per_day, price_of
 from rules.telemetry.signals import Gap
-from rules.telemetry.wording import format_count, number, quantity
+from rules.telemetry.wording import format_count, format_duration, number, quantity
 from rules.verdicts.error_budget import IMPACT_SECONDS
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, LIKELY, SEVERITY, Status

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rules.catalogue.registry import BATCH_WORK, RULES, load_rows
 from rules.causes import explain
-from rules.evaluator.tier_rules import evaluate_rule
+from rules.evaluator.rule_evaluation import evaluate_rule
 from rules.methods.divergence import judge_tail
 from rules.plan.curve import Curve
 from rules.plan.guardrails import Guardrail

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rules.catalogue.registry import BY_NAME, RULES
-from rules.durations import format_duration
+from rules.telemetry.wording import format_duration
 from rules.verdicts.verdict import SEVERITY, Finding, Subject
 
 AFTERMATH_SECONDS = 900.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from rules.evaluator import long_rules, tier_minutes
+from rules.evaluator import rule_evaluation, tier_minutes
 from rules.evaluator.observation import ClosedMinute, ReplicaKey
 from rules.evaluator.tier_minutes import TierMinutes
 from rules.plan.load_bins import TierContext
@@ -89,7 +89,7 @@ class EvaluatorState:
         """Set results of rules over days. The next step evaluates them; they last until they are replaced."""
         fresh = tuple(results)
         self.long_term |= {(result.rule, result.subject): result for result in fresh}
-        self.new_results = (*self.new_results, *long_rules.long_only_results(fresh))
+        self.new_results = (*self.new_results, *rule_evaluation.long_only_results(fresh))
 
     def pop_closed_minutes(self) -> tuple[ClosedMinute, ...]:
         """Return the minutes that were closed since the last call."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from rules.evaluator import long_rules, tier_minutes, tier_rules, timeline
+from rules.evaluator import rule_evaluation, tier_minutes, timeline
 from rules.evaluator.observation import (
     AGGREGATE,
     ClosedMinute,
@@ -19,7 +19,7 @@ from rules.evaluator.observation import (
     StepResult,
     TierAggregate,
 )
-from rules.evaluator.scrape_rules import (
+from rules.evaluator.rule_evaluation import (
     UNKNOWN_TOO_LONG,
     cascade_limits,
     evaluate_replica_rules,
@@ -243,12 +243,12 @@ class Evaluator:
         if not state.due_tiers:
             return
         contexts = {name: self.tier(name) for name in state.minutes}
-        fleet = tier_rules.compared_tiers(state.minutes, contexts, now)
+        fleet = rule_evaluation.compared_tiers(state.minutes, contexts, now)
         for name in sorted(state.due_tiers & contexts.keys() - unavailable.keys()):
             minutes, projection = state.minutes[name], state.projections.get(name)
-            results = tier_rules.evaluate_tier_rules(minutes, self.tier(name), now, fleet, projection, state.rules)
+            results = rule_evaluation.evaluate_tier_rules(minutes, self.tier(name), now, fleet, projection, state.rules)
             for result in results:
-                yield long_rules.prefer_firing_result(result, state.long_term)
+                yield rule_evaluation.prefer_firing_result(result, state.long_term)
         state.due_tiers.clear()
 
 

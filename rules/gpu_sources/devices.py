@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rules.gpu_sources.exporter import Field, GpuExporterPage, Ticks
 from rules.telemetry.families import GPU_NAMES
-from rules.telemetry.gpu_limits import MOST_CODE, Impossible, check_level, drop_impossible
+from rules.telemetry.gpu_windows import MOST_CODE, Impossible, check_level, drop_impossible
 from rules.telemetry.snapshots import GpuReadout
 
 RATIO_SLACK = 0.01

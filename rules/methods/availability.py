@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rules.confidence import Certainty
-from rules.durations import format_duration
 from rules.methods.evidence import exact_reading, join_names, range_reading
 from rules.plan.load_bins import pool_of
 from rules.plan.schema import TierPlan
@@ -19,7 +18,7 @@ from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.snapshots import RankPage, Snapshot
 from rules.telemetry.windows import MINUTE_SECONDS
-from rules.telemetry.wording import format_count
+from rules.telemetry.wording import format_count, format_duration
 from rules.verdicts.context import RuleContext, read_plan_value
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 

@@ -6,7 +6,6 @@ family: a row of families.toml.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -60,5 +59,5 @@ def stem(name: str) -> str:
     return name.partition("/")[0]
 
 
-MOST: Mapping[str, float] = {family.name: family.most for family in FAMILIES}
+MOST = {family.name: family.most for family in FAMILIES}
 """Largest possible value of a gauge, and largest possible increase of a counter in a second."""

@@ -1,4 +1,4 @@
-"""Numbers in sentences: three significant digits, the unit, and bounds if they matter.
+"""Numbers and times in sentences: three significant digits, the unit, and bounds if they matter.
 
 For people only; programs read the readings.
 """
@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from rules.telemetry.signals import Missing, SignalValue
 
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 _SUFFIX = {
     "seconds": " s",
     "per_second": " rps",
@@ -22,15 +23,13 @@ _SUFFIX = {
     "joules_per_token": " J per token",
 }
 
-SECOND = 0.9995
-"""Lowest number of seconds that rounds to a full second."""
-
 
 def number(value: float, unit: str) -> str:
     """Return a value with its unit. Ratios are per cent, short times milliseconds, bytes 1e9 of them."""
     if unit == "ratio":
         return f"{value:.1%}"
-    if unit == "seconds" and 0 < value < SECOND:
+    # From 0.9995 s on it rounds to a full second.
+    if unit == "seconds" and 0 < value < 0.9995:
         return f"{_three(value * 1000)} ms"
     if unit == "bytes_per_second":
         return f"{_three(value / 1e9)} GB/s"
@@ -40,6 +39,18 @@ def number(value: float, unit: str) -> str:
 def _three(value: float) -> str:
     text = f"{value:.3g}"
     return f"{value:,.0f}" if abs(value) >= 1000 or "e+" in text else text
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration by its two largest units: "7 s", "12 min", "2 h 5 min", "3 d 4 h"."""
+    whole = max(0.0, seconds)
+    if whole < _MINUTE:
+        return f"{whole:.0f} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE:.0f} min"
+    large, small, names = (_HOUR, _MINUTE, ("h", "min")) if whole < _DAY else (_DAY, _HOUR, ("d", "h"))
+    rest = whole % large // small
+    return f"{whole // large:.0f} {names[0]}" + (f" {rest:.0f} {names[1]}" if rest else "")
 
 
 def format_count(count: float, noun: str, plural: str = "") -> str:

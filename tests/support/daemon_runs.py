@@ -25,8 +25,8 @@ from agent.cli.main import main
 from agent.config.config import Config
 from agent.config.load import load
 from agent.config.targets import TargetKeys
+from agent.daemon.assembly import assemble
 from agent.daemon.daemon import Daemon, DaemonOptions
-from agent.daemon.factory import assemble
 
 PLAN = ROOT / "tests" / "plans" / "cpu-small.yaml"
 

@@ -9,7 +9,7 @@ from typing import Any
 import judging_samples
 from judging_samples import START, gauge
 
-from rules.evaluator import long_rules
+from rules.evaluator import rule_evaluation
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
 from rules.telemetry.windows import Window
 from rules.verdicts.verdict import RuleResult
@@ -68,4 +68,4 @@ def binned(several: Iterable[Window]) -> list[BinnedWindow]:
 def answered(rule: str, context: TierContext, several: list[Window], now: float | None = None) -> RuleResult:
     """What a rule says of these hours, by the way of the daemon; at the end of the last of them unless another time is given."""
     at = max(one.end for one in several) if now is None else now
-    return next(a for a in long_rules.evaluate_long_rules(context, binned(several), at) if a.rule == rule)
+    return next(a for a in rule_evaluation.evaluate_long_rules(context, binned(several), at) if a.rule == rule)

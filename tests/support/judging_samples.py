@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rules.catalogue.registry import BY_NAME
-from rules.evaluator import tier_minutes, tier_rules
+from rules.evaluator import rule_evaluation, tier_minutes
 from rules.methods.evidence import OUTPUTS, PROMPTS
 from rules.plan.load_bins import TierContext
 from rules.plan.load_bins import build_tier_context as view_of
@@ -127,7 +127,7 @@ def answered(rule: str, context: TierContext, replicas: Mapping[str, Iterable[Wi
     """What a rule says at the end of these minutes, by the way of the daemon; a list is one replica's."""
     booked = minutes(context, {"a": replicas} if isinstance(replicas, list) else replicas)
     now = max(s.window.end for s in booked.binned)
-    return next(a for a in tier_rules.evaluate_tier_rules(booked, context, now) if a.rule == BY_NAME[rule].name)
+    return next(a for a in rule_evaluation.evaluate_tier_rules(booked, context, now) if a.rule == BY_NAME[rule].name)
 
 
 def each(count: int, make: Callable[[int], Window]) -> list[Window]:

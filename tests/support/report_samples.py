@@ -19,7 +19,7 @@ from agent.history.store import HistoryStore
 from exporters.report.build import report
 from exporters.report.findings import ReportInputs, TierPast
 from exporters.report.records import Report, TierReport
-from rules.evaluator import long_rules
+from rules.evaluator import rule_evaluation
 from rules.evaluator.benchmark_check import check_benchmark
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.evaluator.observation import ClosedMinute
@@ -235,7 +235,7 @@ def tier_past(
     windows = list(several)
     checked = check_benchmark(found, binned(found, windows), until)
     seen = seen_of(found, windows, since, until)
-    results = (*checked.results, *long_rules.evaluate_long_rules(found, binned(found, windows), until))
+    results = (*checked.results, *rule_evaluation.evaluate_long_rules(found, binned(found, windows), until))
     return TierPast(**{"resize": propose_size(seen, results), "step13": checked, "results": results, **parts})
 
 

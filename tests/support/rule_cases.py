@@ -10,7 +10,7 @@ from golden_text import check_golden
 from judging_samples import answered, minutes
 from outcomes import Wanted
 
-from rules.evaluator import tier_rules
+from rules.evaluator import rule_evaluation
 from rules.plan.load_bins import TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry.windows import Window
@@ -98,7 +98,7 @@ def judge(rule: str, case: Case) -> RuleResult:
         return answered(rule, case.tier, case.replicas)
     assert isinstance(case.replicas, list)
     booked = replace(minutes(case.tier, {"a": case.replicas}), starts=case.starts)
-    results = tier_rules.evaluate_tier_rules(booked, case.tier, booked.binned[-1].window.end)
+    results = rule_evaluation.evaluate_tier_rules(booked, case.tier, booked.binned[-1].window.end)
     return next(result for result in results if result.rule == rule)
 
 

@@ -19,8 +19,8 @@ from paths import TESTS
 
 from exporters.status.records import AgentHealth, AgentStatus, ReplicaStatus, TierStatus, TrendPoint
 from rules.confidence import Certainty
-from rules.evaluator import tier_minutes, tier_rules
-from rules.evaluator.scrape_rules import evaluate_replica_rules
+from rules.evaluator import rule_evaluation, tier_minutes
+from rules.evaluator.rule_evaluation import evaluate_replica_rules
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.plan.schema import TierPlan, parse_plan
@@ -143,7 +143,7 @@ def judged(context: TierContext, hours: Mapping[str, list[Window]]) -> tuple[Rul
     for number in range(MINUTES):
         for name, hour in hours.items():
             minutes = add_minute(minutes, hour[number], name, context)
-    return tier_rules.evaluate_tier_rules(minutes, context, NOW)
+    return rule_evaluation.evaluate_tier_rules(minutes, context, NOW)
 
 
 def watched(

@@ -20,8 +20,7 @@ from test_fleet_cycles import TIER, Fleet, times, told_by_agents, told_by_engine
 from waiting import StandingClock, free_port
 
 from agent.config.load import load
-from agent.daemon.assembly import Assembly
-from agent.daemon.factory import assemble
+from agent.daemon.assembly import Assembly, assemble
 from agent.fleet import agent_series, engine_series
 from agent.fleet.agent_series import AgentClock
 from agent.fleet.tier_readers import ReplicaReader

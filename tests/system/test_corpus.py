@@ -44,8 +44,8 @@ from agent.fleet.engine_series import EnginePages, GpuPages
 from agent.fleet.sums import group_sums, sum_by_replica
 from agent.forecasting.csv_series import read_trace
 from agent.gpu.collector import samples
-from agent.history.reader import Reader
 from agent.history.schema import HistoryError, decode_window
+from agent.history.store import Reader
 from agent.http_client.client import HttpClient, PageFetcher
 from agent.http_server.credentials import Authenticator
 from agent.http_server.server import WebServer, read_secrets

@@ -27,7 +27,7 @@ from paths import TESTS
 from report_samples import DAY, START, book, hour
 
 from agent.config.load import load
-from agent.daemon.factory import assemble
+from agent.daemon.assembly import assemble
 from agent.daemon.status_builder import status
 from agent.history.store import HistoryStore
 from agent.sources.recording import load as load_recording

@@ -17,27 +17,26 @@ import yaml
 
 from agent.config.files import load_plan
 from agent.config.load import load
-from agent.daemon.factory import assemble
+from agent.daemon.assembly import assemble
 from agent.demo.engines import Clock
 from agent.demo.runner import DemoRun
 from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, ScriptedCascade, TierRun, find_outage, stories
 from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.history import daily_queries
-from agent.history.reader import NOTE
 from agent.history.schema import MINUTES, Span
 from agent.history.service import HistoryService
-from agent.history.store import HistoryStore
+from agent.history.store import NOTE, HistoryStore
 from agent.scrape.scrapers import ScrapeResult, Scrapers, StartedScrapes
 from agent.version import VERSION
 from rules.catalogue.registry import BY_NAME
 from rules.causes import explain
-from rules.evaluator import long_rules
+from rules.evaluator import rule_evaluation
 from rules.evaluator.external_alerts import ExternalAlert, attach_finding
 from rules.evaluator.observation import ClosedMinute, Observation, ReplicaScrape
+from rules.evaluator.rule_evaluation import evaluate_rule
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
-from rules.evaluator.tier_rules import evaluate_rule
 from rules.evaluator.timeline import TimelineEvent, TimelineKind, start_event
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
@@ -269,7 +268,7 @@ def _judge_days(store: HistoryStore, service: HistoryService, tiers: list[Watche
             explain.add_causes(verdict, tier.context, quarters) if isinstance(verdict, Verdict) else verdict
             for verdict in live
         )
-        for result in (*long_rules.long_only_results(days), *causes):
+        for result in (*rule_evaluation.long_only_results(days), *causes):
             tier.rules[result.rule], ended = step_rule_state(tier.rules.get(result.rule), result)
             tier.spans += (span for span in ended if isinstance(span, Finding))
         store.book(spans=tier.spans, events=sorted(tier.events, key=lambda event: event.t))

@@ -21,8 +21,7 @@ from agent.cli import main
 from agent.cli.report import describe_span
 from agent.config.load import LoadedConfig, load, parse_config
 from agent.files import EVERYBODY_READS, write_files
-from agent.history.reader import NOTE
-from agent.history.store import HistoryStore
+from agent.history.store import NOTE, HistoryStore
 from agent.reporting.generate import make_files, query_report_inputs
 from exporters.documents.calibration import calibration_schema
 from exporters.report.build import report

@@ -350,7 +350,7 @@ def test_holidays_follow_zone_and_country() -> None:
 def test_alerting_is_loaded_on_demand(tmp_path: Path) -> None:
     path = write(tmp_path, configuration([], role="node"))
     script = (
-        "import sys; from pathlib import Path; from agent.daemon.factory import assemble; from agent.config.load import load\n"
+        "import sys; from pathlib import Path; from agent.daemon.assembly import assemble; from agent.config.load import load\n"
         "import agent.daemon.daemon\n"
         f"assemble(load(Path({str(path)!r}))).close(0.0)\n"
         "print([m for m in sys.modules if m.startswith('agent.alerting')])"

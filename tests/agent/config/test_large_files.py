@@ -15,7 +15,7 @@ from agent.config import files, sections
 from agent.config.load import build_tier_contexts, load
 from agent.errors import ConfigError
 from rules.catalogue.overrides import wrong_thresholds
-from rules.evaluator import long_rules, tier_minutes
+from rules.evaluator import rule_evaluation, tier_minutes
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.problems import FURTHER, MOST_COMPARED, MOST_PROBLEMS, cap_problems
 from rules.verdicts.rule import Rule
@@ -132,7 +132,7 @@ def test_live_rules_accept_any_threshold(rule: Rule) -> None:
         assert judging_samples.answered(rule.name, limited(rule, name, value), made).rule == rule.name
 
 
-@pytest.mark.parametrize("rule", long_rules.LONG, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", rule_evaluation.LONG, ids=lambda rule: rule.name)
 def test_daily_rules_accept_any_threshold(rule: Rule) -> None:
     made = days_samples.hours(336, lambda n: days_samples.hour(n, used=0.3 if n % 3 else 0.97))
     for name, value in allowed(rule):

@@ -36,12 +36,10 @@ from waiting import CEILING_SECONDS, StandingClock, free_port, wait_for
 
 from agent.config.load import LoadedConfig
 from agent.daemon import jobs
-from agent.daemon.assembly import Assembly
+from agent.daemon.assembly import Assembly, assemble
 from agent.daemon.daemon import Daemon
-from agent.daemon.factory import assemble
 from agent.errors import ConfigError
-from agent.history.reader import Reader
-from agent.history.store import HistoryStore
+from agent.history.store import HistoryStore, Reader
 from agent.scrape.scrapers import Scrapers
 from exporters.metrics.exposition import render
 from exporters.status.page import render_page

@@ -18,10 +18,10 @@ from kubelet_server import ANSWER, kubelet
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.config.load import load
+from agent.daemon import assembly
 from agent.daemon import daemon as daemon_module
-from agent.daemon import factory
+from agent.daemon.assembly import assemble
 from agent.daemon.daemon import Daemon
-from agent.daemon.factory import assemble
 from agent.kubernetes import node_pods
 from agent.kubernetes.api import KubernetesApiError
 from rules.telemetry.snapshots import GpuReadout
@@ -331,7 +331,7 @@ def test_failed_assembly_leaves_no_thread(tmp_path: Path, kube: Kube, monkeypatc
         raise KeyError("a defect")
 
     with monkeypatch.context() as patched:
-        patched.setattr(factory, "build_tier_contexts", fails)
+        patched.setattr(assembly, "build_tier_contexts", fails)
         with pytest.raises(KeyError):
             assemble(loaded)
     assert wait_for(lambda: set(threading.enumerate()) <= before)

@@ -7,7 +7,7 @@ from nvml_fixture import nvml_library, nvml_state, read_machine, read_one_gpu  #
 
 from agent.gpu.nvml_device import MOST_EVENTS
 from agent.gpu.nvml_sums import BusySum, EnergySum, ThrottleSum
-from rules.telemetry.gpu_limits import Impossible
+from rules.telemetry.gpu_windows import Impossible
 
 NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 4, 9, 13, 15
 POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x4, 0x8, 0x20, 0x40, 0x80

@@ -24,16 +24,14 @@ from waiting import wait_for
 from agent.cli.main import main
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, load
-from agent.daemon.assembly import Assembly
+from agent.daemon.assembly import Assembly, assemble
 from agent.daemon.daemon import Daemon
-from agent.daemon.factory import assemble
 from agent.history import daily_queries
 from agent.history.daily_queries import measured_views, read_capacity, read_daily_capacities
-from agent.history.reader import Reader
 from agent.history.service import HistoryService
-from agent.history.store import HistoryStore
+from agent.history.store import HistoryStore, Reader
 from rules.catalogue.registry import BY_NAME
-from rules.evaluator import long_rules
+from rules.evaluator import rule_evaluation
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.load_bins import bin_window
@@ -109,7 +107,7 @@ def test_unreadable_history_makes_daily_rules_unknown(path: Path) -> None:
         other.commit()
     results = keeping.long_answers({"cpu-small": VIEW}, {"cpu-small": VERSION}, NOW - 166 * 3600)
     keeping.close()
-    assert [a.rule for a in results] == [rule.name for rule in long_rules.LONG]
+    assert [a.rule for a in results] == [rule.name for rule in rule_evaluation.LONG]
     assert {a.reason for a in results if isinstance(a, Unknown)} == {Gap.STALE}
     assert keeping.error is not None
     assert all(keeping.error in a.text for a in results if isinstance(a, Unknown))

@@ -29,7 +29,6 @@ from numpy.testing import assert_array_equal
 from agent.forecasting.history_input import read_demand
 from agent.forecasting.messages import settled_time
 from agent.history.daily_queries import pieces
-from agent.history.reader import Reader
 from agent.history.schema import (
     APPLICATION_ID,
     DAY,
@@ -46,7 +45,7 @@ from agent.history.schema import (
     sum_key,
 )
 from agent.history.service import HistoryService
-from agent.history.store import HistoryStore
+from agent.history.store import HistoryStore, Reader
 from rules.confidence import Certainty
 from rules.evaluator.observation import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent

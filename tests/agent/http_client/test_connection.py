@@ -22,8 +22,7 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 from agent.config.peer import Peer, TlsConfig
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client import client as client_module
-from agent.http_client.client import HttpClient, PageFetcher, fetch_page
-from agent.http_client.errors import HttpError
+from agent.http_client.client import HttpClient, HttpError, PageFetcher, fetch_page
 from agent.scrape.exposition import SeriesReader
 
 PAGE = b"# TYPE x gauge\nx 12\n"

@@ -15,9 +15,8 @@ from waiting import wait_for
 from agent.config.config import Config
 from agent.config.load import LoadedConfig, load
 from agent.config.store import StoreConfig
-from agent.daemon.assembly import Assembly
+from agent.daemon.assembly import Assembly, assemble
 from agent.daemon.daemon import Daemon, DaemonOptions
-from agent.daemon.factory import assemble
 from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.messages import build_request
 from agent.history.store import HistoryStore

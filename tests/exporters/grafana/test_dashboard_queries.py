@@ -19,8 +19,8 @@ from promtool import Case, complaints, differences
 from simulation_truth import PastFleet
 from waiting import CEILING_SECONDS, free_port, wait_for
 
+from agent.daemon.assembly import assemble
 from agent.daemon.daemon import Daemon
-from agent.daemon.factory import assemble
 from agent.demo.engines import HERE, PLAN, Clock, Player, RecordedTrack, track
 from agent.demo.simulation.engine import MEMORY_GAUGES, gpu_sums
 from agent.demo.simulation.weeks import continue_simulation

@@ -5,7 +5,7 @@ from rule_cases import rule_faults
 
 from rules.catalogue import registry
 from rules.catalogue.registry import ACTIONS, BY_NAME, RULES, load_rows
-from rules.evaluator.scrape_rules import evaluate_replica_rules, evaluate_tier_availability
+from rules.evaluator.rule_evaluation import evaluate_replica_rules, evaluate_tier_availability
 from rules.methods.bands import judge_band, judge_excess
 from rules.methods.divergence import MEANS, judge_mean, judge_tail
 from rules.plan.load_bins import build_tier_context

@@ -23,7 +23,7 @@ from agent.sources.recording import load
 from exporters.documents.replay import check_json, check_text
 from rules.catalogue.registry import RULES
 from rules.confidence import Certainty
-from rules.evaluator import long_rules, tier_minutes
+from rules.evaluator import rule_evaluation, tier_minutes
 from rules.evaluator.benchmark_check import Step13, check_benchmark
 from rules.evaluator.incidents import group_incidents
 from rules.evaluator.observation import Observation, ReplicaScrape
@@ -40,16 +40,16 @@ TIER = Subject(tier="t")
 
 
 def test_slice_rules_read_minutes_or_hours() -> None:
-    live, long = {rule.name for rule in tier_minutes.LIVE}, {rule.name for rule in long_rules.LONG}
+    live, long = {rule.name for rule in tier_minutes.LIVE}, {rule.name for rule in rule_evaluation.LONG}
     assert live | long == {rule.name for rule in RULES if not rule.per_scrape}
     assert not live & long
-    assert long_rules.WEEKLY.name in live
+    assert rule_evaluation.WEEKLY.name in live
     assert tier_minutes.LONGEST <= tier_minutes.LIVE_SECONDS
 
 
 def test_long_rules_answer_without_data() -> None:
-    results = long_rules.evaluate_long_rules(context(), (), START)
-    assert [a.rule for a in results] == [rule.name for rule in long_rules.ASKED]
+    results = rule_evaluation.evaluate_long_rules(context(), (), START)
+    assert [a.rule for a in results] == [rule.name for rule in rule_evaluation.ASKED]
     assert all(isinstance(a, Unknown) and a.reason is Gap.TOO_FEW_REQUESTS and a.wait_seconds is None for a in results)
     assert "0 of 168 hours seen, 152 are needed" in {a.text for a in results if isinstance(a, Unknown)}
 
@@ -76,18 +76,18 @@ def test_the_hour_under_way_does_not_count() -> None:
 def test_hour_of_bins_counts_once() -> None:
     several = hours(WEEK)
     parts = [replace(bin_window(one, None, None), bin=bin) for one in several for bin in (0, 2)]
-    whole = long_rules.sum_slim_hours(parts)
+    whole = rule_evaluation.sum_slim_hours(parts)
     assert len(whole) == WEEK
     assert whole[0].window.counters["requests_finished"] == 2 * several[0].counters["requests_finished"]
-    assert long_rules.sum_slim_hours(whole) == whole
+    assert rule_evaluation.sum_slim_hours(whole) == whole
     one = bin_window(hour(0, histograms={"ttft_seconds": seen({0.1: 5.0})}), None, None)
-    (slim,) = long_rules.sum_slim_hours([one])
+    (slim,) = rule_evaluation.sum_slim_hours([one])
     assert (slim.window.histograms, slim.window.counters) == ({}, one.window.counters), "nobody reads histograms"
 
 
 def test_plan_change_drops_older_hours() -> None:
     every = binned(hours(WEEK))
-    results = {a.rule: a for a in long_rules.evaluate_long_rules(context(), every, hour(WEEK).start, every[100:])}
+    results = {a.rule: a for a in rule_evaluation.evaluate_long_rules(context(), every, hour(WEEK).start, every[100:])}
     trap = results["UtilizationTrap"]
     assert trap.text == "68 of 168 hours seen, 152 are needed"
     assert isinstance(results["KvCacheUnderused"], Verdict)
@@ -102,7 +102,7 @@ NOW = hour(WEEK).start
 
 def test_history_answers_stand_between_hours() -> None:
     watcher = EvaluationSteps({"t": context()})
-    watcher.set_long_term_results(long_rules.evaluate_long_rules(context(), trap(), NOW))
+    watcher.set_long_term_results(rule_evaluation.evaluate_long_rules(context(), trap(), NOW))
     assert not watcher.rules
     for seconds in (0, 15, 30):
         watcher.step(NOW + seconds)
@@ -110,16 +110,16 @@ def test_history_answers_stand_between_hours() -> None:
         assert rule_state.finding.started_at == NOW
         open_rules = {rule for (rule, _), state in watcher.rules.items() if state.finding is not None}
         assert open_rules == {"KvCacheUnderused", "UtilizationTrap", "QueueAlwaysEmpty"}
-    watcher.set_long_term_results(long_rules.evaluate_long_rules(context(), binned(hours(WEEK)), NOW))
+    watcher.set_long_term_results(rule_evaluation.evaluate_long_rules(context(), binned(hours(WEEK)), NOW))
     (ended, _) = watcher.step(NOW + 3600)
     assert "UtilizationTrap" in {one.rule for one in ended}
 
 
 def test_plan_change_ends_nothing_early() -> None:
     watcher = EvaluationSteps({"t": context()})
-    watcher.set_long_term_results(long_rules.evaluate_long_rules(context(), trap(), NOW))
+    watcher.set_long_term_results(rule_evaluation.evaluate_long_rules(context(), trap(), NOW))
     watcher.step(NOW)
-    watcher.set_long_term_results(long_rules.evaluate_long_rules(context(), trap(), NOW, ()))
+    watcher.set_long_term_results(rule_evaluation.evaluate_long_rules(context(), trap(), NOW, ()))
     assert not [one for one in watcher.step(NOW + 15)[0] if one.rule == "UtilizationTrap"]
     rule_state = watcher.rules["UtilizationTrap", TIER]
     assert rule_state.finding is not None
@@ -131,8 +131,8 @@ def test_next_configuration_takes_results_over() -> None:
     for name in ("t", "gone"):
         before.apply_failed_scrape(name, "a", NOW)
         before.apply_failed_scrape(name, "a", NOW + 15)
-    before.set_long_term_results(long_rules.evaluate_long_rules(context(), trap(), NOW))
-    before.set_long_term_results(long_rules.evaluate_long_rules(replace(context(), name="gone"), trap(), NOW))
+    before.set_long_term_results(rule_evaluation.evaluate_long_rules(context(), trap(), NOW))
+    before.set_long_term_results(rule_evaluation.evaluate_long_rules(replace(context(), name="gone"), trap(), NOW))
     after.take_state(before, {("t", "a")})
     after.step(NOW + 30)
     assert ("UtilizationTrap", TIER) in after.rules
@@ -144,12 +144,12 @@ def test_next_configuration_takes_results_over() -> None:
 
 
 def test_missing_history_is_unknown_everywhere() -> None:
-    results = long_rules.unknown_results(context(), NOW, Gap.NOT_EXPOSED, "this agent keeps no history")
-    assert [a.rule for a in results] == [rule.name for rule in long_rules.LONG]
+    results = rule_evaluation.unknown_results(context(), NOW, Gap.NOT_EXPOSED, "this agent keeps no history")
+    assert [a.rule for a in results] == [rule.name for rule in rule_evaluation.LONG]
     told = {(a.reason, a.text) for a in results if isinstance(a, Unknown)}
     assert told == {(Gap.NOT_EXPOSED, "this agent keeps no history")}
     spans = [s.unknown for s in replayed("steady").rule_states if s.result.rule in {a.rule for a in results}]
-    assert (len(spans), len({one.text for one in spans if one})) == (len(long_rules.LONG), 1)
+    assert (len(spans), len({one.text for one in spans if one})) == (len(rule_evaluation.LONG), 1)
 
 
 PLANNED = tier_context()

@@ -20,8 +20,8 @@ from judging_samples import (
 from rule_cases import outcome
 
 from rules.catalogue.registry import BY_NAME, RULES
-from rules.evaluator import tier_minutes, tier_rules
-from rules.evaluator.tier_rules import evaluate_rule
+from rules.evaluator import rule_evaluation, tier_minutes
+from rules.evaluator.rule_evaluation import evaluate_rule
 from rules.methods.bands import judge_event_ratio, judge_excess
 from rules.methods.configuration import judge_cold_start
 from rules.methods.divergence import Tail, compute_tail, judge_mean, judge_tail
@@ -46,7 +46,7 @@ def test_only_needed_minutes_are_kept() -> None:
 
 
 def test_rule_says_what_it_waits_for() -> None:
-    results = tier_rules.evaluate_tier_rules(tier_minutes.TierMinutes(), context(), START)
+    results = rule_evaluation.evaluate_tier_rules(tier_minutes.TierMinutes(), context(), START)
     lacking = {"TpotSloBurn", "ItlSloBurn", "E2eSloBurn", "PrefixHitLow", "PdRatioOff", "KvResidencyShort"}
     wanted = []
     for rule in map(BY_NAME.__getitem__, TIER_RULES):
@@ -56,12 +56,12 @@ def test_rule_says_what_it_waits_for() -> None:
             wanted.append((f"0 s seen, {rule.minimum_seconds:.0f} s are needed", rule.minimum_seconds))
     assert [(one.text, one.wait_seconds) for one in results if isinstance(one, Unknown)] == wanted
     booked = minutes(context(), {"a": each(2, minute)})
-    later = tier_rules.evaluate_tier_rules(booked, context(), START + 120)
+    later = rule_evaluation.evaluate_tier_rules(booked, context(), START + 120)
     waits = {one.rule: one.wait_seconds for one in later if isinstance(one, Unknown)}
     assert (waits["KvCacheNearCeiling"], waits["NoHeadroom"], waits["PdRatioOff"]) == (60.0, 480.0, None)
     holed = minutes(context(), {"a": [minute(0), unseen(1)]})
     texts = {
-        one.rule: getattr(one, "text", "") for one in tier_rules.evaluate_tier_rules(holed, context(), START + 120)
+        one.rule: getattr(one, "text", "") for one in rule_evaluation.evaluate_tier_rules(holed, context(), START + 120)
     }
     assert texts["NoHeadroom"] == "60 s seen, 600 s are needed"
 
@@ -103,7 +103,9 @@ def test_hourly_rule_of_sums_is_seldom() -> None:
     states = {(rule, last.subject): RuleState(result=last)}
 
     def evaluated(minutes: tier_minutes.TierMinutes, now: float) -> bool:
-        return any(result.rule == rule for result in tier_rules.evaluate_tier_rules(minutes, tier, now, states=states))
+        return any(
+            result.rule == rule for result in rule_evaluation.evaluate_tier_rules(minutes, tier, now, states=states)
+        )
 
     sums = tier_minutes.TierMinutes(each=())
     assert sum(evaluated(sums, START + seconds) for seconds in (0, 60, 120, 180, 240)) < 5
@@ -232,8 +234,8 @@ def in_batches(flat: HeldWindows, seconds: float) -> HeldWindows:
 
 def results(held: HeldWindows, now: float) -> Iterator[RuleResult]:
     kept = tier_minutes.TierMinutes(binned=held)
-    fleet = tier_rules.compared_tiers({"t": kept}, {"t": PLAN}, now)
-    yield from tier_rules.evaluate_tier_rules(kept, PLAN, now, fleet)
+    fleet = rule_evaluation.compared_tiers({"t": kept}, {"t": PLAN}, now)
+    yield from rule_evaluation.evaluate_tier_rules(kept, PLAN, now, fleet)
 
 
 @pytest.mark.parametrize("seconds", [60.0, 75.0, 300.0])

@@ -16,7 +16,7 @@ from rules.gpu_sources.devices import MOST_CODES, PageChanges
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Ticks
 from rules.telemetry import gpu_windows
 from rules.telemetry.families import GPU_NAMES
-from rules.telemetry.gpu_limits import drop_impossible
+from rules.telemetry.gpu_windows import drop_impossible
 from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window

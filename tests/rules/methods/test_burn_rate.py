@@ -13,8 +13,8 @@ from rule_cases import Case, check_case, check_result, check_words, judge_cases,
 
 from agent.scrape.scrapers import PageReader
 from rules.confidence import Certainty
-from rules.evaluator import tier_minutes, tier_rules
-from rules.evaluator.scrape_rules import cascade_limits
+from rules.evaluator import rule_evaluation, tier_minutes
+from rules.evaluator.rule_evaluation import cascade_limits
 from rules.methods.burn_rate import format_span
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -63,7 +63,7 @@ def answered(
     for one in several:
         kept = add_minute(kept, one, "a", by)
     now = several[-1].end
-    return next(a for a in tier_rules.evaluate_tier_rules(kept, by, now) if a.rule == rule)
+    return next(a for a in rule_evaluation.evaluate_tier_rules(kept, by, now) if a.rule == rule)
 
 
 def hour(share: float, calm_from: int = 60) -> list[Window]:
@@ -320,7 +320,7 @@ def judged(pages: list[tuple[float, float]]) -> RuleResult:
         replica, _, closed = apply_snapshot(replica, page, cascade_limits(by))
         if closed is not None:
             kept = add_minute(kept, closed, "a", by)
-    return next(a for a in tier_rules.evaluate_tier_rules(kept, by, t) if a.rule == BURN)
+    return next(a for a in rule_evaluation.evaluate_tier_rules(kept, by, t) if a.rule == BURN)
 
 
 def test_failing_page_is_certain_after_serving() -> None:

@@ -15,9 +15,9 @@ from rule_cases import Case, check_case, check_result, check_words, judge_cases,
 from agent.cli import main
 from exporters.documents.replay import check_text
 from rules.catalogue.registry import BATCH_WORK, BY_NAME
-from rules.evaluator import tier_rules
+from rules.evaluator import rule_evaluation
 from rules.evaluator.benchmark_check import check_benchmark
-from rules.evaluator.tier_rules import evaluate_rule
+from rules.evaluator.rule_evaluation import evaluate_rule
 from rules.plan.load_bins import TierContext
 from rules.plan.load_bins import build_tier_context as bare
 from rules.plan.schema import plan_version
@@ -267,7 +267,7 @@ def said(
     starts: Iterable[ReplicaStart], replicas: Mapping[str, Iterable[Window]], tier: TierContext, count: int = MINUTES
 ) -> RuleResult:
     booked = replace(minutes(tier, replicas), starts=tuple(starts))
-    found = tier_rules.evaluate_tier_rules(booked, tier, START + 60 * count)
+    found = rule_evaluation.evaluate_tier_rules(booked, tier, START + 60 * count)
     return next(one for one in found if one.rule == "ReplicaFlapping")
 
 

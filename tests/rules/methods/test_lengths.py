@@ -11,7 +11,7 @@ from rule_cases import Case, check_case, check_words, explain, judge_cases, list
 
 from rules.catalogue.registry import ACTIONS, BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.tier_rules import evaluate_rule
+from rules.evaluator.rule_evaluation import evaluate_rule
 from rules.methods import evidence
 from rules.methods.evidence import OUTPUTS, PROMPTS, LimitSide
 from rules.methods.load import offered_load

@@ -10,7 +10,7 @@ from outcomes import EARLY, FINE, GUESSED, HIDDEN, UNPLANNED, WARNED, Wanted
 from rule_cases import Case, check_case, check_result, check_words, judge_cases, list_cases
 
 from rules.confidence import Certainty
-from rules.evaluator import tier_rules
+from rules.evaluator import rule_evaluation
 from rules.plan.load_bins import build_tier_context
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
@@ -235,7 +235,7 @@ def judged(
     seen = build_tier_context("t", plan, limits={rule: limits}, pools=pools)
     names = [f"r{n}" for n in range(replicas)]
     booked = minutes(seen, {name: each(count, arriving(rate, finished)) for name in names})
-    results = tier_rules.evaluate_tier_rules(booked, seen, START + 60.0 * count, projection=projection)
+    results = rule_evaluation.evaluate_tier_rules(booked, seen, START + 60.0 * count, projection=projection)
     return next(result for result in results if result.rule == rule)
 
 

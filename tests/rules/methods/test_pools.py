@@ -17,8 +17,8 @@ from recorded import replayed
 from report_samples import POOLED, pool_hours, tier_view
 from rule_cases import check_result, check_words, explain, outcome, words
 
-from rules.evaluator import tier_rules
-from rules.evaluator.long_rules import evaluate_long_rules
+from rules.evaluator import rule_evaluation
+from rules.evaluator.rule_evaluation import evaluate_long_rules
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.plan.schema import parse_plan
@@ -202,7 +202,7 @@ def judged_shares(
     windows = {f"f{n}": each(5, fast) for n in range(replicas)}, {"s": each(5, slow)}
     booked = [minutes(tier, replicas) for tier, replicas in zip(contexts, windows, strict=True)]
     fleet = {tier.name: (tier, kept.binned) for tier, kept in zip(contexts, booked, strict=True)}
-    results = tier_rules.evaluate_tier_rules(booked[about], contexts[about], START + 300, fleet)
+    results = rule_evaluation.evaluate_tier_rules(booked[about], contexts[about], START + 300, fleet)
     return next(a for a in results if a.rule == BALANCING)
 
 

@@ -21,7 +21,7 @@ from agent.replay.replay import replay
 from agent.sources.recording import load
 from rules.confidence import Certainty
 from rules.evaluator import tier_minutes
-from rules.evaluator.scrape_rules import (
+from rules.evaluator.rule_evaluation import (
     cascade_limits,
     evaluate_replica_rules,
     evaluate_tier_availability,

@@ -11,7 +11,7 @@ from judging_samples import each, minute, tier
 from outcomes import EARLY, FAIRLY, FINE, GUESSED, HIDDEN, UNPLANNED, UNSEEN, WARNED, Wanted
 from rule_cases import Case, check_case, check_result, check_words, judge_cases, list_cases, outcome
 
-from rules.evaluator import long_rules
+from rules.evaluator import rule_evaluation
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import Gap
@@ -173,7 +173,7 @@ def test_pools_may_be_trapped_apart() -> None:
     booked = []
     for pool in ("prefill", "decode"):
         booked += [load_bins.BinnedWindow(replica=pool, window=one, rps=None, in_system=None) for one in week]
-    results = long_rules.evaluate_long_rules(seen, booked, week[-1].end)
+    results = rule_evaluation.evaluate_long_rules(seen, booked, week[-1].end)
     found = next(result for result in results if result.rule == TRAP)
     assert outcome(found) == WARNED
     assert found.sentence.startswith("Prefill pool: fleet utilisation is 30.0% over 7.0 days; 1.0 of 2.0 replicas")
@@ -314,7 +314,7 @@ def test_week_speaks_between_peaks() -> None:
     silent = Unknown(t=calm.t, rule=HEADROOM, subject=calm.subject, reason=Gap.NO_TRAFFIC)
 
     def prefer(live: RuleResult, *long: RuleResult) -> RuleResult:
-        return long_rules.prefer_firing_result(live, {(one.rule, one.subject): one for one in long})
+        return rule_evaluation.prefer_firing_result(live, {(one.rule, one.subject): one for one in long})
 
     assert prefer(calm, weekly) == replace(weekly, t=calm.t)
     assert prefer(full, weekly) is full

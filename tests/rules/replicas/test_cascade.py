@@ -16,7 +16,7 @@ from judging_samples import context
 from agent.config.files import load_plan
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
-from rules.evaluator.scrape_rules import cascade_limits
+from rules.evaluator.rule_evaluation import cascade_limits
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.replicas.cascade import (
     CascadeSample,

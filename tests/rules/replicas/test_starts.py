@@ -25,7 +25,7 @@ from agent.sources.recording import load, scrapes
 from exporters.documents.replay import line
 from rules.confidence import nearest_rank
 from rules.evaluator import tier_minutes, timeline
-from rules.evaluator.scrape_rules import cascade_limits
+from rules.evaluator.rule_evaluation import cascade_limits
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.timeline import TimelineEvent, TimelineKind, parse_start_event, start_event
 from rules.plan.load_bins import build_tier_context

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from judging_samples import context
 from making import START, cumulative, gauge, snapshot, window, without
 
-from rules.evaluator.scrape_rules import cascade_limits
+from rules.evaluator.rule_evaluation import cascade_limits
 from rules.replicas.cascade import CascadeState
 from rules.replicas.stalls import NO_QUEUE, OverdueTrack, step_overdue
 from rules.replicas.state import (

@@ -16,7 +16,7 @@ from making import cumulative, snapshot
 
 from agent.config.files import load_plan
 from agent.config.load import load
-from agent.daemon.factory import assemble
+from agent.daemon.assembly import assemble
 from agent.history.schema import HistoryError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore

@@ -10,9 +10,9 @@ from judging_samples import START, context, each, gauge, minute, minutes, seen
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty
-from rules.evaluator import long_rules, tier_rules
+from rules.evaluator import rule_evaluation
 from rules.evaluator.benchmark_check import check_benchmark
-from rules.evaluator.tier_rules import evaluate_rule
+from rules.evaluator.rule_evaluation import evaluate_rule
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, sum_load_bins
 from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Missing
@@ -301,8 +301,8 @@ def results(history: list[Window]) -> list[RuleResult]:
     found = slices_of(tier, history)
     now = max((one.end for one in history), default=START)
     fleet = {"t": (tier, HeldWindows(found))}
-    told: list[RuleResult] = list(tier_rules.evaluate_tier_rules(minutes(tier, {"a": history}), tier, now, fleet))
-    told += long_rules.evaluate_long_rules(tier, found, now)
+    told: list[RuleResult] = list(rule_evaluation.evaluate_tier_rules(minutes(tier, {"a": history}), tier, now, fleet))
+    told += rule_evaluation.evaluate_long_rules(tier, found, now)
     for period in (60.0, 3600.0):
         told += check_benchmark(tier, found, now, period).results
         told += [evaluate_rule(rule, tier, found, now, period) for rule in JUDGED]

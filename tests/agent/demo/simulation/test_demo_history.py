@@ -26,11 +26,10 @@ from agent.demo.simulation.engine import Conditions, SimulatedEngine
 from agent.demo.simulation.scenario import DAY, QUARTER, TierRun, stories
 from agent.demo.simulation.weeks import CONFIG, HISTORY, PLAN, SimulatedHistory, continue_simulation, fill
 from agent.errors import ConfigError
-from agent.history.reader import NOTE, Reader
 from agent.history.service import check_tier
-from agent.history.store import HistoryStore
+from agent.history.store import NOTE, HistoryStore, Reader
 from rules.confidence import Certainty
-from rules.evaluator import long_rules
+from rules.evaluator import rule_evaluation
 from rules.evaluator.observation import StepResult
 from rules.evaluator.timeline import TimelineKind, parse_start_event
 from rules.plan import load_bins
@@ -119,7 +118,7 @@ def test_utilization_trap_is_in_its_tier(past: tuple[Reader, Truth]) -> None:
     assert trapped == {tier for tier, told in truth["tiers"].items() if told["utilization_trap"]} == {RAG}
     for name, tier in load_plan(PLAN).tiers.items():
         context = load_bins.build_tier_context(name, tier)
-        results = long_rules.evaluate_long_rules(context, hours(store, name, END - 8 * DAY), END)
+        results = rule_evaluation.evaluate_long_rules(context, hours(store, name, END - 8 * DAY), END)
         (trap,) = (one for one in results if one.rule == "UtilizationTrap")
         fires = isinstance(trap, Verdict) and trap.status in FIRING
         assert fires is truth["tiers"][name]["utilization_trap"], trap
