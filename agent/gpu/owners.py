@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.scrape.scrapers import Target
-from rules.telemetry.gpu_limits import REFRESH_SECONDS
+from rules.telemetry.gpu_windows import REFRESH_SECONDS
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import group_by
 
