@@ -216,7 +216,7 @@ def _groups(row: SourceRow, by_name: _ByName, engine: EngineTable) -> dict[str, 
 
 
 def _histogram_parts(row: SourceRow, by_name: _ByName, engine: EngineTable) -> tuple[HistogramPart, ...]:
-    """Return the parts of a histogram. Raise KeyError or ValueError for a bucket without a numeric edge."""
+    """Return the parts. Federation sorts edges as text. Raise KeyError or ValueError for a bucket without a number."""
     buckets: dict[tuple[tuple[str, str], ...], list[tuple[float, int]]] = {}
     for slot, labels in _matching(row, by_name):
         buckets.setdefault(_without(labels, ("le",)), []).append((float(labels["le"]) * row.factor, slot))
@@ -227,7 +227,7 @@ def _histogram_parts(row: SourceRow, by_name: _ByName, engine: EngineTable) -> t
     once = {_without(dict(key), engine.repeats): key for key in sorted(buckets, reverse=True)}
     parts = []
     for key in sorted(once.values()):
-        edges, slots = zip(*buckets[key], strict=True)
+        edges, slots = zip(*sorted(buckets[key]), strict=True)
         parts.append(HistogramPart(edges, slots, sums.get(key), counts.get(key)))
     return tuple(parts)
 
