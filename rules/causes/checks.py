@@ -113,10 +113,11 @@ def _has_same_prompts(now: Window, before: Window) -> bool:
 
 
 def check_longer(key: str, context: CauseContext) -> CauseResult | None:
-    """Check for a P95 above the plan's, of all requests or of the slow minutes, else for a mean above the benchmark's."""
+    """Check for a P95 above the plan's, in all or in slow minutes, or (by few far longer ones) a mean above the curve's."""
     family, planned = f"{key}_per_request", read_plan_value(context.context, f"workload.{key}.p95")
+    mean = _compare_with_benchmark(context, key, family)
     if planned is None:
-        return _compare_with_benchmark(context, key, family)
+        return mean
     minutes, limit, results = context.slow_minutes, planned * LONGER, []
     slow = [minute.window for minute, _ in minutes.slow] if minutes else []
     for sampled, when, fewest in (([context.total], "", 0.0), (slow, " in the slow minutes", CERTAIN_REQUESTS)):
@@ -127,6 +128,8 @@ def check_longer(key: str, context: CauseContext) -> CauseResult | None:
             seen = f"above {length.low:,.0f}" if length.high is None else f"{length.low:,.0f} to {high:,.0f}"
             text = f"P95 {seen} tokens{when}, {planned:,.0f} planned"
             results.append(CauseResult(supported=length.low > limit, proven=not when, text=text))
+    if mean is not None and mean.supported:
+        results.append(mean)
     return max(results, key=lambda result: result.supported, default=None)
 
 
@@ -186,9 +189,7 @@ def check_evictions(context: CauseContext) -> CauseResult | None:
     """Check evictions over the whole window, and over the window of KvEviction at its end. The worse counts."""
     last = max(binned.window.end for binned in context.binned) - CATALOGUE["KvEviction"].window_seconds
     recent = [binned.window for binned in context.binned if binned.window.end > last]
-    sums = [context.total]
-    if len(recent) < len(context.binned):
-        sums.append(windows.sum_families(recent, EVICTIONS))
+    sums = (context.total, windows.sum_families(recent, EVICTIONS))
     shares = [(share, seen) for seen in sums if isinstance(share := ratio(seen, *EVICTIONS), Reading)]
     if not shares:
         return None
@@ -247,9 +248,8 @@ def check_routing(context: CauseContext) -> CauseResult | None:
     if len({binned.replica for binned in context.binned} - {None}) < 2:
         return NOT_ASKED
     rule, now = CATALOGUE[routing.RULE], hold(context.binned).ends[1]
-    result = routing.judge_replicas(
-        RuleContext(rule=rule, catalogue=CATALOGUE, tier=context.context, binned=context.binned, now=now)
-    )
+    context_now = RuleContext(rule=rule, catalogue=CATALOGUE, tier=context.context, binned=context.binned, now=now)
+    result = routing.judge_replicas(context_now)
     if isinstance(result, Unknown):
         return None
     is_certain, text = result.certainty is Certainty.CERTAIN, result.sentence[:1].lower() + result.sentence[1:]

@@ -90,8 +90,7 @@ def judge_replicas(context: RuleContext) -> RuleResult:
     if len(hits.replicas) < 2:
         text = f"one replica with a warm cache, {rate:.0%} prefix hits; no routing to break"
     elif not all((hit_rate(minute) or 0.0) <= floor for minute in hits.minutes):
-        best = rate if reference is None else reference
-        if best <= context.limit("near") / len(hits.replicas) and planned is None:
+        if (rate if reference is None else reference) <= context.limit("near") / len(hits.replicas) and planned is None:
             # A rate that was always low may have been broken always.
             return context.unknown(Gap.NOT_IN_PLAN, f"{shown}, as before; the plan has no hit rate of one replica")
         text = f"{compared}; not lost{' in each of the last minutes' if rate <= floor else ''}"
