@@ -178,7 +178,12 @@ def _incident(
     idle = [candidate.idle for candidate in lasting if candidate.idle is not None]
     verdict = verdicts[id(root)]
     names = {finding.subject.replica for finding in findings if finding.subject.replica is not None}
-    when = describe_period(first.started_at, root.ended_at if ended_at is None else ended_at, now)
+    claimed = findings
+    if root.rule in BY_NAME and BY_NAME[root.rule].per_scrape:
+        # A rule that follows single scrapes fires when its claim begins to hold, not before.
+        claimed = [finding for finding in findings if finding.rule == root.rule]
+    end = root.ended_at if ended_at is None else max(finding.end for finding in claimed)
+    when = describe_period(claimed[0].started_at, end, now)
     action = next(iter(verdict.actions), "")
     relief = _select_relief(findings, verdicts)
     outlived = ended_at is None and root.ended_at is not None

@@ -71,6 +71,9 @@ def test_replicas_alike_are_one_incident() -> None:
     lost = [finding("TargetDown", 10.0 * n, 100.0, replica=f"r{n}") for n in range(5)]
     (incident,) = group_incidents(lost)
     assert incident.root.subject.replica == "r0"
+    early = finding("TpotDivergence", -300.0, 300.0, certainty=Certainty.LIKELY)
+    (later,) = group_incidents([early, *lost], now=400.0)
+    assert later.sentence == "TargetDown is seen from 00:00 to 00:01; tokens come slower"
     assert len(group_incidents([*lost, finding("TargetDown", 0.0, 90.0, tier="other", replica="r0")])) == 2
 
 
