@@ -1,7 +1,6 @@
 """Pools of a tier: their ratio against the ratio that the traffic needs (guide 6.5), and the replicas inside each.
 
-The plan has the rate of a replica of each pool. Windows of the two pools are never added. Inside a pool one replica may
-be a hot spot of the routing (guide 7.3), a straggler, or have a full data-parallel rank.
+The plan has a replica's rate by pool. Windows of two pools are never added. Inside a pool a replica may stand out.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
         details = (worst.minutes, *(row.text for row in odd if row is not worst))
         observed, sure = exact_reading(worst.times, n), Certainty.of(worst.is_proven)
         verdict = context.verdict(Status.WARNING, sure, observed, expected, worst.text, details=details)
-        actions = sorted(verdict.actions, key=lambda text: not text.lower().startswith(worst.pattern))
+        actions = sorted(verdict.actions, key=lambda text: not text.lower().startswith(worst.pattern.split("'")[0]))
         return replace(verdict, actions=tuple(actions))
     if n < 2:
         sentence = "Fewer than two warm replicas: nothing to compare"
@@ -169,8 +168,7 @@ def _find_odd(pattern: str, replica: str, minutes: Sequence[tuple[float, float, 
 
 
 Numbers = Mapping[str, float]
-"""What is known of a replica in a minute: requests per second, in the system and of them waiting, mean seconds per token,
-mean lengths, and KV utilisation, mean and of the fullest data-parallel rank (0-1)."""
+"""Numbers of a replica in a minute: rates per second, seconds per token, tokens a request, shares of the KV cache (0-1)."""
 
 
 def _read_numbers(batch: HeldWindows, fewest: float) -> tuple[tuple[str, Numbers], ...]:
@@ -202,7 +200,7 @@ def _compare_replicas(
         pairs = (item for name in names for item in _beside_median(rows, name).items())
         return {replica for replica, (own, usual) in pairs if own > factor * usual}
 
-    # Requests wait there while neighbours have room, and more work came.
+    # Requests wait there while neighbours have room: more work came, or the replica is held up.
     queues = {replica: own >= QUEUE > usual for replica, (own, usual) in _beside_median(rows, "waiting").items()}
     alike, busier, slower = (context.limit(name) for name in ("alike", "busier", "slower"))
     given = find_above(alike, "prompt", "output") | find_above(1.0, "rps") if any(queues.values()) else set()
@@ -214,7 +212,9 @@ def _compare_replicas(
         is_counted = load + windows.MINUTE_SECONDS * rps >= context.limit("minimum_requests")
         yield "lone replica", replica, load, usual, is_counted and load >= most and rps >= most_rps
         if replica in queues:
-            yield "hot spot", replica, load, usual, queues[replica] and replica in given and load >= busier * usual
+            is_full = queues[replica] and load >= busier * usual
+            yield "hot spot", replica, load, usual, is_full and replica in given
+            yield "straggler's queue", replica, load, usual, is_full and replica not in given
     # Neither more nor longer requests explain a slow replica.
     times = _beside_median(rows, "token")
     slow = {replica for replica, (own, usual) in times.items() if own >= slower * usual and "rps" in rows[replica]}
@@ -244,6 +244,7 @@ def _beside_median(rows: Mapping[str, Numbers], name: str) -> dict[str, tuple[fl
 PATTERNS: Mapping[str, tuple[str, str]] = {
     "hot spot": ("", "holds {} requests, its neighbours {}; some wait there while others have room"),
     "lone replica": ("", "holds {} requests, its neighbours {}; the router gives them hardly any"),
+    "straggler's queue": ("", "holds {} requests, its neighbours {}; some wait there, with no more and no longer ones"),
     "straggler": ("seconds", "takes {} a token, its neighbours {}; with no more and no longer requests"),
     "full rank": ("ratio", "has a rank with its KV cache {} full, {} on average; the other ranks have room"),
 }

@@ -53,7 +53,7 @@ def judged(
 
 
 hot, slow = partial(served, rps=6.0, in_system=12.0, waiting=5.0), partial(served, token=0.03, in_system=4.5)
-idle = partial(served, rps=1.0, in_system=1.0)
+idle, held = partial(served, rps=1.0, in_system=1.0), partial(served, rps=2.0, in_system=12.0, waiting=5.0)
 LONE = "a holds 8 requests, its neighbours 1; the router gives them hardly any"
 HOT = "a holds 12 requests, its neighbours 3; some wait there while others have room"
 FULL = "a has a rank with its KV cache 95.0% full, 50.0% on average; the other ranks have room"
@@ -74,8 +74,8 @@ APART, SAME = ({"a": "decode", "b": pool, "c": "prefill"} for pool in ("prefill"
         (lambda n: served(n, rps=6.0, in_system=12.0), {}, FINE, BALANCED),
         # They wait, and it holds hardly more than the others.
         (lambda n: served(n, rps=4.0, in_system=4.0, waiting=2.0), {}, FINE, BALANCED),
-        # It holds more and finishes less: no more work came to it, and nothing says that it is slower.
-        (lambda n: served(n, rps=2.0, in_system=12.0, waiting=5.0), {}, FINE, BALANCED),
+        # It holds more and finishes less: no more work came to it, so something holds it up.
+        (held, {}, WARNED, "a holds 12 requests, its neighbours 3; some wait there, with no more and no longer ones"),
         # Slower by less than 30 %, or because of more, or of longer requests.
         (lambda n: served(n, token=0.025), {}, FINE, BALANCED),
         (lambda n: served(n, token=0.03, rps=4.0), {}, FINE, BALANCED),
@@ -109,7 +109,7 @@ def test_odd_replica_is_named(odd: Odd, more: dict[str, Any], wanted: Wanted, te
     check_result(judged(odd, **more), wanted, text)
 
 
-@pytest.mark.parametrize(("odd", "first"), [(hot, "Hot spot"), (slow, "Straggler")])
+@pytest.mark.parametrize(("odd", "first"), [(hot, "Hot spot"), (slow, "Straggler"), (held, "Straggler")])
 def test_first_action_fits_the_replica(odd: Odd, first: str) -> None:
     assert judged(odd).actions[0].startswith(first)  # type: ignore[union-attr]
 
