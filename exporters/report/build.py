@@ -25,8 +25,8 @@ from exporters.report import findings
 from exporters.report.findings import Prewarming, ReportInputs, TierPast
 from exporters.report.guide_tables import KEYS, judge_row, lengths_words, monitoring_rows, questions
 from exporters.report.records import SCHEMA, CurvePart, Report, TierReport, WeekHour
-from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import CATALOGUE
+from rules.confidence import Certainty
 from rules.methods.evidence import capitalize
 from rules.plan.guardrails import judge_guardrails
 from rules.plan.money import HOURS_A_DAY
@@ -87,9 +87,7 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
     name, tier = context.name, context.plan
     monitoring = monitoring_rows(past)
     before, after = (candidate.tiers.get(name) if candidate else None for candidate in (plan, proposed))
-    costs = (resize.planned, resize.measured, resize.proposed)
     hours = group_by(resize.seen.rates, lambda rate: rate.start // HOUR_SECONDS * HOUR_SECONDS)
-    hourly = [(t, fmean(rate.rps for rate in hours[t])) for t in sorted(hours)]
     return TierReport(
         tier=name,
         model=tier.model if tier else "",
@@ -99,11 +97,11 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
         verdict=verdict(past, zone),
         lengths=lengths_words(resize.seen.total, context.basis),
         monitoring=monitoring,
-        hourly=tuple(hourly),
+        hourly=tuple((t, fmean(rate.rps for rate in hours[t])) for t in sorted(hours)),
         drift=tuple(judge_row((rule,), past) for rule in ("WorkloadDrift", "OutputLengthDrift")),
         curve=_curve(resize),
         count=resize.sized,
-        costs=tuple(cost for cost in costs if cost is not None),
+        costs=tuple(filter(None, (resize.planned, resize.measured, resize.proposed))),
         trap=judge_row(("UtilizationTrap",), past),
         week=tuple(_week(resize.seen, zone)) if context.capacity else (),
         prewarming=_prewarming(past, context.limits),
@@ -126,7 +124,7 @@ def verdict(past: TierPast, zone: str) -> str:
     name, proposal = resize.seen.context.name, resize.proposal
     if not resize.seen.hours:
         return f"{name}: nothing was seen in this time, so nothing is known and nothing is proposed."
-    odd = findings.quality_summary(past, zone)
+    odd = ", ".join(short for short, _ in findings.list_remarks(past, zone) if short)
     text = f"{name} ({odd}): " if odd else f"{name}: "
     text += render.lower_first(proposal.sentence)
     if proposal.kind is not ProposalKind.NONE:
@@ -145,8 +143,11 @@ def verdict(past: TierPast, zone: str) -> str:
         text += f"; {result_words(step13)}{_suspect(past)}"
     if step13.status is Status.OK and step13.highest_share is not None and step13.highest_share < REACHED:
         text += f" up to {step13.highest_share:.0%} of the usable load"
-    if critical := findings.worst_titles(past):
-        text += f"; critical in this time: {', '.join(critical[:SHOWN])}"
+    sure = (Status.CRITICAL, Certainty.CERTAIN)
+    alerting = findings.list_alerting(past)
+    critical = dict.fromkeys(row.rule for row in alerting if (row.worst.status, row.worst.certainty) == sure)
+    if critical:
+        text += f"; critical in this time: {', '.join(map(render.rule_title, list(critical)[:SHOWN]))}"
     return f"{text}."
 
 
@@ -211,7 +212,7 @@ def _week(seen: ProductionSummary, zone: str) -> Iterable[WeekHour]:
 
 def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> Prewarming:
     """Return pre-warming against reacting to load, and why the forecast missed the limits of its rule."""
-    part, rule = past.prewarming, RULES["ForecastDegraded"]
+    part, rule = past.prewarming, CATALOGUE["ForecastDegraded"]
     if part is None:
         return Prewarming(missing=past.no_prewarming)
     failed = []
@@ -467,9 +468,8 @@ def next_plan_text(report: Report, proposed: Plan) -> str:
             fields["curve"] = tier.curve.model_dump(mode="json", exclude_defaults=True)
         lines = []
         for comment in comments.get(name, ()):
-            lines += textwrap.wrap(
-                f"# {printable_line(comment)}", 110, subsequent_indent="#   ", break_on_hyphens=False
-            )
+            line = f"# {printable_line(comment)}"
+            lines += textwrap.wrap(line, 110, subsequent_indent="#   ", break_on_hyphens=False)
         lines.append(render.dump_object(fields, allow_unicode=True, default_flow_style=None, width=DUMP_WIDTH))
         text += f"  {scalar(name)}:\n" + textwrap.indent("\n".join(lines), "    ")
     return text

@@ -196,9 +196,6 @@ def list_incidents(past: TierPast) -> tuple[IncidentRow, ...]:
     return tuple(rows)
 
 
-LOUDEST_FIRST = (Severity.PAGE, Severity.TICKET, Severity.REPORT)
-
-
 def incident_lines(
     incidents: Iterable[IncidentRow], findings: Iterable[FindingRow], zone: str, currency: str
 ) -> Iterator[tuple[str, ...]]:
@@ -206,7 +203,7 @@ def incident_lines(
     by_rule = {finding.rule: finding for finding in findings}
     for root, rows in group_by(incidents, lambda incident: incident.root).items():
         begin = by_rule[root].worst.started_at if root in by_rule else None
-        worst = min(rows, key=lambda row: (LOUDEST_FIRST.index(row.severity), row.started_at != begin))
+        worst = min(rows, key=lambda row: (list(Severity).index(row.severity), row.started_at != begin))
         below: list[str] = []
         for rule in dict.fromkeys((root, *(symptom.rule for row in rows for symptom in row.symptoms))):
             if rule in by_rule:
@@ -249,18 +246,10 @@ def _lines_below(finding: FindingRow, zone: str) -> Iterator[str]:
         yield f"{instant(alert.started_at, zone)}: alert {alert.name}, {often}: {alert.text}"
 
 
-def worst_titles(past: TierPast) -> tuple[str, ...]:
-    """Return the titles of rules that were certainly critical, each once, in order of first begin."""
-    sure = (Status.CRITICAL, Certainty.CERTAIN)
-    worst = [finding.rule for finding in list_alerting(past) if (finding.worst.status, finding.worst.certainty) == sure]
-    return tuple(RULES[rule].title for rule in dict.fromkeys(worst))
-
-
 def list_alerting(past: TierPast) -> list[Finding]:
     """Return the findings of alerting rules in order of their begin."""
     loud = {rule.name for rule in RULES.values() if rule.severity is not Severity.REPORT}
-    alerting = [finding for finding in past.findings if finding.rule in loud]
-    return sorted(alerting, key=lambda finding: finding.started_at)
+    return sorted((row for row in past.findings if row.rule in loud), key=lambda row: row.started_at)
 
 
 def _last_end(spans: Iterable[Finding | ExternalAlert]) -> float | None:
@@ -360,7 +349,7 @@ def quality(past: TierPast, zone: str) -> DataQuality:
         hours_seen=seen.observed_seconds / HOUR_SECONDS,
         coverage=seen.total.coverage if seen.total else None,
         plan_versions=seen.versions,
-        remarks=tuple(sentence for _, sentence in _remarks(past, zone) if sentence),
+        remarks=tuple(sentence for _, sentence in list_remarks(past, zone) if sentence),
         blind=tuple(sorted(blind, key=lambda row: (-row.seconds, row.rule))),
     )
 
@@ -384,12 +373,7 @@ def blind_lines(part: DataQuality) -> Iterator[str]:
         yield f"and {hidden} more of shorter times, which report.json has"
 
 
-def quality_summary(past: TierPast, zone: str) -> str:
-    """Return the reasons why the period is no whole week, for the verdict. Return "" if there are none."""
-    return ", ".join(short for short, _ in _remarks(past, zone) if short)
-
-
-def _remarks(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
+def list_remarks(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
     """Yield what makes the period no usual one: in few words for the verdict, and a sentence for what needs more ("": none)."""
     seen, known_until = past.resize.seen, None
     if past.before is not None and past.before.covered_seconds > 0:
@@ -419,7 +403,7 @@ def _remarks(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
 
 
 def _changes(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
-    """Yield as `_remarks` does what changed within the period: the plan and the engine's release."""
+    """Yield as `list_remarks` does what changed within the period: the plan and the engine's release."""
     seen = past.resize.seen
     present = plan_version(seen.context.plan) if seen.context.plan else ""
     events = [event for event in past.events if seen.since <= event.t < seen.until]
@@ -429,10 +413,10 @@ def _changes(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
         if seen.plan_hours:
             plans = [event.t for event in events if event.kind == TimelineKind.PLAN]
             changed = [seen.plan_hours[0].start, *plans][-1]
-            text = (
-                f"The plan changed on {instant(changed, zone)}: the comparison with the benchmark, the curve and fleet"
+            text = f"The plan changed on {instant(changed, zone)}: the comparison with the benchmark, the curve and"
+            text += (
+                f" fleet utilisation rest on the {len(seen.plan_hours)} hours since then; all else on the whole time."
             )
-            text += f" utilisation rest on the {len(seen.plan_hours)} hours since then; all else on the whole time."
         yield f"under another plan until {instant(changed, zone)}", text
     for event in join_releases(past.events):
         if event.kind == TimelineKind.RELEASE and seen.since <= event.t < seen.until:

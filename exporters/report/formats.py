@@ -8,8 +8,8 @@ status page. The template escapes every text and draws the charts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from exporters.render import text as render
@@ -87,7 +87,8 @@ def list_sections(report: Report) -> list[Section]:
     sections = [Section(title=report.headline, text=tuple(text), level=1)]
     for tier in report.tiers:
         sections.append(_tier_head(tier, report.zone))
-        sections += [section for build in SECTIONS if (section := build(tier, report)) is not None]
+        built = (build(tier, report) for build in SECTIONS)
+        sections += [part for part in built if part.text or part.entries or part.rows or part.chart[1]]
     return [*sections, Section(title="Reading this report", text=(BOUNDS,), level=2)]
 
 
@@ -116,9 +117,8 @@ def _tier_head(tier: TierReport, zone: str) -> Section:
     return Section(title=tier.tier, text=tuple(filter(None, text)), level=2, tone=tier.status)
 
 
-def _list(title: str, lines: Iterable[str], chart: tuple[str, Any] = ("", None), caption: str = "") -> Section:
-    entries = tuple((line,) for line in lines if line)
-    return Section(title=title, entries=entries, chart=chart, caption=caption)
+def _list(title: str, lines: Iterable[str], **more: Any) -> Section:
+    return Section(title=title, entries=tuple((line,) for line in lines if line), **more)
 
 
 def _cost(tier: TierReport, report: Report) -> Section:
@@ -129,8 +129,7 @@ def _cost(tier: TierReport, report: Report) -> Section:
         used = render.number_text(cost.utilization, "ratio")
         rows.append((cost.name, *counts, f"{cost.gpu_hours_a_day:,.0f}", *paid, used))
     head = ("fleet", "replicas", "GPUs", "GPU-hours a day", "a day", "a million output tokens", render.FLEET_USE)
-    section = _list("Replicas and cost (steps 11 and 12)", _count_lines(tier))
-    return replace(section, head=head, rows=tuple(rows))
+    return _list("Replicas and cost (steps 11 and 12)", _count_lines(tier), head=head, rows=tuple(rows))
 
 
 def _count_lines(tier: TierReport) -> Iterator[str]:
@@ -164,9 +163,8 @@ def _monitoring(tier: TierReport, report: Report) -> Section:
         if within:
             text.append(f"{kind}: {'; '.join(within)}.")
     unknown = kinds.get("Not known", ())
-    for why, rows in group_by(
-        unknown, lambda row: getattr(row.observed, "text", "") or render.best(row.observed, "")
-    ).items():
+    reasons = group_by(unknown, lambda row: getattr(row.observed, "text", "") or render.best(row.observed, ""))
+    for why, rows in reasons.items():
         text.append(f"Not known: {', '.join(row.title for row in rows)} ({why}).")
     cells, tones = [], []
     for row in kinds.get("", ()):
@@ -177,8 +175,7 @@ def _monitoring(tier: TierReport, report: Report) -> Section:
         cells.append((row.title, row.target.text, observed_text(row, tier.currency), verdict))
         tones.append("note" if row.status == "ok" else row.status)
     head = ("what", "target", "observed", "verdict")
-    title = "Plan against production"
-    return Section(title=title, text=tuple(text), head=head, rows=tuple(cells), tones=tuple(tones))
+    return Section(title="Plan against production", text=tuple(text), head=head, rows=tuple(cells), tones=tuple(tones))
 
 
 def _kind(row: MonitoredValue) -> str:
@@ -221,7 +218,8 @@ def _workload(tier: TierReport, report: Report) -> Section:
         if outcome.status in FIRING and outcome.rule not in incidents:
             lines.append(outcome.sentence)
     chart = ("rates_chart", _draw_rates(tier, report))
-    return _list("Workload (step 1)", lines, chart, "Requests per second that arrived, by hour.")
+    caption = "Requests per second that arrived, by hour."
+    return _list("Workload (step 1)", lines, chart=chart, caption=caption)
 
 
 def _rps(rate: float | None) -> str:
@@ -271,7 +269,7 @@ def _trap(tier: TierReport, report: Report) -> Section:
             lines.append(f"{text}: {lever.basis.partition(': ')[0]}")
     caption = f"Fleet utilisation by hour of the week, {report.zone}: the busier, the more it stands out."
     week = tier.week if any(hour.utilization is not None for hour in tier.week) else None
-    return _list("Idle capacity, and levers that overlap", lines, ("week_chart", week), caption)
+    return _list("Idle capacity, and levers that overlap", lines, chart=("week_chart", week), caption=caption)
 
 
 def _prewarming(tier: TierReport, report: Report) -> Section:
@@ -306,7 +304,7 @@ def _prewarming(tier: TierReport, report: Report) -> Section:
     return _list("Pre-warming", lines)
 
 
-def _guardrails(tier: TierReport, report: Report) -> Section | None:
+def _guardrails(tier: TierReport, report: Report) -> Section:
     lines = []
     for status, rows in group_by(tier.guardrails, lambda row: row.status).items():
         if status == "ok":
@@ -314,20 +312,17 @@ def _guardrails(tier: TierReport, report: Report) -> Section | None:
         else:
             for row in rows:
                 lines.append(f"{render.verdict_words(status, row.certainty.value)}: {row.sentence} (`{row.key}`)")
-    return _list("Guardrails", lines) if lines else None
+    return _list("Guardrails", lines)
 
 
-def _incidents(tier: TierReport, report: Report) -> Section | None:
+def _incidents(tier: TierReport, report: Report) -> Section:
     lines = tuple(incident_lines(tier.grouped_incidents, tier.incidents, report.zone, tier.currency))
-    restarts = restart_line(tier.restarts)
-    if not lines and not restarts:
-        return None
-    return Section(title="Incidents and restarts", text=(restarts,) if restarts else (), entries=lines)
+    restarts = tuple(filter(None, [restart_line(tier.restarts)]))
+    return Section(title="Incidents and restarts", text=restarts, entries=lines)
 
 
-def _quality(tier: TierReport, report: Report) -> Section | None:
-    lines = tuple(blind_lines(tier.quality))
-    return _list("Data quality", lines) if lines else None
+def _quality(tier: TierReport, report: Report) -> Section:
+    return _list("Data quality", blind_lines(tier.quality))
 
 
 def _questions(tier: TierReport, report: Report) -> Section:
@@ -335,9 +330,8 @@ def _questions(tier: TierReport, report: Report) -> Section:
     return Section(title="Questions of the sizing guide (8.4)", head=("question", "answer"), rows=rows)
 
 
-SECTIONS: tuple[Callable[[TierReport, Report], Section | None], ...]
 SECTIONS = (_cost, _monitoring, _incidents, _workload, _curve, _trap, _prewarming, _guardrails, _quality, _questions)
-"""Sections of a tier, in reading order. A section without content is None."""
+"""Sections of a tier, in reading order. A section without content is left out."""
 
 
 def _draw_rates(tier: TierReport, report: Report) -> dict[str, Any] | None:

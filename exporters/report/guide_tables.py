@@ -40,17 +40,17 @@ HOLDS_NOTHING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED, Gap.OUTSIDE_BENCHMA
 """Gaps of a rule that say nothing of a row which another rule judged (DESIGN 3.23)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RuleOutcome:
     """Rule result over the period."""
 
     rule: str
     status: str
-    certainty: str = ""
+    certainty: str
     sentence: str
 
 
-UNJUDGED = RuleOutcome(rule="", status="not_judged", sentence="no rule judges it")
+UNJUDGED = RuleOutcome("", "not_judged", "", "no rule judges it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _monitor(key: str, title: str, target: TargetRange, rules: str, past: TierPa
     judged = judge_row(names, past)
     if isinstance(observed, Missing) and (not judged.rule or judged.status == "unknown"):
         # An unmeasured signal never fires, but it is not healthy.
-        judged = _judged("", "unknown", observed.text or observed.gap.value.replace("_", " "))
+        judged = RuleOutcome("", "unknown", "", observed.text or observed.gap.value.replace("_", " "))
     if target.text == NO_SLO and not judged.rule and judged.status == "ok":
         judged = replace(UNJUDGED, sentence="not judged without an SLO")
     unit = BY_NAME[key].unit
@@ -152,15 +152,15 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
         loudest is None or SEVERITY[answered.status] >= SEVERITY[loudest.worst.status]
     ):
         sure = answered.certainty.value if answered.status in FIRING else ""
-        return _judged(answered.rule, answered.status.value, answered.sentence_with_suspect(), sure)
+        return RuleOutcome(answered.rule, answered.status.value, sure, answered.sentence_with_suspect())
     if loudest is not None:
         times = {1: "once", 2: "twice"}.get(len(fired), f"{len(fired):,} times")
         lasting = ", not over" if any(finding.ended_at is None for finding in fired) else ""
         text = f"fired {times}, {format_duration(total_duration(fired, seen))} in all{lasting}; at its worst: "
         text += loudest.worst.sentence_with_suspect()
-        return _judged(loudest.rule, loudest.worst.status.value, text, loudest.worst.certainty.value)
+        return RuleOutcome(loudest.rule, loudest.worst.status.value, loudest.worst.certainty.value, text)
     if seen.total is None or not seen.hours:
-        return _judged("", "unknown", NOTHING_KEPT)
+        return RuleOutcome("", "unknown", "", NOTHING_KEPT)
     unknown: list[Unknown | UnknownSpan] = [result for result in results if isinstance(result, Unknown)]
     for spans in group_by((span for span in past.unknowns if span.rule in names), lambda span: span.rule).values():
         # Less than that counts as nearly none.
@@ -169,12 +169,8 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
     if {span.rule for span in unknown} < names:
         unknown = [span for span in unknown if span.reason not in HOLDS_NOTHING]
     if unknown:
-        return _judged(unknown[-1].rule, "unknown", describe_gap(unknown[-1].reason, unknown[-1].text))
-    return _judged("", "ok", "nothing was found in this time") if names else UNJUDGED
-
-
-def _judged(rule: str, status: str, sentence: str, certainty: str = "") -> RuleOutcome:
-    return RuleOutcome(rule=rule, status=status, certainty=certainty, sentence=sentence)
+        return RuleOutcome(unknown[-1].rule, "unknown", "", describe_gap(unknown[-1].reason, unknown[-1].text))
+    return RuleOutcome("", "ok", "", "nothing was found in this time") if names else UNJUDGED
 
 
 Target = Callable[[TierContext], TargetRange]
