@@ -1,7 +1,6 @@
 """Report of an installation: every tier, the next plan, the headline and the message.
 
-The message is plain text; the delivery escapes it for HTML or Markdown. It is made from report.json on disk, so a report
-that waited through an upgrade can be sent. Monitoring table, findings and questions have their own modules.
+The message is plain text, made from report.json on disk: a report that waited through an upgrade can be sent.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from exporters.report.records import SCHEMA, CurvePart, Report, TierReport, Week
 from rules.catalogue.registry import CATALOGUE
 from rules.confidence import Certainty
 from rules.methods.evidence import capitalize
+from rules.plan.capacity import planned_capacity
 from rules.plan.guardrails import judge_guardrails
 from rules.plan.money import HOURS_A_DAY
 from rules.plan.schema import Guardrails, Plan, TierPlan, Workload, parse_plan
@@ -39,7 +39,7 @@ from rules.resize.workload import Length, list_guardrails
 from rules.telemetry.signals import Reading
 from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, group_by, sum_windows
 from rules.telemetry.wording import format_count, number
-from rules.telemetry.work import SAME, Capacity, CapacitySource, computed_share
+from rules.telemetry.work import SAME, Capacity, CapacitySource, computed_share, weigh
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict, severity_of
 
 
@@ -78,7 +78,7 @@ SHOWN = 3
 """Maximum number of findings in the verdict. Their section shows all."""
 
 REACHED = 0.9
-"""Share of the usable load. Below it production did not reach the capacity of a replica, which the verdict states."""
+"""Share of the usable load below which the verdict says how far production came."""
 
 
 def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | None) -> TierReport:
@@ -264,8 +264,7 @@ MEASURE = "take it from the requests that a gateway logs, and write it into the 
 class NextLength:
     """Quantile or mean of prompts or outputs. `value` is in tokens, None if the plan gets no value.
 
-    `left` is the reason if production's value is not used, else "". `upper` is the upper edge of production's bucket
-    above `value`, else None.
+    `left` is why production's value is not used, or "". `upper` is the edge of its bucket above `value`, or None.
     """
 
     what: str
@@ -441,11 +440,20 @@ def _guard(tier: dict[str, Any], resize: Resize) -> None:
 
 
 def is_benchmark_refuted(resize: Resize) -> bool:
-    """Return whether the tier has a benchmark and production takes clearly less than it."""
+    """Return whether production takes clearly less work than the benchmark, by the tokens of each kind."""
     usable, context = resize.usable, resize.seen.context
-    if context.curve is None or not refutes_plan(usable):
+    if context.plan is None or context.curve is None or not refutes_plan(usable):
         return False
-    return usable.planned_rps is not None and usable.rps < usable.planned_rps
+    planned, own = planned_capacity(context.plan), usable.lengths
+    if planned is None:
+        return False
+    prompts, outputs = (getattr(mean, "low", None) for mean in (own.prompt_tokens, own.generation_tokens))
+    computed = own.prefix_hit_ratio
+    if computed is not None:
+        computed = 1 - computed
+    work = weigh(1.0, prompts, outputs, computed, planned.lengths, n=1.0)
+    most = max((load.best for load in (work.by_prompts, work.by_outputs) if load), default=1.0)
+    return usable.rps * most * (1 + SAME) < planned.rps
 
 
 HEAD = """\

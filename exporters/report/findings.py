@@ -140,9 +140,8 @@ class IncidentRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRow:
-    """Engine restarts of a replica ("" if only their number is known). `unseen_seconds` is the total from the last page
-    of an old process to the first page of the new. It excludes `untimed` restarts of unknown duration.
-    """
+    """Engine restarts of a replica ("" if only their number is known). `unseen_seconds` is the total between
+    the pages of old and new processes, without `untimed` restarts."""
 
     replica: str
     times: int

@@ -1,8 +1,7 @@
 """Tables of the guide over the report's period: plan against production (9.3), and questions with their numbers (8.4).
 
 A row of ROWS has a signal, a target and rules. Its verdict is the rule result over the period, else the findings of its
-rules in the history. Thresholds come from the catalogue. The numbers of a question hold for the request lengths they were
-measured at. A new number is a row of `_compute_numbers`, or a signal's name in QUESTIONS.
+rules in the history. A new number is a row of `_compute_numbers`, or a signal's name in QUESTIONS.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ NOT_SEEN: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text=NOTHING_KEPT)
 NO_SLO = "no SLO"
 
 HOLDS_NOTHING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED, Gap.OUTSIDE_BENCHMARK})
-"""Gaps of a rule that say nothing of a row which another rule judged (DESIGN 3.23)."""
+"""Gaps that say nothing of a row which another rule judged (DESIGN 3.23)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,15 @@ from building import build_once
 from golden_text import check_golden
 from judging_samples import TOKEN_EDGES
 from page_reader import PageReader, browse, measure_page
-from report_samples import POINTS, TIER, hours, plan, reported
+from report_samples import POINTS, TIER, hour, hours, plan, reported, seen_of, tier_view
 from test_report_truth import Told, told_of
 
-from exporters.report.build import next_plan_text
+from exporters.report.build import is_benchmark_refuted, next_plan_text
 from exporters.report.formats import report_html, report_markdown
 from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import count_planned
 from rules.plan.schema import Plan, parse_plan
+from rules.resize.proposal import propose_size
 from rules.telemetry.windows import Window
 
 WEEK = reported(plan(), hours())[0]
@@ -286,3 +287,12 @@ def test_accepted_plan_is_kept_next_week(prompts: float, outputs: float, hits: A
     assert (second, found.tiers[0].proposal.replicas, tier.fleet.instances) == (first, count, count)
     if hits[1]:
         assert count_planned(tier, margin_of()).replicas == count
+
+
+@pytest.mark.parametrize(("times", "refuted"), [(1.0, True), (2.0, False)])
+def test_longer_requests_refute_no_benchmark(times: float, refuted: bool) -> None:
+    """The SLO breaks between 4 and 5 rps of requests of so many times the benchmark's lengths."""
+    lengths = {"prompts": 800.0 * times, "outputs": 80.0 * times}
+    loads = [(50.0, {0.15: 0.95, 3.0: 0.05}), *[(40.0, {0.15: 1.0})] * 3]
+    week = [hour(n, rps, ttft=ttft, **lengths) for n, (rps, ttft) in enumerate(loads * 42)]
+    assert is_benchmark_refuted(propose_size(seen_of(tier_view(), week), [])) is refuted
