@@ -279,14 +279,14 @@ SILENT_SECONDS = 2 * MINUTE_SECONDS
 
 
 def judge_flapping(context: RuleContext) -> RuleResult:
-    """Find replicas that stopped within their own cold start, in the last hour."""
+    """Find replicas that stopped within their own cold start, or again and again, in the last hour."""
     if not any(binned.replica for binned in context.binned):
         return context.unknown(Gap.NOT_EXPOSED, "the tier is read as sums, without the starts of its replicas")
     short, most = find_short_lives(context), context.limit("times")
     status, sentence, details = Status.OK, "No replica stopped within its own cold start", ("", "")
     if short:
         status = Status.WARNING if len(short) >= most else Status.OK
-        sentence = f"Replicas stopped within their own cold start {format_count(len(short), 'time')} in an hour"
+        sentence = f"Replicas stopped soon after their start {format_count(len(short), 'time')} in an hour"
         ran, shortest, took = min(short)
         names = join_names(sorted({replica for _, replica, _ in short}))
         details = names, f"{shortest} ran {number(ran, 'seconds')} after a start of {number(took, 'seconds')}"
@@ -300,7 +300,8 @@ def judge_flapping(context: RuleContext) -> RuleResult:
 
 
 def find_short_lives(context: RuleContext) -> list[tuple[float, str, float]]:
-    """Return seconds run, replica and start seconds, of starts that took longer than the run."""
+    """Return seconds run, replica and start seconds, of starts that took longer than the run or were often repeated."""
+    begun = [start.replica for start in context.starts if start.t > context.now - HOUR_SECONDS]
     replicas = hold(binned for binned in context.binned if binned.replica).by_replica
     last = {name: max(binned.window.end for binned in group) for name, group in replicas.items()}
     newest = max(last.values(), default=0.0)
@@ -320,6 +321,6 @@ def find_short_lives(context: RuleContext) -> list[tuple[float, str, float]]:
         if start.timing is not Timing.POD:
             # Timed in part: it took at least as long as is planned.
             took = max(took, planned or 0.0)
-        if ran < took:
+        if ran < took or begun.count(start.replica) > context.limit("times"):
             short_lives.append((ran, start.replica, took))
     return short_lives

@@ -283,6 +283,7 @@ LONG_STARTS, LONG_LIVES = short(3, ran=6)
 UNSEEN_STARTS = [ReplicaStart(replica=one.replica, seen_at=one.seen_at) for one in BRIEF_STARTS]
 OLD = [start(one.replica, (one.t - START) / 60 - 120) for one in BRIEF_STARTS]
 AGAIN = [start("r", at, alive_at=START + 60 * (at - 8)) for at in (5.0, 15.0, 25.0, 35.0)]
+CRASHES = [start("r", at, took=60.0, alive_at=START + 60 * (at - 1)) for at in (5.0, 15.0, 25.0, 35.0)]
 PARTIAL = [
     replace(one, asked_at=None, pod_ready_at=None, started_at=one.t - 60, ready_at=one.t) for one in BRIEF_STARTS
 ]
@@ -295,6 +296,8 @@ LIVES = [
     (LONG_STARTS, LONG_LIVES, PRICED, FINE),
     (*([start(f"r{n}", 47) for n in range(3)], {f"r{n}": lived(47, MINUTES - n) for n in range(3)}), PRICED, FINE),
     (AGAIN, {"r": [*lived(5, 7), *lived(15, 17), *lived(25, 27), *lived(35, MINUTES)]}, PRICED, WARNED),
+    (CRASHES, {"r": lived(5, MINUTES)}, PRICED, WARNED),
+    (CRASHES[1:], {"r": lived(15, MINUTES)}, PRICED, FINE),
     (UNSEEN_STARTS, GONE, PRICED, FINE),
     (OLD, {}, PRICED, FINE),
     (PARTIAL, GONE, PRICED, WARNED),
