@@ -39,7 +39,7 @@ class GpuReader(Protocol):
 class ExporterPage:
     """Reader of a GPU exporter's page. Values that the exporter has not refreshed are not returned again.
 
-    A failing page is skipped for some cycles, as that of a target. The last error is returned in the skipped cycles.
+    A failing page is skipped for some cycles, as that of a target. The last error is repeated then.
     """
 
     def __init__(self, fetcher: PageFetcher, exporter: GpuExporter) -> None:

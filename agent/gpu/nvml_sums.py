@@ -100,7 +100,7 @@ class ThrottleSum:
     """Throttled seconds by cause."""
 
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds by cause, also of causes that the last addition lacked."""
+    """Seconds by cause, also of those that the last addition lacked."""
     covered_seconds: float = 0.0
     known: frozenset[str] = frozenset()
     """Causes of the last addition."""

@@ -113,5 +113,6 @@ def _by_process(target: Target, readouts: Mapping[str, GpuReadout], ancestors: L
     except PidFileError as error:
         return GpuAssignment(gpus=(), missing=f"its GPUs are not known: pid_file {error}")
     gpus = tuple(gpu for gpu, readout in readouts.items() if any(pid in ancestors(own) for own in readout.pids))
-    missing = "" if gpus else f"its GPUs are not known: process {pid} uses none that is read"
-    return GpuAssignment(gpus=gpus, missing=missing)
+    if gpus:
+        return GpuAssignment(gpus=gpus)
+    return GpuAssignment(gpus=(), missing=f"its GPUs are not known: process {pid} uses none that is read")

@@ -15,6 +15,7 @@ from rules.plan.capacity import benchmarked_mean
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.telemetry import histograms, windows
 from rules.telemetry.gauges import STEP_FAMILY
+from rules.telemetry.gpu_windows import SLOWER, THROTTLED_COVERED
 from rules.telemetry.outcomes import HELD, READ, outcomes
 from rules.telemetry.reading_methods import lookup_share, mean_level, ratio, replica_rate
 from rules.telemetry.readings import read
@@ -78,8 +79,7 @@ def check_repeated_prompts(context: CauseContext) -> CauseResult | None:
     planned = read_plan_value(context.context, "workload.prefix_hit_ratio")
     wanted = "the plan names none" if planned is None else f"the plan has {planned:.0%}"
     text = f"repeated prompts, {measured:.0%} of its prompt tokens were cached, {wanted}"
-    is_other = planned is None or measured > planned + LOST
-    return CauseResult(supported=is_other, proven=planned is not None, text=text)
+    return CauseResult(supported=planned is None or measured > planned + LOST, proven=planned is not None, text=text)
 
 
 def _read_measured_hits(context: CauseContext) -> float | None:
@@ -189,11 +189,11 @@ def check_evictions(context: CauseContext) -> CauseResult | None:
     """Check evictions over the whole window, and over the window of KvEviction at its end. The worse counts."""
     last = max(binned.window.end for binned in context.binned) - CATALOGUE["KvEviction"].window_seconds
     recent = [binned.window for binned in context.binned if binned.window.end > last]
-    sums = (context.total, windows.sum_families(recent, EVICTIONS))
-    shares = [(share, seen) for seen in sums if isinstance(share := ratio(seen, *EVICTIONS), Reading)]
+    sums = [context.total, windows.sum_families(recent, EVICTIONS)]
+    shares = [(share.value or 0.0, seen) for seen in sums if isinstance(share := ratio(seen, *EVICTIONS), Reading)]
     if not shares:
         return None
-    most, seen = max(((share.value or 0.0, seen) for share, seen in shares), key=itemgetter(0))
+    most, seen = max(shares, key=itemgetter(0))
     preempted, finished = (seen.counters[family] for family in EVICTIONS)
     text = f"{preempted:,.0f} preemptions for {finished:,.0f} finished requests ({number(most, 'ratio')})"
     text += f" in {math.ceil(seen.span / windows.MINUTE_SECONDS)} min"
@@ -258,8 +258,7 @@ def check_routing(context: CauseContext) -> CauseResult | None:
 
 def check_queueing_cause(context: CauseContext) -> CauseResult | None:
     """Check for late requests that waited beyond the limit in the queue (edges prove it), or for a mean queue."""
-    part = measure_part("queue_seconds", "in the queue", context)
-    if part is not None:
+    if part := measure_part("queue_seconds", "in the queue", context):
         return part
     levels = (mean_level(context.total, family) for family in ("requests_waiting_capacity", "requests_waiting"))
     waiting = next((level.value or 0.0 for level in levels if isinstance(level, Reading)), None)
@@ -294,16 +293,22 @@ def measure_part(family: str, where: str, context: CauseContext) -> CauseResult 
 
 
 def check_throttling_cause(context: CauseContext) -> CauseResult | None:
-    """Check the shares of time in which clocks were held down. Reasons that prove it come first."""
+    """Check the shares of time in which clocks were held down, of all replicas, then of each."""
+    totals = {"": context.total}
+    for name, group in hold(context.binned).by_replica.items():
+        totals[f" at {name}"] = group.sum_families((*SLOWER, THROTTLED_COVERED))
     known = []
-    for what, word, proof in HELD_BY:
-        held = ratio(context.total, f"gpu_throttled_{what}_seconds", "gpu_throttled_covered_seconds")
-        known += [(held.value or 0.0, word, proof)] if isinstance(held, Reading) else []
+    for where, total in totals.items():
+        for what, word, proof in HELD_BY:
+            held = ratio(total, f"gpu_throttled_{what}_seconds", THROTTLED_COVERED)
+            if isinstance(held, Reading):
+                share = held.value or 0.0
+                known.append((share > NOTICEABLE and proof, not where, share, f"{word} {share:.0%} of the time{where}"))
     if not known:
         return None
-    share, word, proof = max(known, key=lambda pair: (pair[0] > NOTICEABLE and pair[2], pair[0]))
-    text = f"clocks were held down by {word} {share:.0%} of the time"
-    return CauseResult(supported=share > NOTICEABLE, proven=proof, text=text)
+    proof, is_whole, share, text = max(known)
+    proven = proof and (is_whole or context.slow_minutes is not None)
+    return CauseResult(supported=share > NOTICEABLE, proven=proven, text=f"clocks were held down by {text}")
 
 
 def check_one_replica(context: CauseContext) -> CauseResult | None:

@@ -101,9 +101,7 @@ def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
     rule, curve = context.rule, context.context.curve if limit is None else None
     of_batches = hold(context.binned).by_batch(_list_late, rule.family, rule.signal, curve, limit, factor)
     counted = list(chain.from_iterable(of_batches))
-    n = math.fsum(late.n for _, late in counted)
-    if n <= 0:
-        return None
+    n = math.fsum(late.n for _, late in counted) or 1.0
     usual = math.fsum(late.best for _, late in counted) / n
     slow = [(binned, late.best) for binned, late in counted if late.best > usual * late.n]
     if not slow:

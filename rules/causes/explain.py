@@ -28,7 +28,6 @@ from rules.verdicts.rule import Method, Rule
 from rules.verdicts.verdict import FIRING, Cause, Verdict
 
 MACHINE = "the machine is slower than the benchmarked one (neighbours, clocks): no other cause was found"
-
 UNMEASURED = "the machine is slow (neighbours, clocks, throttling), or the objective is too strict: no benchmark tells"
 
 LATENCY = frozenset({judge_tail}) | USERS

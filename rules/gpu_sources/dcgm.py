@@ -90,7 +90,7 @@ def _device(key: tuple[str, str], labels: Mapping[str, str]) -> Device:
 
 
 def _codes(device: Device) -> frozenset[str] | str:
-    """Return the active codes, or the reason why they are unknown."""
+    """Return the active codes, or why they are unknown."""
     series = device.values.get(XID)
     if series is None:
         return f"{XID} is not on the page"

@@ -49,10 +49,13 @@ class Device:
         self.pods |= {f"{namespace}/{pod}"} if pod and namespace else set()
 
     def value(self, theirs: str, row: Field | None = None) -> float | str:
-        """Return the GPU's value of a series in the series' unit, or the reason for none."""
+        """Return the GPU's value of a series in its unit, or the reason for none."""
         series = self.values.get(theirs)
         if series is None:
-            return f"{theirs} is not on the page" + (f" ({row.off})" if row is not None and row.off else "")
+            text = f"{theirs} is not on the page"
+            if row is not None and row.off:
+                text += f" ({row.off})"
+            return text
         if row is not None and row.merge == "mean":
             known = [value for value, _ in series if self.blank(row, value) is None]
             return math.fsum(known) / len(known) if known else f"{theirs} is {self.blank(row, series[0][0])}"

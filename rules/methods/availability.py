@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rules.confidence import Certainty
 from rules.methods.evidence import exact_reading, join_names, range_reading
@@ -114,7 +115,8 @@ def judge_stale_page(context: RuleContext) -> RuleResult:
     replica = require_replica(context)
     seconds, last = replica.stale_seconds, replica.track.last
     if replica.gpu_problem:
-        return _verdict(context, Status.WARNING, seconds, replica.gpu_problem)
+        verdict = _verdict(context, Status.WARNING, seconds, replica.gpu_problem)
+        return replace(verdict, actions=tuple(action for action in verdict.actions if "GPU" in action))
     if last is None or replica.track.misses:
         return context.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
     if replica.track.unscraped_seconds:

@@ -228,7 +228,6 @@ def _describe_economics(context: RuleContext) -> tuple[str, ...]:
 
 
 EVENTS, REQUESTS = "preemptions", "requests_finished"
-
 ENDED = "none in the last quarter of the time"
 
 

@@ -236,7 +236,6 @@ def judge_headroom(context: RuleContext) -> RuleResult:
     used = read_hours(context, judged)
     if isinstance(used, Missing) or used.value is None:
         return _explain_unread(context, used)
-
     is_over = limit.__lt__
     late, levels = context.last_quarter(context.binned), _list_levels(context, judged)
     last = best_value(read_signal(context, late))

@@ -136,7 +136,7 @@ def _codes_not_yet_seen(earlier: GpuReadout, later: GpuReadout) -> dict[str, flo
 
 def sum_gpus(of_gpus: Iterable[Window]) -> Window | None:
     """Return the sum over a replica's GPUs: readings are means over GPUs and time. Seconds held down by heat or the board
-    are those of the GPU that is held down most, and memory is the fullest GPU's: it is the one that stops all others."""
+    are those of the GPU held down most, memory is the fullest GPU's: they stop the others."""
     rows = tuple(of_gpus)
     if not rows:
         return None
@@ -190,14 +190,14 @@ def level_ratio(window: Window, part: str, whole: str) -> SignalValue:
 
 
 def power(window: Window) -> SignalValue:
-    """Return the mean power of one GPU in watts: energy by covered seconds, otherwise the mean of polled powers."""
+    """Return the mean power of a GPU in watts: energy by covered seconds, else the mean of polls."""
     reading = ratio(window, "gpu_energy_joules", "gpu_energy_covered_seconds")
     return reading if isinstance(reading, Reading) else mean_level(window, "gpu_power_watts")
 
 
 def throttled(window: Window) -> SignalValue:
     """Return the share of time in which heat or the board reduced the clocks, the larger: at least the board's alone. The
-    power limit is excluded: at full load it reduces the clocks of any data-centre GPU by design."""
+    power limit is excluded: at full load it reduces any GPU's clocks."""
     heat, board = (ratio(window, name, THROTTLED_COVERED) for name in SLOWER)
     if isinstance(board, Missing):
         return heat

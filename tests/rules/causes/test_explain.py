@@ -368,10 +368,13 @@ def test_stepless_engine_is_first_suspect() -> None:
     assert cause(found_late(), "engine stopped") is None
 
 
+NOT_HELD = {f"gpu_throttled_{what}_seconds": 0.0 for what in ("power", "thermal", "hardware")}
+NOT_HELD["gpu_throttled_covered_seconds"] = 60.0
+
+
 def throttled(**seconds: float) -> Verdict:
     """Seconds of each minute for which clocks were held down."""
-    times = {"power": 0.0, "thermal": 0.0, "hardware": 0.0, "covered": 60.0, **seconds}
-    counters = {f"gpu_throttled_{what}_seconds": value for what, value in times.items()}
+    counters = NOT_HELD | {f"gpu_throttled_{what}_seconds": value for what, value in seconds.items()}
     return answered(BURN, tier(), each(20, lambda n: late(n, queue=0.0, prefill=0.0, counters=counters)))
 
 
@@ -383,6 +386,16 @@ def test_held_clocks_are_a_cause(what: str, word: str, certainty: Certainty) -> 
     one, text = cause(throttled(**{what: 12.0}), "throttling"), f"clocks were held down by {word} 20% of the time"
     assert (one.certainty, one.evidence) == (certainty, (f"throttling: {text}",))
     assert cause(throttled(**{what: 2.9}), "throttling") is None
+
+
+def test_one_throttled_replica_of_six() -> None:
+    """Its late requests prove it; the mean of 3 % would exclude it."""
+    hot, cool = ({**NOT_HELD, "gpu_throttled_thermal_seconds": seconds} for seconds in (12.0, 0.0))
+    made = {name: each(20, lambda n: minute(n, counters=cool)) for name in "bcdef"}
+    made["hot"] = each(20, lambda n: minute(n, slow=170, counters=hot))
+    one = cause(answered(BURN, tier(), made), "throttling")
+    text = "throttling: clocks were held down by heat 20% of the time at hot"
+    assert (one.certainty, one.evidence) == (CERTAIN, (text,))
 
 
 def test_throttling_precedes_power_limit() -> None:

@@ -164,6 +164,11 @@ def test_single_scrapes_of_a_replica(rule: str, one: ReplicaState, now: float, w
     check_result(said(rule, one, START + now), wanted, text)
 
 
+def test_unread_gpu_asks_for_its_driver() -> None:
+    (action,) = said(STALE, replica(gpu_problem=GPU_PROBLEM)).actions
+    assert "driver" in action
+
+
 def test_tier_may_allow_more_misses() -> None:
     assert said(DOWN, replica(misses=3), view=context(limits={DOWN: {"misses": 4}})).status is Status.OK
 
