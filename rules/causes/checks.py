@@ -294,11 +294,9 @@ def measure_part(family: str, where: str, context: CauseContext) -> CauseResult 
 
 def check_throttling_cause(context: CauseContext) -> CauseResult | None:
     """Check the shares of time in which clocks were held down, of all replicas, then of each."""
-    totals = {"": context.total}
-    for name, group in hold(context.binned).by_replica.items():
-        totals[f" at {name}"] = group.sum_families((*SLOWER, THROTTLED_COVERED))
-    known = []
-    for where, total in totals.items():
+    groups, known = hold(context.binned).by_replica.items(), []
+    totals = {f" at {name}": group.sum_families((*SLOWER, THROTTLED_COVERED)) for name, group in groups}
+    for where, total in {"": context.total, **totals}.items():
         for what, word, proof in HELD_BY:
             held = ratio(total, f"gpu_throttled_{what}_seconds", THROTTLED_COVERED)
             if isinstance(held, Reading):
