@@ -1,7 +1,6 @@
 """Durations: parser and formatter (500ms, 15s, 5m, 1h, 7d, 13w), and delays after failures.
 
-A bare number is refused: it is unclear whether it means seconds or minutes. A failing call is retried after a doubling
-delay; a failing target is skipped in some cycles.
+A bare number is refused. A failing call is retried after a doubling delay; a failing target is skipped in some cycles.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ def retry_delay(failures: int, first: float, longest: float) -> float:
 class Backoff:
     """Failures in a row, and the time before which no attempt is made, of any clock.
 
-    The default is in cycles. None is skipped after the first two failures, then one after each: every other cycle is
-    spared a timeout, and a recovered target is read within two cycles. A cycle may start half an interval early.
+    The default is in cycles: after the first two failures every other cycle is skipped, so a recovered target is read
+    within two cycles. A cycle may start half an interval early.
     """
 
     first: float = 0.45

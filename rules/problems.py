@@ -1,5 +1,4 @@
-"""Problems that are reported of one document: their bound, as a file of the wrong type may have one per line, and the name
-that was meant."""
+"""Problems of one document: their bound (a file of the wrong type may have one per line), and the name that was meant."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def run(options: SimpleNamespace) -> int:
         loaded = error
     results = run_checks(loaded)
     if options.format == "json":
-        print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in results]}, indent=2))
+        print(json.dumps({"schema": 1, "findings": list(map(asdict, results))}, indent=2))
     else:
         print(format_text(results))
     if isinstance(loaded, ConfigError):

@@ -220,7 +220,7 @@ def _calibration(options: SimpleNamespace) -> int:
     """Print measured / predicted from the history, or what changed between two files."""
     if len(options.files) == 2 and (options.tier or options.out):
         raise ConfigError(("--tier and --out are of the history: two files are compared whole",))
-    files = [_read_calibration_file(path) for path in options.files]
+    files = list(map(_read_calibration_file, options.files))
     if len(files) > 2:
         raise click.UsageError("give at most two files")
     if len(files) == 2:

@@ -164,7 +164,7 @@ class Assembly:
             for tier in sorted(changed & before.versions.keys()):
                 text = f"the plan of {tier} changed from version {before.versions[tier]} to {self.versions[tier]}"
                 self.event(now, "plan", text, tier)
-        continued = {id(part) for part in self._parts()}
+        continued = set(map(id, self._parts()))
         for part in before._parts():
             if id(part) not in continued:
                 part.close()

@@ -205,7 +205,7 @@ def check_data_dir(config: Config) -> Iterator[CheckResult]:
         yield ok("no history is kept (role node)")
         return
     folder = Path(config.data_dir)
-    existing = next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))
+    existing = next(filter(os.path.exists, (folder, *folder.absolute().parents)))
     where = f"{folder}" if existing == folder else f"{folder}: will be made in {existing}"
     advice = "give this user write access to it and free space, or name another data_dir"
     try:

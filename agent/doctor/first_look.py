@@ -90,7 +90,7 @@ def look_at_tier(
     lives = {replica: readings.window_since_start(page) for replica, page in pages.items()}
     changes = _compare_with_life(tuple(lives.values()), tuple(spans.values()))
     quick = [result for result in _judge_span(tier, spans, replay.end) if result.rule not in judged]
-    lately = [result for result in (*results, *quick) if _is_firing(result)]
+    lately = list(filter(_is_firing, (*results, *quick)))
     lately += _judge_failures(tier, spans, replay.end)
     few = {result.rule: result for result in _judge_span(_ease_minimums(tier), spans, replay.end)}
     # Chance is excluded by the rule's own test: few refusals need not wait for its minimum of requests.
@@ -296,7 +296,7 @@ def _judge_failures(tier: TierContext, spans: Mapping[str, Window], now: float) 
     allowed = context.limit("allowed_share")
     if is_significant_share(value.value * value.n, value.n, value.n, allowed, LIKELY_CONFIDENCE):
         text = f"{number(value.value, 'ratio')} of {format_count(round(value.n), 'request')} failed"
-        if not any(_finished(window) for window in spans.values()):
+        if not any(map(_finished, spans.values())):
             text += "; none finished: is the engine's process dead?"
         yield context.verdict(Status.CRITICAL, Certainty.LIKELY, value, range_reading(0.0, allowed, value.n), text)
 

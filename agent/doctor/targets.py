@@ -255,7 +255,7 @@ def _compare_engine_and_model(snapshot: Snapshot, tier: TierPlan) -> Iterator[Ch
     if snapshot.engine != tier.engine:
         text = f"{snapshot.engine} runs, the plan was measured with {tier.engine}: latencies mean different things"
         yield fail(text, "benchmark with the engine that runs, or move the target to its own tier")
-    served = [name for name in snapshot.facts.get("model", "").split(",") if name]
+    served = list(filter(None, snapshot.facts.get("model", "").split(",")))
     if served and not any(same_model(name, tier.model) for name in served):
         text = f"serves {', '.join(served)}, the plan's tier is for {tier.model}"
         yield fail(text, "move the target to its own tier, or correct the plan's model to what the engine reports")

@@ -74,7 +74,7 @@ class SeriesColumns:
                 edges := _grid(tuple(sorted(mapping))), tuple(mapping[e] for e in edges), totals.get(family)
             )
             for family, mapping in buckets.items()
-            if not any(math.isnan(edge) for edge in mapping)
+            if not any(map(math.isnan, mapping))
         }
         self._products = {s.labels.get(names.GPU, ""): s.labels.get("product", "") for s in by_name.get(GPU_INFO, ())}
 

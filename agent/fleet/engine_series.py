@@ -74,7 +74,7 @@ def _grouped(stems: Iterable[str], between: str = "[:_]") -> Iterator[str]:
         head, _, rest = stem.partition("_")
         groups.setdefault(head, []).append(rest)
     for head, rests in groups.items():
-        longer = tuple(_grouped((rest for rest in rests if rest), "_"))
+        longer = tuple(_grouped(filter(None, rests), "_"))
         more = f"{between}({'|'.join(longer)})" if len(longer) > 1 else "".join(between + text for text in longer)
         yield re.escape(head) + (f"({more})?" if more and "" in rests else more)
 

@@ -1,9 +1,8 @@
 """Exact sums of agents' series over many replicas: PromQL queries, and windows from their results.
 
-Replicas that were seen at both ends of a minute are named group by group; a group is a load. The store sums their
-cumulative counters and buckets at both ends, and the difference is the window: no `rate`, no extrapolation, and no
-replica that came, went or restarted. Buckets come with the number of series per edge. If the numbers differ, the replicas
-have different bucket grids and the family is queried by replica.
+Replicas that were seen at both ends of a minute are named group by group; a group is a load. The window is the
+difference of their sums at both ends: no `rate`, no extrapolation, and no replica that came, went or restarted. Buckets
+come with the number of series per edge. Where the numbers differ, the family is queried by replica.
 """
 
 from __future__ import annotations
@@ -184,7 +183,7 @@ class AgentSums:
         """
         by = ",".join((*_KEPT, names.REPLICA, names.POOL, *REPLICA_FACTS, "instance"))
         stems = "|".join(sorted(name.removeprefix(names.PREFIX) for name in _EACH))
-        some = quote_value("|".join(("", *(re.escape(edge) for edge in (*edges, "+Inf")))))
+        some = quote_value("|".join(("", *map(re.escape, (*edges, "+Inf")))))
         tier = f'{names.TIER}="{quote_value(self.tier)}"'
         return f'max by ({by}) ({{__name__=~"{names.PREFIX}({stems})",{tier},le=~"{some}"{self._more}}})'
 

@@ -101,7 +101,7 @@ class SummedReader:
         """Return the summed window of every group over the covered time of its replicas. Raise StoreError."""
         if not grouped or self._span is None:
             return []
-        results = self._query(self._sums.queries([_names(members) for members in grouped]), self._span)
+        results = self._query(self._sums.queries(list(map(_names, grouped))), self._span)
         self._learn_edges(results)
         groups = group_sums(results, *self._span)
         return [self._whole(members, groups.get(place, []), self._span) for place, members in enumerate(grouped)]

@@ -32,11 +32,9 @@ KEPT_SECONDS = 60 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSeries:
-    """Series with its name, the text of its times, the public holidays, and the factor of known events in each bin
-    and in the day after.
+    """Series with its name, the text of its times, the holidays, and the factor of known events up to a day after it.
 
-    `series` is work in requests of `lengths`, and `requests` the requests beside it (None: no lengths, so work is
-    requests)."""
+    `series` is work in requests of `lengths`, and `requests` the requests beside it (None: work is requests)."""
 
     name: str
     series: Series

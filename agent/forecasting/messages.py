@@ -72,8 +72,8 @@ class ForecastRequest:
 
     @property
     def settings(self) -> ForecastRequest:
-        """Return the part that a forecaster is made for: the lead in whole minutes, any or no capacity, and the lengths
-        that it counts (the unit of work). Forecasters with other settings have nothing in common."""
+        """Return the part that a forecaster is made for: the lead in whole minutes, any or no capacity, and its lengths
+        (the unit of work)."""
         lead = None if self.lead_seconds is None else math.ceil(self.lead_seconds / 60.0) * 60.0
         capacity = None if self.capacity is None else stated_capacity(1.0, "any", self.capacity.lengths)
         rest = replace(self, now=0.0, settled_until=0.0, lead_source="", no_replicas="", held=0)

@@ -117,7 +117,7 @@ class DemandBins:
 
     def now_rps(self) -> float | None:
         """Return the demand of the last known minute, or None if it is too old."""
-        return next((rate for rate in reversed(self.rates[-SILENT_MINUTES:]) if np.isfinite(rate)), None)
+        return next(filter(np.isfinite, reversed(self.rates[-SILENT_MINUTES:])), None)
 
     def forecast(self, request: ForecastRequest) -> tuple[ForecastResult | None, Array]:
         """Return the forecast of a day from the last whole bin on, and the factors of known events in it."""

@@ -268,9 +268,9 @@ class HistoryStore(Reader):
     ) -> None:
         """Add closed minutes to all three sums and to the tiers' demand, spans and events: all or, if it raises, none.
 
-        A minute that is booked twice counts twice. A window of a minute that already has a row (it came late, or it is the
-        rest of a minute in which the agent restarted) adds to that row. A span takes the place of what was saved of it
-        before: it is known by rule (an alert by its name and labels), subject and start.
+        A minute that is booked twice counts twice. A late window, or the rest of a minute after a restart, adds to its row.
+        A span replaces what was saved of it before: it is known by rule (an alert by its name and labels), subject and
+        start.
         """
         records = tuple(minutes)
         with self._transaction():
@@ -285,7 +285,7 @@ class HistoryStore(Reader):
             self._connection.executemany(
                 "INSERT OR REPLACE INTO spans (kind, rule, tier, replica, started_at, ended_at, body)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [schema.span_row(span) for span in spans],
+                list(map(schema.span_row, spans)),
             )
             self._connection.executemany(
                 "INSERT INTO events (t, kind, tier, replica, text) VALUES (?, ?, ?, ?, ?)",

@@ -73,7 +73,7 @@ class KubernetesClient:
         """Watch a list for some seconds. Yield its events as they arrive. Raise KubernetesApiError."""
         query |= {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": f"{seconds:.0f}"}
         with self._send(path, query, seconds + self._server.timeout_seconds) as response:
-            yield (parse_event(line) for line in read_lines(self._client.stream(response, sys.maxsize)))
+            yield map(parse_event, read_lines(self._client.stream(response, sys.maxsize)))
 
     def close(self) -> None:
         """Close the connection and its watch for ever. Any thread may call it."""

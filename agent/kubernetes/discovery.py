@@ -2,9 +2,9 @@
 
 A replica is called as its pod, `namespace/name`: two pods of one name are two replicas.
 
-A pod can lead a scrape only to its own address: the host is its podIP, the path is bounded, redirects are not followed
-and no credentials are sent. Anybody who may make a pod may annotate it. So a pod without a GPU counts only in a
-namespace that the operator names.
+A pod can lead a scrape only to its own podIP. The path is bounded, redirects are not followed and no credentials are
+sent. Anybody who may make a pod may annotate it. So a pod without a GPU counts only in a namespace that the operator
+names.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def find_open_tiers(names: Iterable[str], known: TierCandidates) -> tuple[str, .
     """Return the tiers that a pod of any namespace may join."""
     if known.namespaces:
         return ()
-    return tuple(name for name in sorted(set(names)) if known.is_open(name))
+    return tuple(filter(known.is_open, sorted(set(names))))
 
 
 def tier_of(pod: Pod, known: TierCandidates) -> str:

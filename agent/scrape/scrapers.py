@@ -161,7 +161,7 @@ def list_targets(config: Config) -> tuple[Target, ...]:
             peer=target.to_peer(timeout_seconds=config.timeout_seconds(target), max_bytes=target.max_bytes),
             engine=target.engine,
             engine_version=target.engine_version,
-            gpus=("auto",) if target.gpus == "auto" else tuple(str(gpu) for gpu in target.gpus),
+            gpus=("auto",) if target.gpus == "auto" else tuple(map(str, target.gpus)),
             pid_file=target.pid_file,
         )
         for target in config.targets

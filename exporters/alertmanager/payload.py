@@ -125,7 +125,7 @@ def _body(
 
 def _annotations(alert: IncidentAlert, settings: AlertSettings, waiting: float | None) -> dict[str, str]:
     incident, verdict = alert.incident, alert.incident.verdict
-    causes = [_cause(cause) for cause in verdict.causes]
+    causes = list(map(_cause, verdict.causes))
     stage = _stage(incident)
     relief = ""
     if alert.severity is Severity.PAGE:

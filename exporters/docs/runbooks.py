@@ -1,7 +1,7 @@
 """Runbooks: docs/runbooks.md from the catalogue, and its sections as HTML pages of the agent and as terminal text.
 
-The page is a template over the rules. A text between `<!-- by hand: NAME -->` and `<!-- end -->` is kept: the causes
-that no check of a suspect covers, and what to look at first.
+The page is a template over the rules. A text between `<!-- by hand: NAME -->` and `<!-- end -->` is kept: causes without
+a check, and what to look at first.
 """
 
 from __future__ import annotations

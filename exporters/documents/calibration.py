@@ -1,7 +1,7 @@
 """Calibration of a plan by production: measured over predicted, by load bin and metric, with bounds.
 
-A planner multiplies its prediction by these factors. They are relative to the plan's own curve at the same load of one
-replica, whether a benchmark measured that curve or a model predicted it. What is not comparable is named, never guessed.
+A planner multiplies its prediction by these factors. They are relative to the plan's own curve, measured or predicted,
+at the same load of one replica. What is not comparable is named, never guessed.
 
 Bounds are of 95 % (two-sided) and of the measurement; the curve between two points is interpolated. Those of quantiles
 end at bucket edges: what lies inside a bucket is not known, so wide buckets give wide bounds. Those of means hold for
@@ -413,7 +413,7 @@ def calibration_text(made: CalibrationFile) -> str:
     """Return the file for a terminal."""
     parts: list[RenderableType] = []
     for row in made.calibrations:
-        what = " ".join(part for part in (row.engine, row.engine_release, row.precision) if part)
+        what = " ".join(filter(None, (row.engine, row.engine_release, row.precision)))
         span = format_duration(row.observed_replica_seconds)
         parts += [
             f"{row.tier}: {row.model} on {row.gpus_per_replica} x {row.gpu_product}, {what}",
@@ -480,7 +480,7 @@ def compare_calibrations(before: CalibrationFile, after: CalibrationFile) -> lis
 
 
 def _name(row: Calibration) -> str:
-    return " ".join(part for part in (row.engine_release or "unknown release", row.precision) if part)
+    return " ".join(filter(None, (row.engine_release or "unknown release", row.precision)))
 
 
 def _ratios(old: Calibration, new: Calibration) -> dict[str, Factor]:

@@ -1,8 +1,7 @@
 """Forecast, backtest and pre-warming as text and JSON. Demands are requests per second, times unix seconds.
 
-A forecast has median, 95 % and 99 % by time, in requests per second of the whole tier. A backtest has scores by method
-and horizon, compared with the naive method: WAPE (sum of absolute errors by sum of actual values), and the pinball loss
-of the 95 % quantile.
+A forecast has median, 95 % and 99 % by time, of the whole tier. A backtest has scores by method and horizon, compared
+with the naive method: WAPE (sum of absolute errors by sum of actual values), and pinball loss of the 95 % quantile.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ def backtest_text(backtest: Backtest) -> str:
     parts: list[RenderableType] = [head, *(f"  {note}" for note in backtest.notes)]
     by_horizon = sorted(backtest.scores, key=lambda score: score.horizon_seconds)
     for (seconds, naive), scores in groupby(by_horizon, lambda score: (score.horizon_seconds, score.naive)):
-        table = text_grid([_score_row(score) for score in scores], HEAD, words=1)
+        table = text_grid(list(map(_score_row, scores)), HEAD, words=1)
         parts += ["", f"{format_duration(seconds)} ahead (naive: {naive})", table]
     return terminal_text(*parts, width=WIDEST)
 
@@ -224,11 +223,10 @@ class NextStep:
 class Recommendation:
     """Replicas that must be warm `lead_seconds` after `made_at`, and their basis.
 
-    `quantile_rps` is the demand (work in requests of the lengths that capacity counts) not exceeded with `certainty` (0-1),
-    `expected_rps` the one without margin; both include the `event_factor` of known events. `now_requests` and
-    `expected_requests` are the requests themselves, `weighing` says what makes them work. `count` has the capacity of a
-    replica and the margin. `for_forecast`, `needed_now`, `minimum_warm` and `held` are the replicas by each reason.
-    `ready` replicas are up. None is unknown.
+    `quantile_rps` is the demand (work, in requests of the capacity's lengths) not exceeded with `certainty` (0-1),
+    `expected_rps` the one without margin. Both include the `event_factor`. `now_requests` and `expected_requests` are
+    requests, `weighing` says what makes them work. `count` has the capacity of a replica and the margin. `for_forecast`,
+    `needed_now`, `minimum_warm` and `held` are the replicas by each reason. `ready` are up. None is unknown.
     """
 
     made_at: float

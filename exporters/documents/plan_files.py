@@ -48,7 +48,7 @@ def curve_lines(
     """
     fields = curve.model_dump(mode="json", exclude_defaults=True)
     if curve.source:
-        fields["source"] = [replace_undecodable(name) for name in curve.source]
+        fields["source"] = list(map(replace_undecodable, curve.source))
     lines, remarks = _comments(head), iter(notes)
     text = dump_object(fields, allow_unicode=True, width=DUMP_WIDTH, default_flow_style=None)
     for line in text.splitlines():
@@ -275,7 +275,7 @@ def workload_files(workload: BenchmarkWorkload, tool: str, model: str, head: str
             "rps": rps,
         }
         script.append(command.format(**values))
-        files[f"requests_{tag}.jsonl"] = "\n".join(json.dumps(line) for line in lines) + "\n"
+        files[f"requests_{tag}.jsonl"] = "\n".join(map(json.dumps, lines)) + "\n"
     return {"run.sh": "".join(script), **files}
 
 

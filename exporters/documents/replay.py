@@ -150,8 +150,8 @@ def replay_json(result: ReplayResult) -> dict[str, Any]:
         "schema": 1,
         "windows": windows,
         "verdicts": [*map(episode_json, result.findings), *map(verdict_json, result.fine)],
-        "incidents": [incident_json(incident) for incident in group_incidents(result.findings)],
-        "unknowns": [unknown_json(span) for span in sorted(unknowns, key=lambda span: span.started_at)],
+        "incidents": list(map(incident_json, group_incidents(result.findings))),
+        "unknowns": list(map(unknown_json, sorted(unknowns, key=lambda span: span.started_at))),
         "cut_minute": cut,
         "problems": list(result.problems),
     }
@@ -409,7 +409,7 @@ def place(entry: TimelineEntry) -> str:
 
 def timeline_json(entries: Iterable[TimelineEntry], since: float, until: float) -> dict[str, Any]:
     """Return the timeline as JSON. Times are unix seconds. `ended_at` is null while it lasts or if `lasts` is false."""
-    return {"schema": 1, "since": since, "until": until, "entries": [entry_json(entry) for entry in entries]}
+    return {"schema": 1, "since": since, "until": until, "entries": list(map(entry_json, entries))}
 
 
 def entry_json(entry: TimelineEntry) -> dict[str, Any]:

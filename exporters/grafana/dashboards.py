@@ -223,8 +223,7 @@ class Panel(_Row):
 
     `lines`, `plan`, `limit`, `band` and `faint` are expressions by legend. A band reaches down to the plan. `signal` is
     a name that they may use. `width` is in columns of 24. A table has `columns`: look and expression by title. `rows`
-    are the labels of a row with their titles, labels without a title are equal in all rows, and `links` lead from a
-    column to a dashboard.
+    are the labels of a row with their titles (none: equal in all rows). `links` lead from a column to a dashboard.
     """
 
     title: str

@@ -132,7 +132,7 @@ def _empty(metric: ExportedMetric) -> Printed:
 
 
 def _labels(metric: ExportedMetric, values: tuple[str, ...]) -> dict[str, str]:
-    return dict(zip(metric.labels, (replace_undecodable(value) for value in values), strict=True))
+    return dict(zip(metric.labels, map(replace_undecodable, values), strict=True))
 
 
 def _add_values(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:

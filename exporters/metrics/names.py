@@ -1,9 +1,8 @@
 """Exported metrics (DESIGN 6): labels, names of engine and GPU families, and sizewatch's own metrics.
 
-Families go out by `rules.telemetry.families`. A metric of sizewatch's own is a declaration here with name, labels, help
-text, and the function that gives its samples; they are printed in this order. An outdated forecast has no sample, so an
-autoscaler sees no recommendation in place of zero. Quantiles and ratios of a window are not exported, as they cannot be
-summed. Names follow Prometheus: base units, `_total`.
+Families go out by `rules.telemetry.families`. A metric of sizewatch's own is declared here with the function that gives
+its samples, in the order of the page. An outdated forecast has no sample, so an autoscaler sees no recommendation in
+place of zero. Quantiles and ratios are not exported: they cannot be summed. Names follow Prometheus.
 """
 
 from __future__ import annotations

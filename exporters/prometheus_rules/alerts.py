@@ -2,8 +2,8 @@
 
 Everything follows from the catalogue. An agent groups findings into incidents and exports one alert for each of them,
 under the name of a rule. Pages and tickets read those, notes read certain verdicts (DESIGN 3.10). ROWS are faults that
-only Prometheus can see, such as a dead agent; a new one is also a section of docs/alerting.md under its name. Templates
-run inside Prometheus: a missing value must leave readable text. A new unit is a row of UNITS.
+only Prometheus can see, such as a dead agent; docs/alerting.md has a section for each. Templates run inside Prometheus:
+a missing value must leave readable text. A new unit is a row of UNITS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Text helpers: safe external text, Markdown and terminal tables, times, durations, status signs for HTML, and YAML.
+"""Text helpers: Markdown tables, times, readings, status signs for HTML, and YAML.
 
 A status sign has shape, colour and word, so that colour never carries meaning alone.
 """

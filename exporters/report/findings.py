@@ -1,7 +1,7 @@
 """Inputs of the report, and from them a tier's incidents, findings, restarts, gaps and remarks, as rows and as lines.
 
 `agent.reporting` fills the inputs from the history: the re-sizing, rule results over the period, and what was found.
-The findings of a rule are a single row with a count. Remarks cover missing data and a plan change.
+The findings of a rule are a single row with a count.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _explained(findings: Iterable[Finding], foreign: Iterable[ExternalAlert]) ->
 
 def list_incidents(past: TierPast) -> tuple[IncidentRow, ...]:
     """Return the incidents with a certain finding or one of an alerting rule, oldest first."""
-    loud = {id(finding) for finding in list_alerting(past)}
+    loud = set(map(id, list_alerting(past)))
     rows = []
     for incident in group_incidents(past.findings, now=past.resize.seen.until):
         if any(id(each) in loud or each.worst.certainty is Certainty.CERTAIN for each in incident.findings):
@@ -367,7 +367,7 @@ def blind_lines(part: DataQuality) -> Iterator[str]:
         rules = [row.rule for row in rows]
         more = f" and {len(rules) - MOST_NAMED} more" if len(rules) > MOST_NAMED else ""
         yield f"{', '.join(rules[:MOST_NAMED])}{more}: not judged for {format_duration(seconds)}: {why}"
-    hidden = sum(len(rows) for rows in list(periods.values())[MOST_BLIND:])
+    hidden = sum(map(len, list(periods.values())[MOST_BLIND:]))
     if hidden:
         yield f"and {hidden} more of shorter times, which report.json has"
 

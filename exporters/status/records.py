@@ -437,7 +437,7 @@ class AgentStatus:
     def incident_alerts(self) -> Mapping[str, tuple[IncidentAlert, ...]]:
         """Return the alerts of each tier's exported incidents, without those whose findings are over."""
         return {
-            tier: tuple(alert for alert in step_incident_alerts((), rows, self.now) if is_lasting(alert))
+            tier: tuple(filter(is_lasting, step_incident_alerts((), rows, self.now)))
             for tier, rows in self.exported_incidents.items()
         }
 

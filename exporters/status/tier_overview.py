@@ -1,8 +1,7 @@
 """State of each tier, its line in the overview, and the headline of the installation.
 
-Some states alarm nobody: a tier has a likely finding until that is certain, learns until it was observed long enough,
-and is oversized while a rule over days finds it too large. The page, `/api/status` and `sizewatch status` print the
-same lines.
+Some states alarm nobody: a likely finding, a tier that was not observed long enough, and one that a rule over days
+finds too large. The page, `/api/status` and `sizewatch status` print the same lines.
 """
 
 from __future__ import annotations
@@ -207,7 +206,7 @@ def headline(status: AgentStatus) -> Headline:
     if not any(tier.verdicts for tier in status.tiers):
         detail = "The first verdicts follow a few minutes after the first scrapes."
         return Headline(Status.UNKNOWN, "No verdict yet", detail)
-    states = [describe_state(tier) for tier in status.tiers]
+    states = list(map(describe_state, status.tiers))
     counts = Counter(state.words if state.name == "ok" else state.name for state in states)
     counted = [(counts[state], words) for state, words in _COUNTED.items() if counts[state]]
     (count, words), *remaining = counted
@@ -272,7 +271,7 @@ def overview_text(document: Mapping[str, Any]) -> str:
         raise ValueError(f"this is no status of a sizewatch of this version: {error}") from error
     if trouble:
         texts.append(f"Configuration or plan on disk is not valid, the previous configuration is active: {trouble}")
-    lines = [text for text in texts if text]
+    lines = list(filter(None, texts))
     if rows:
         table = text_grid([list(row.values()) for row in rows], list(rows[0]), indent=0)
         lines += ["", terminal_text(table, width=WIDEST)]

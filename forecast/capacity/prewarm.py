@@ -2,7 +2,7 @@
 
 The count is the maximum of the forecast at the lead, the present demand, the minimum warm count and the hold.
 sizewatch never sets the replica count itself. `schedule` serves cron triggers, where nothing can follow the gauge: it
-uses only the slow forecast and contains no surge. The module loads no library for numbers.
+uses only the slow forecast and contains no surge.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def schedule(
     time that contains the start of the `decided` step has at least its count. Adjacent steps with equal replicas are
     merged. Raise ValueError for a path with gaps.
     """
-    if not all(isfinite(demand) for demand in quantile_rps):
+    if not all(map(isfinite, quantile_rps)):
         raise ValueError("a schedule needs a demand for every bin")
     width = max(1, round(shortest_seconds / bin_seconds))
     steps: list[ScheduleStep] = []

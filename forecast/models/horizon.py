@@ -1,10 +1,9 @@
 """Forecasts of a horizon from several methods: their weights, and quantiles from the errors of the past (conformal).
 
-Weights and quantiles of an origin use only bins before it. So forecasts of the past are those that were made then, and
-a backtest runs the code that runs live.
+Weights and quantiles of an origin use only bins before it, so a backtest runs the code that runs live.
 
-No distribution is assumed (Vovk, Gammerman, Shafer 2005): a quantile is the forecast plus that quantile of the past
-errors of the same part of the horizon, each divided by its scale. Upper quantiles use the wider of the scales.
+No distribution is assumed (Vovk, Gammerman, Shafer 2005). A quantile is the forecast plus that quantile of past errors
+of the same part of the horizon, by their scale. Upper quantiles use the wider of the scales.
 """
 
 from __future__ import annotations

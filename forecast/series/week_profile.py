@@ -27,8 +27,8 @@ SMOOTH_SECONDS = 900.0
 def week_profile(past: ObservedBins, end: int) -> Array:
     """Return the amount per bin of the week from the bins before `end`, at least a day of them.
 
-    A bin is the median over its weeks, drawn to a prior: the median of its time of day, times the level of its day of the
-    week. One week tells half of such a level: its day may have been odd.
+    A bin is the median over its weeks, drawn to a prior: the median of its time of day times the level of its weekday.
+    One week tells half of such a level: its day may have been odd.
     """
     values, day, week = past.values, past.per_day, past.per_week
     first = max(0, end - WEEKS * week)

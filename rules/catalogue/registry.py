@@ -1,9 +1,9 @@
 """Registry of the rules: rows of the TOML files in this folder, each read once.
 
 A table of a file is a rule, with the keys of `Rule`. Its name is its alert name and its heading in the runbook: a public
-contract. Three things are shorter than in `Rule`: `method` is a module of `rules.methods` and its function, a threshold is
-[value, unit, source], and `like` takes the keys of a rule above it that the rule has not itself. What several rules name
-is in `shared.toml`: thresholds and actions by their key. A value that code needs too is the path of its constant.
+contract. `method` is a module of `rules.methods` and its function. A threshold is [value, unit, source]. `like` takes
+missing keys from a rule above. Thresholds and actions of several rules are in `shared.toml`, by their key. A value that
+code needs too is the path of its constant.
 """
 
 from __future__ import annotations

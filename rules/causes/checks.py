@@ -279,7 +279,7 @@ def measure_part(family: str, where: str, context: CauseContext) -> CauseResult 
             return None
         text = f"{part / whole:.0%} of the time of requests is spent {where}"
         return CauseResult(supported=part > NOTICEABLE * whole, proven=part > MOST * whole, text=text)
-    first, parts = (context.total.histograms.get(name) for name in (FIRST_TOKEN, family))
+    first, parts = map(context.total.histograms.get, (FIRST_TOKEN, family))
     limit = context.context.basis.ttft_slo_seconds
     if context.rule.method not in USERS or not first or not parts or not limit:
         return None

@@ -320,7 +320,7 @@ def _list_causes(finding: Finding, by_rule: Mapping[str, Sequence[Finding]]) -> 
 def _is_evident(finding: Finding, causes: Collection[str]) -> bool:
     """Return whether a finding names its own cause for certain, and no rule of the incident finds that cause."""
     first = [cause.cause for cause in finding.worst.causes[:1] if cause.certainty is Certainty.CERTAIN]
-    finders = [SUSPECTED.get(cause) for cause in first]
+    finders = list(map(SUSPECTED.get, first))
     return finders == [()] or (finders == [("EngineStalled",)] and "EngineStalled" not in causes)
 
 

@@ -69,7 +69,7 @@ def evaluate_replica_rules(
         )
         for rule in REPLICA_RULES
     )
-    results = [ask(rule_context) for rule_context in contexts]
+    results = list(map(ask, contexts))
     return tuple(explain.add_causes(r, context, recent) if isinstance(r, Verdict) else r for r in results)
 
 

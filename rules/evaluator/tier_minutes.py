@@ -43,11 +43,11 @@ EXPLAINED_SECONDS = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierMinutes:
-    """Closed minutes of a tier, oldest first, as far back as its rules look; its error budget, the starts and the releases
-    of its replicas (by name, the newest record last).
+    """Closed minutes of a tier, oldest first, as far back as its rules look. `starts` and `releases` are of its replicas
+    (by name, the newest last).
 
-    In an aggregated tier `binned` are sums over the replicas of one load, and `each` holds what comparing rules need of
-    every replica, in a batch for each cycle. Otherwise `binned` are those of single replicas, and `each` is None.
+    In an aggregated tier `binned` are sums over the replicas of one load. `each` holds what comparing rules need of
+    every replica, in a batch a cycle. Otherwise `binned` are of single replicas, and `each` is None.
     """
 
     binned: HeldWindows = field(default_factory=HeldWindows)

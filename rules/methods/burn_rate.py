@@ -289,7 +289,7 @@ def judge_refused(context: RuleContext) -> RuleResult:
     total = hold(context.binned).sum_families(READ)
     kinds = [kind for kind in KINDS if kind[0] in total.counters]
     if not kinds:
-        gaps = [total.explain_missing(family) for family in (NO_ROOM, HTTP_REFUSED)]
+        gaps = list(map(total.explain_missing, (NO_ROOM, HTTP_REFUSED)))
         gap = next((gap for gap in gaps if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED)
         return context.unknown(gap, "neither requests refused by a queue limit nor HTTP answers 4xx are counted")
     missing = _explain_missing(context)

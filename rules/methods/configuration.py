@@ -76,7 +76,7 @@ def judge_benchmark_stale(context: RuleContext) -> RuleResult:
     if not pages:
         return context.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     known = [same for facts in pages if (same := _compare_facts(wanted, facts)) is not None]
-    texts = [text for text in known if text]
+    texts = list(filter(None, known))
     benchmarked = ", ".join(f"{words} {wanted[key]}" for key, _, words in MEASURED_FACTS if key in wanted)
     if not known:
         return context.unknown(Gap.NOT_EXPOSED, f"{benchmarked} was benchmarked; the pages do not tell what runs")
@@ -164,7 +164,7 @@ def judge_adapters(context: RuleContext) -> RuleResult:
     status, certain, details = Status.WARNING, False, [UNCOUNTED]
     if is_held_back(whole) and is_persistent(last, each, is_held_back):
         loads = math.fsum(part.n for name in LOADS for part in total.histograms.get(name, ()))
-        certain = not loads and not any(total.counters.get(name) for name in LOADS)
+        certain = not loads and not any(map(total.counters.get, LOADS))
         slots = "adapter slots" if certain else "adapter slots or KV loads"
         sentence = f"Requests wait {waited} for {slots} on average; {healthy}"
         details.insert(0, f"at most {ran} ran at once{f', {fit} fit' if fit < math.inf else ''}")

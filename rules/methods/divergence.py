@@ -159,7 +159,7 @@ def _sum_tail(
     if whole.n <= 0:
         return None
     bounds = ([over.n / whole.n * end for end in expected[:3]] for expected, over, _ in rows)
-    low, value, high = (math.fsum(column) for column in zip(*bounds, strict=True))
+    low, value, high = map(math.fsum, zip(*bounds, strict=True))
     expected_p99 = Reading(value=value, low=low, high=high, n=float(min(expected.requests for expected, *_ in rows)))
     requests, sure_requests = (math.fsum(row[-1] for row in group) for group in (rows, surely))
     return Tail(whole, sure, requests, sure_requests, expected_p99, slower)
@@ -237,7 +237,7 @@ def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
     loads = hold(binned).by_load_bin(of.curve).items()
     means = [mean for bin, load in loads if (mean := observe(of, bin, load)) is not None]
     seen = [mean for mean in means if mean.weight > 0]
-    weight, full = (math.fsum(column) for column in ((m.weight for m in seen), (m.full_weight for m in means)))
+    weight, full = map(math.fsum, ((m.weight for m in seen), (m.full_weight for m in means)))
     if weight <= 0 or weight < ENOUGH_SEEN * full:
         return None
     observed = math.fsum(mean.weight * mean.value for mean in seen) / weight

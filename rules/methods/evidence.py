@@ -62,7 +62,7 @@ def measure_parts(
 ) -> tuple[Part, list[Part]]:
     """Return `measure` of the last quarter of the windows, then of each minute (hour)."""
     chosen = context.binned if binned is None else binned
-    return measure(context.last_quarter(chosen)), [measure(group) for group in context.periods(chosen)]
+    return measure(context.last_quarter(chosen)), list(map(measure, context.periods(chosen)))
 
 
 def select_where(binned: Iterable[BinnedWindow], is_so: Callable[[BinnedWindow], object]) -> HeldWindows:

@@ -202,7 +202,7 @@ def _compare_replicas(
 
     # Requests wait there while neighbours have room: more work came, or the replica is held up.
     queues = {replica: own >= QUEUE > usual for replica, (own, usual) in _beside_median(rows, "waiting").items()}
-    alike, busier, slower = (context.limit(name) for name in ("alike", "busier", "slower"))
+    alike, busier, slower = map(context.limit, ("alike", "busier", "slower"))
     given = find_above(alike, "prompt", "output") | find_above(1.0, "rps") if any(queues.values()) else set()
     loads = _beside_median(rows, "load")
     most = max(2 * QUEUE, context.limit("alone") * math.fsum(load for load, _ in loads.values()))

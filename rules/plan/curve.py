@@ -73,10 +73,10 @@ class OperatingPoint:
 class Curve:
     """The uncensored points as `written`, by rising load, as a monotone envelope; bin k ends at point k.
 
-    Bin 0 reaches from no load to the first point. `concurrencies` are requests in the system at each point, the
-    benchmark's own where `concurrency_given`, else by Little's law: of mean latencies in an imported curve
-    (`is_littles_law`), else of medians (`concurrencies`), or None. At a fixed rate they are a
-    result and no load, and a slower server holds more requests; so they say "beyond" near the top only.
+    Bin 0 reaches from no load to the first point. `concurrencies` are requests in the system at each point: the
+    benchmark's own where `concurrency_given`, else by Little's law. That uses mean latencies in an imported curve
+    (`is_littles_law`), else medians. At a fixed rate they are a result and no load: a slower server holds more
+    requests. So they say "beyond" near the top only.
     """
 
     points: tuple[Point, ...]

@@ -1,5 +1,5 @@
-"""GPUs of a plan: the number formats that they compute in hardware (guide 4.2, 9.5), their peaks, and the KV cache of a
-replica by the engine's page, against the planned requests at once (guide 2.2; 9.1, step 4)."""
+"""GPUs of a plan: number formats of the hardware (guide 4.2, 9.5), peaks, and the KV cache by the engine's page against
+the planned requests at once (guide 2.2; 9.1, step 4)."""
 
 from __future__ import annotations
 

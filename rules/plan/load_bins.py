@@ -123,10 +123,9 @@ def build_tier_context(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinnedWindow:
-    """A window of one replica (or of a tier's load bin) with its load: completed requests per second and replica, and
-    requests in the system. `bin` is its place on the curve, None where it has none; then `beyond` says why, if it is
-    because the load was beyond what the benchmark measured, and `backlog`, if its requests waited for such a load that
-    was over. `leftover` are the requests still waiting from it (`rules.plan.load_bins`).
+    """Window of one replica (or of a tier's load bin) with its load: completed requests per second and replica, and
+    requests in the system. `bin` is its place on the curve, or None. `beyond` then says that the load was beyond the
+    benchmark, `backlog` that requests waited for such a load that was over. `leftover` are those that still wait.
     """
 
     replica: str | None

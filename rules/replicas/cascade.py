@@ -104,8 +104,8 @@ def interrupt_cascade(state: CascadeState) -> CascadeState:
 def _calm_down(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> CascadeState:
     """Return the state after a scrape without any stage's condition. It ends after enough calm.
 
-    Without pressure all of a scrape is calm, while nearly full or evicting a quarter of it, and nothing while users wait:
-    preemptions alone neither begin nor continue a cascade.
+    Without pressure all of a scrape is calm, while nearly full or evicting a quarter of it, while users wait nothing.
+    Preemptions alone neither begin nor continue a cascade.
     """
     if state.stage == 0:
         return state

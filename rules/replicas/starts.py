@@ -1,7 +1,7 @@
 """Starts of a replica: end of the old process, process start, ready, and their durations.
 
-`forecast.capacity.cold_start` computes a tier's cold start from them. Kinds of timing are never mixed in a quantile: a start
-timed from process start is shorter than the same start timed from the request for its pod.
+`forecast.capacity.cold_start` computes a tier's cold start from them. Kinds of timing are never mixed in a quantile:
+from process start on a start is shorter than from the request for its pod.
 """
 
 from __future__ import annotations

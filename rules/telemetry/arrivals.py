@@ -124,7 +124,7 @@ def minute_from_window(window: Window) -> MinuteSums:
     """
     value, served = count_arrivals(window.counters, count_gone(window)), count_served(window)
     seconds = _seconds(window, "requests_arrived" if "requests_arrived" in window.counters else "requests_finished")
-    prompts, generated = (window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
+    prompts, generated = map(window.counters.get, ("prompt_tokens", "generation_tokens"))
     waiting, computed = window.gauges.get("requests_waiting"), computed_share(window)
     return MinuteSums(
         start=window.start,

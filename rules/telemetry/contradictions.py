@@ -1,7 +1,7 @@
 """Times of requests that exclude each other, of a benchmark file, a plan's point or an engine's page (DESIGN 3.20).
 
-For each request E2E = TTFT + TPOT x (tokens - 1), and so for the means of the same requests, as far as lengths and
-times are independent. A mean number of requests at once is rate x E2E (Little's law).
+E2E = TTFT + TPOT x (tokens - 1) of each request, and of means where lengths and times are independent. A mean number
+of requests at once is rate x E2E (Little's law).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def find_page_contradiction(
         text = f"{made.total:,.0f} tokens of finished requests are more than the {generated:,.0f} generated"
         contradiction, wrong_times = find_page_contradiction(histograms, {}) or (Contradiction(text=text, wrong=()), ())
         return contradiction, (*wrong_times, "generation_tokens", LENGTHS)
-    first, whole = (histograms.get(family) for family in ("ttft_seconds", "e2e_seconds"))
+    first, whole = map(histograms.get, ("ttft_seconds", "e2e_seconds"))
     if first is None or whole is None or first.total is None or not whole.total:
         return None
     n, finished = first.counts[-1], whole.counts[-1]

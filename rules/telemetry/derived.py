@@ -2,8 +2,8 @@
 
 Facts that a window lacks (GPUs, prices, objectives) come in as `PlanFacts`. Comparison with a plan belongs to the
 methods. To add a signal: a row of `rules.telemetry.signals` and a function in DERIVED. Per-token acceptance of
-speculative decoding differs from accepted / drafted tokens (DESIGN 3.7). After the first refused token the rest of a
-round is discarded. Random prompts that accept 9 % of the tried tokens therefore show 2 % of the drafted ones.
+speculative decoding differs from accepted / drafted tokens: after the first refused token the rest of a round is lost
+(DESIGN 3.7).
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ Bounds cover requests that two families may both count. Failed and refused reque
 
 `requests_finished` are served. They include requests that clients left: such an end is no error of the fleet. Those that
 the engine does not count are added (`count_gone`).
-`requests_failed` (the engine's word) and HTTP 5xx responses are failures. A request can be in both. A failure before
-the first token of a stream is a 5xx response. A later one is not, because 200 was already sent. `admission_rejections`
-are refused for want of room. Their responses are 503, so they are also among the 5xx responses. HTTP 4xx responses are
-refused: the fleet cannot serve the request, or (429) the client exceeded its allowance.
+`requests_failed` (the engine's word) and HTTP 5xx responses are failures. A request can be in both. A failure after
+the first token of a stream is no 5xx response: 200 was already sent. `admission_rejections` are refused for want of
+room. Their responses are 503, so they are also among the 5xx responses. HTTP 4xx responses are refused: the fleet
+cannot serve the request, or (429) the client exceeded its allowance.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def outcomes(window: Window) -> Outcomes | Missing:
     """Return the outcomes of a window's requests, missing without failed ones apart."""
     counters = window.counters
     if FAILED not in counters and HTTP_FAILED not in counters:
-        gaps = [window.explain_missing(family) for family in (FAILED, HTTP_FAILED)]
+        gaps = list(map(window.explain_missing, (FAILED, HTTP_FAILED)))
         return Missing(gap=next((gap for gap in gaps if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED))
     if FINISHED not in counters:
         return Missing(gap=window.explain_missing(FINISHED))
@@ -110,7 +110,7 @@ def outcomes(window: Window) -> Outcomes | Missing:
 def _doubt(window: Window, low: float) -> str:
     """Return why the counts are inconclusive: of unequal times (one was reset), or more failures than requests."""
     counted = [f for f in (FINISHED, FAILED, HTTP_FAILED) if f in window.counters]
-    seconds = [window.seconds_of(family) for family in counted]
+    seconds = list(map(window.seconds_of, counted))
     if max(seconds) - min(seconds) > ALL * window.due_seconds:
         return "served and failed requests were counted over different times"
     value = _requests(window.counters)

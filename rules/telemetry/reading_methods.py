@@ -101,10 +101,9 @@ RUNNING_PROMPTS = 0.5
 
 
 def has_repeated_lookups(queried: float, prompts: float | None, running: float | None = None) -> bool:
-    """Return whether lookups (tokens) exceed the prompt tokens of the same span, of which `running` are not yet counted.
+    """Return whether lookups (tokens) exceed the prompt tokens of their span. `running` are not counted yet.
 
-    vLLM counted every attempt to schedule a waiting request, and engines count preempted ones again: the hits of such
-    lookups are no share of the prompts.
+    vLLM counted every attempt to schedule a request, and engines count preempted ones again. Such hits are no share.
     """
     if prompts is None:
         return False
@@ -119,7 +118,7 @@ def lookup_share(window: Window, part: str, whole: str) -> SignalValue:
     if isinstance(reading, Missing) or prompts is None or not is_covered:
         return reading
     finished = window.counters.get("requests_finished", 0.0)
-    levels = [window.gauge(family) for family in ("requests_running", "requests_waiting")]
+    levels = list(map(window.gauge, ("requests_running", "requests_waiting")))
     known = [gauge.integral / window.span for gauge in levels if gauge is not None]
     running = math.fsum(known) * prompts / finished if finished > 0 and len(known) == len(levels) else None
     if not has_repeated_lookups(window.counters[whole], prompts, running):
@@ -221,7 +220,7 @@ def _decode_mean(window: Window) -> tuple[float, bool] | Missing:
         seconds = histograms.mean(decode)
         return CONTRADICTED if seconds is None else (seconds, True)
     why = window.explain_missing("decode_seconds")
-    whole, first = (window.histograms.get(name) for name in ("e2e_seconds", "ttft_seconds"))
+    whole, first = map(window.histograms.get, ("e2e_seconds", "ttft_seconds"))
     if why is not Gap.NOT_EXPOSED or whole is None or first is None:
         return Missing(gap=why)
     if not (math.fsum(part.n for part in whole) and math.fsum(part.n for part in first)):

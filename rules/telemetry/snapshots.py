@@ -118,7 +118,7 @@ def is_same_release(text: str, right: str) -> bool:
 
 def release_numbers(text: str) -> tuple[int, ...]:
     """Return the numbers of a release without zeros at the end."""
-    numbers = [int(part) for part in text.split(".")]
+    numbers = list(map(int, text.split(".")))
     while numbers and not numbers[-1]:
         numbers.pop()
     return tuple(numbers)

@@ -167,8 +167,8 @@ def count_served(window: Window) -> float | None:
     """Return the requests that the tokens of a window belong to, None if finished requests are unknown.
 
     Engines count prompt tokens at the first token or at the end (notes of `rules.engines`), and generated tokens while
-    they make them. The middle of the requests that began and that finished is therefore the divisor: it is wrong by at
-    most half the growth of the running requests, and by nothing if these are as many as before.
+    they make them. So the divisor is the middle of the requests that began and that finished. It is wrong by at most
+    half the growth of the running requests.
     """
     counters = window.counters
     if "requests_finished" not in counters:

@@ -48,8 +48,8 @@ class Projection:
     """Forecast of one tier as rules read it, made at `made_at` (unix seconds) by the method named `method`.
 
     `horizon_seconds` is the tier's measured cold start; `points` are ordered by time. Recent quality at this lead:
-    `covered` of `forecasts` separate past targets were at most their 95 % quantile. `error_ratio` is its error by that
-    of the method `naive` over `compared` targets (pinball loss of the 95 % quantile, or WAPE), None without any.
+    `covered` of `forecasts` separate past targets were at most their 95 % quantile. `error_ratio` is its error (pinball
+    loss of the 95 % quantile, or WAPE) by that of the method `naive` over `compared` targets, or None.
     """
 
     tier: str

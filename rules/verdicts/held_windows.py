@@ -45,7 +45,7 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     @classmethod
     def of_batches(cls, batches: Iterable[HeldWindows]) -> HeldWindows:
         """Return the windows of these batches, oldest first."""
-        held_windows = tuple(batch for batch in batches if batch)
+        held_windows = tuple(filter(None, batches))
         held = cls(chain.from_iterable(held_windows))
         held._batches = held_windows
         return held

@@ -106,9 +106,9 @@ class WhatIf:
 
     `work_rps` is the work of that load in requests of the capacity's lengths. `now` has the present replicas (None: none
     seen), `one_lost` one fewer (None: of one). One may be lost up to `one_lost_rps`, at most the present load while a
-    finding is open at that size. `needed` are the replicas for the work, `fleet` those of Step 11, `utilization` is the
-    work's share of the capacity: None without a capacity, or with a lower bound alone. `limits` are by rising load. A
-    request has the work of `curve_work` benchmarked ones, by which the curve is read.
+    finding is open at that size. `needed` are the replicas for the work, `fleet` those of Step 11. `utilization` is the
+    work's share of the capacity (None: unknown, or a lower bound alone). `limits` are by rising load. The curve is read
+    at `curve_work` benchmarked requests a request.
     """
 
     seen: ProductionSummary

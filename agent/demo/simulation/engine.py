@@ -1,7 +1,7 @@
 """Simulated engine: takes requests and shows its metrics page at any time, at the latencies of the plan's curve.
 
 Lengths and latencies are log-normal, as counts of vLLM's buckets. Every bucket gets its share each time, rounded with
-a random number that is passed in, so that sums over a day keep the distribution without drawing every request.
+a random number that is passed in. So sums over a day keep the distribution.
 """
 
 from __future__ import annotations

@@ -17,12 +17,7 @@ from waiting import CEILING_SECONDS, wait_for
 
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.prewarm_value import Stretch, compare_strategies, split_last_week
-from agent.forecasting.service import (
-    FIRST_PAUSE_SECONDS,
-    FORECAST_MEMORY_BYTES,
-    MEMORY_BYTES_A_TIER,
-    ForecastService,
-)
+from agent.forecasting.service import FIRST_PAUSE_SECONDS, FORECAST_MEMORY_BYTES, MEMORY_BYTES_A_TIER, ForecastService
 from agent.forecasting.tier_forecast import TierForecast
 from agent.forecasting.worker import answer_request
 from agent.reporting.generate import prewarming_from_response

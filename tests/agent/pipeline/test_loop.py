@@ -26,14 +26,7 @@ from agent.scrape.scrapers import Scrapers, Target
 from agent.sources.scrape import ScrapeSource
 from exporters.status.records import AgentStatus
 from rules.confidence import Certainty
-from rules.evaluator.observation import (
-    ClosedMinute,
-    Observation,
-    ReplicaGpus,
-    ReplicaKey,
-    ReplicaScrape,
-    StepResult,
-)
+from rules.evaluator.observation import ClosedMinute, Observation, ReplicaGpus, ReplicaKey, ReplicaScrape, StepResult
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.evaluator.timeline import TimelineEvent, TimelineKind

@@ -20,14 +20,7 @@ from tools import tool
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.durations import parse_duration
-from exporters.alertmanager.payload import (
-    OWN_LABELS,
-    VALID_RESENDS,
-    AlertPayload,
-    AlertSettings,
-    present,
-    timestamp,
-)
+from exporters.alertmanager.payload import OWN_LABELS, VALID_RESENDS, AlertPayload, AlertSettings, present, timestamp
 from exporters.prometheus_rules.alerts import ROWS as ITSELF
 from exporters.prometheus_rules.alerts import alert_groups
 from exporters.render.text import RUNBOOKS, alert_name

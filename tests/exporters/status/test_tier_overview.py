@@ -13,15 +13,7 @@ from golden_text import check_golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_reader import PageReader
-from status_samples import (
-    NOW,
-    agent_status,
-    cascading_tier,
-    fine_tier,
-    fleet_status,
-    log_normal,
-    planned_tier,
-)
+from status_samples import NOW, agent_status, cascading_tier, fine_tier, fleet_status, log_normal, planned_tier
 
 from agent.forecasting.tier_forecast import TierForecast
 from exporters.documents.forecast import Prewarm, Recommendation

@@ -5,18 +5,7 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
-from judging_samples import (
-    START,
-    add_minute,
-    answered,
-    context,
-    each,
-    gauge,
-    minute,
-    minutes,
-    seen,
-    unseen,
-)
+from judging_samples import START, add_minute, answered, context, each, gauge, minute, minutes, seen, unseen
 from rule_cases import outcome
 
 from rules.catalogue.registry import BY_NAME, RULES
