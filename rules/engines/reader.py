@@ -53,8 +53,7 @@ _COMBINE: dict[LabelAggregation, Callable[[list[float]], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class AmountSlots:
-    """Slots of a counter or gauge. Of each group (processes and ranks of one engine) the largest counts. The value in
-    slot `scale`, if any, multiplies the result."""
+    """Slots of a counter or gauge. Of a group (processes of one engine) the largest counts, times the value in `scale`."""
 
     family: str
     row: SourceRow
@@ -149,13 +148,15 @@ def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesL
         else:
             groups = _groups(row, by_name, engine)
             amounts += [AmountSlots(family, row, slots, factor, scale) for family, slots in groups.items()]
-    start = by_name.get(PROCESS_START)
+    start, ranks = by_name.get(PROCESS_START), _rank_slots(won, by_name, engine)
+    if ranks:
+        facts["data_parallel_ranks"] = str(len(ranks))
     return SeriesLayout(
         engine=engine,
         amounts=tuple(amounts),
         names=names,
         histograms=histograms,
-        ranks=_rank_slots(won, by_name, engine),
+        ranks=ranks,
         start=start[0][0] if start else None,
         born=tuple(slot for slot, _ in by_name.get(engine.born, ())),
         facts=facts,
@@ -350,8 +351,7 @@ def _add_histogram(parts: Sequence[HistogramPart], values: Sequence[float], fact
 def _contradictory(
     counters: Mapping[str, float], histograms: Mapping[str, Cumulative], faults: _Faults
 ) -> frozenset[str]:
-    """Return counters of a part above their whole, with the whole: either may be wrong. Return histograms of times that
-    the page's other times exclude too (DESIGN 3.20)."""
+    """Return counters above their whole, with the whole, and histograms that other times exclude (DESIGN 3.20)."""
     texts: list[str] = []
     for part, whole, title in PART_OF:
         some, of = counters.get(part), counters.get(whole)

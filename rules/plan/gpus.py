@@ -112,17 +112,18 @@ def gpu_peaks(tier: TierPlan) -> tuple[float | None, float | None]:
 def engine_kv_tokens(facts: Mapping[str, str], architecture: Architecture | None = None) -> int | None:
     """Return the tokens that an engine's KV cache holds by its page, None where the page does not tell.
 
-    vLLM since 0.32 and SGLang print the tokens, others blocks x block size (METRICS: `cache_config_info`). A hybrid
+    vLLM since 0.32 and SGLang print the tokens of a data-parallel rank, others blocks x block size. A hybrid
     model's groups of layers each take blocks for a token, so these say nothing (vLLM 51163).
     """
+    ranks = read_count(facts.get("data_parallel_ranks", "")) or 1
     for name in ("kv_cache_size_tokens", "kv_tokens"):
         if (tokens := read_count(facts.get(name, ""))) is not None:
-            return tokens
+            return tokens * ranks
     if architecture is not None and architecture.attention == "hybrid":
         return None
     blocks = read_count(facts.get("num_gpu_blocks", "") or facts.get("num_pages", ""))
     size = read_count(facts.get("block_size", "") or facts.get("page_size", ""))
-    return blocks * size if blocks and size else None
+    return blocks * size * ranks if blocks and size else None
 
 
 def read_count(text: str) -> int | None:

@@ -245,7 +245,8 @@ def test_data_parallel_vllm_adds_up() -> None:
     for family, value in one.gauges.items():
         twice = family.startswith("requests_")
         assert two.gauges[family] == (2 * value if twice else value), family
-    assert (two.facts, two.contradictory, two.broken) == (one.facts, one.contradictory, one.broken)
+    facts = one.facts | {"data_parallel_ranks": "2"}
+    assert (two.facts, two.contradictory, two.broken) == (facts, one.contradictory, one.broken)
 
 
 @pytest.mark.parametrize(

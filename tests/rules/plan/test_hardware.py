@@ -238,6 +238,7 @@ BLOCKS = {"num_gpu_blocks": "30000", "block_size": "16"}
     [
         (BLOCKS, None, 480_000),  # vLLM before 0.32
         ({"kv_cache_size_tokens": "32768", "num_gpu_blocks": "256", "block_size": "128"}, None, 32_768),
+        (BLOCKS | {"data_parallel_ranks": "4"}, None, 1_920_000),
         ({"kv_tokens": "3072", "num_gpu_blocks": "3072", "block_size": "1"}, None, 3072),  # SGLang
         ({"num_gpu_blocks": "None", "block_size": "16"}, None, None),
         ({"num_gpu_blocks": "0", "block_size": "16"}, None, None),
