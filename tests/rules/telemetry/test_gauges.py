@@ -285,7 +285,8 @@ def test_gpus_sum_to_replica_means() -> None:
     levels = {"gpu_temperature_celsius": 80.0, "gpu_memory_used_bytes": 99e9, "gpu_memory_total_bytes": 100e9}
     hot = readout(15, gpu="GPU-1", counters=counters, gauges=levels, gaps={"gpu_busy_seconds": "-"})
     cool = replace(readout(0), counters=readout(0).counters | {HEAT: 0, COVERED: 0})
-    later = replace(readout(15), counters=readout(15).counters | {HEAT: 0, COVERED: 15})
+    roomy = {**readout(15).gauges, "gpu_memory_used_bytes": 50e9, "gpu_memory_total_bytes": 100e9}
+    later = replace(readout(15), counters=readout(15).counters | {HEAT: 0, COVERED: 15}, gauges=roomy)
     both = gpu_windows.sum_gpus([since(cool, later), since(replace(cool, gpu="GPU-1"), hot)])
     assert (both.expected_seconds, both.covered_seconds) == (0, 0)
     readings = read_all(both)
