@@ -103,12 +103,12 @@ def naming(page: str) -> Iterator[str]:
 
 
 def read_page_body(options: SimpleNamespace, page: str) -> bytes:
-    """Return a live or saved page. Raise ScrapeError or PathError."""
+    """Return a live page, or a saved one without its byte order mark. Raise ScrapeError or PathError."""
     if "://" in page:
         return fetch_page(Peer.read(dict(url=page, **ways_in(options))))
     try:
         with Path(page).open("rb") as file:
-            body = file.read(DEFAULT_MAX_BYTES + 1)
+            body = file.read(DEFAULT_MAX_BYTES + 1).removeprefix(b"\xef\xbb\xbf")
     except (OSError, ValueError) as error:
         text = f"cannot be read: {getattr(error, 'strerror', error)}"
         text += "; an address begins with http://" if isinstance(error, FileNotFoundError) else ""

@@ -131,7 +131,8 @@ def test_page_of_two_workers_is_shown_apart(capsys: Captured) -> None:
 def test_engine_beside_a_gpu_exporter_is_shown(tmp_path: Path, capsys: Captured) -> None:
     page = tmp_path / "both.prom"
     gpu = 'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-1",gpu="0"} 40\n'
-    for text, shown in ((gpu + (PAGES / SAVED[-1]).read_text(), "engine"), (gpu, "exporter")):
+    engine = gpu + (PAGES / SAVED[-1]).read_text()
+    for text, shown in ((engine, "engine"), (gpu, "exporter"), ("\ufeff" + gpu, "exporter")):
         page.write_text(text)
         assert shown in as_json(capsys, str(page))
 
