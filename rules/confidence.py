@@ -83,8 +83,8 @@ def mean_bounds(quantiles: Mapping[float, float], maximum: float | None = None) 
 def _solve(tail: Callable[[float], float], target: float, high: float) -> float:
     """Return the argument in [0, high] at which a rising tail probability reaches `target`, by its lower end.
 
-    False position on logarithms with the Illinois correction (Dowell and Jarratt 1971) takes 8 to 20 steps for counts
-    from 100 to a million; bisection takes 60.
+    False position on logarithms with the Illinois correction (Dowell and Jarratt 1971) takes 8 to 20 steps; bisection
+    takes 60.
     """
 
     def off(place: float) -> float:

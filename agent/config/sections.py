@@ -1,8 +1,8 @@
 """Sections of a configuration file as pydantic models. Types of values are in `agent.config.values`.
 
-Validation opens no file. The validation context of a file holds `folder`, which its relative files are in, and
-`environment` for ${NAME} in file and object names. Without a context, code sets a section by the names of its fields.
-A problem begins with its path, and quotes no text of the file that may be a secret.
+Validation opens no file. The validation context of a file holds `folder` of its relative files, and `environment` for
+${NAME} in file and object names. Without a context, code sets a section by the names of its fields. A problem begins
+with its path, and quotes no text of the file that may be a secret.
 """
 
 from __future__ import annotations

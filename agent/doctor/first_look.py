@@ -218,7 +218,7 @@ def _is_firing(result: RuleResult) -> TypeGuard[Verdict]:
 def _judge_latency(context: RuleContext) -> Iterator[RuleResult]:
     """Yield the finding of an objective: requests that missed it beyond chance, or that wait longer than it now.
 
-    Yield an unknown where the P99 lies above the objective, and chance may have put it there, or where it has no value.
+    Yield an unknown where the P99 has no value, or lies above the objective perhaps by chance.
     """
     rule, family = context.rule, context.rule.family
     objective = read_plan_value(context.tier, rule.needs)

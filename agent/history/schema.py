@@ -133,7 +133,7 @@ TABLES = (
 def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
     """Open a connection that writes. Create the file (mode 0600) if there is none. Raise HistoryOpenError, HistoryError.
 
-    A file of another format gets the time (UTC) at the end of its name first, and the new one an event that says so.
+    A file of another format gets the time (UTC) at the end of its name; an event of the new one says so.
     """
     _create_file(path)
     with connect(path, "rw", busy_timeout_seconds) as connection:

@@ -1,7 +1,7 @@
 """HTTP client of one host, and fetcher of its pages: requests with a deadline, a size limit and credentials from files.
 
-A read waits until the deadline of its exchange and no longer, so a server that sends one byte a second is late. An error
-names status and host with a hint, and nothing that the other side sent. No message holds a secret.
+A read waits until the deadline of its exchange: a server that sends one byte a second is late. An error names status
+and host with a hint, and nothing that the other side sent. No message holds a secret.
 """
 
 from __future__ import annotations

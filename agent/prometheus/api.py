@@ -67,7 +67,7 @@ class StoreApi:
     """Client of one store, for one thread at a time. It connects at the first query.
 
     A query raises StoreError and then returns no part of the response. If the store is unreachable or rejects the
-    credentials, later queries in the cycle of `cycle_seconds` fail at once with the same text, as `Backoff` says.
+    credentials, later queries of the cycle fail at once with the same text.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Back-fill of the demand of role fleet from the store: a forecast learns from the weeks before the first start.
 
-Only minutes without demand are filled, newest day first, so that a stop at any moment is safe and the next run continues.
-A range query adds up each family of requests and tokens over the replicas. Its rates are means over WIDTH_SECONDS around
+Only minutes without demand are filled, newest day first: a stop at any moment is safe and the next run continues. A
+range query adds up each family of requests and tokens over the replicas. Its rates are means over WIDTH_SECONDS around
 each minute, so that a scrape interval of a minute suffices. What arrived is what was finished or refused in that time.
 """
 

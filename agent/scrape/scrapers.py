@@ -342,7 +342,7 @@ class Scrapers:
         self._interrupted.set()
 
     def _scrape(self, scraper: _Scraper) -> ScrapeResult:
-        """Fetch and parse the page of a target, in a thread of its own: a page that is slow to parse is late, as any."""
+        """Fetch and parse the page of a target, in a thread of its own: slow to parse is late."""
         start = time.monotonic()
         try:
             body = scraper.fetcher.fetch()

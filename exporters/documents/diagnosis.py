@@ -89,14 +89,13 @@ class ShownSignal:
 class TierLook:
     """What a first look shows of one tier.
 
-    `pages` are the last page of each replica, `titles` the engine of each in words, `loads` its signals of the table of
-    replicas. `odd` says which replicas are unlike the others, `spread` whether they share the load. `span_seconds` is the
-    time between the first and the last page, `age_seconds` that of the youngest engine, None if a page does not tell.
-    `verdicts` fire now, the first to act on first. `since_start` fire over the engines' whole life only; `ongoing` has by
-    rule what of these is outside its limits in the span too. `doubts` are objectives that too few requests seem to miss.
-    `changes` tell what is unlike the engines' life. `waiting` are the rules that a longer look settles, with the seconds
-    that they need. `with_plan` are those that need a plan. `troubles` say which engine gave no page, or restarted,
-    during the look.
+    `pages` are the last page of each replica, `titles` its engine, `loads` its signals of the table of replicas. `odd`
+    says which replicas are unlike the others, `spread` whether they share the load. `span_seconds` is the time between
+    the first and the last page, `age_seconds` that of the youngest engine, or None. `verdicts` fire now, the first to
+    act on first. `since_start` fire over the engines' whole life only; `ongoing` are outside their limits in the span
+    too. `doubts` are objectives that too few requests seem to miss. `changes` tell what is unlike the engines' life.
+    `waiting` are the rules that a longer look settles, with the seconds that they need. `with_plan` are those that need
+    a plan. `troubles` say which engine gave no page, or restarted, during the look.
     """
 
     tier: str

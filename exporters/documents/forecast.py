@@ -336,8 +336,7 @@ def without_old_schedule(report: Prewarm, now: float) -> Prewarm:
 def with_next_step(report: Prewarm, bin_seconds: float) -> Prewarm:
     """Return the report with the next change of its schedule in its recommendation.
 
-    The highest of the steps that ask for more soon comes first, else the first step after the target that asks for
-    another count.
+    The highest of the steps that ask for more soon comes first, else the next change after the target.
     """
     decided, steps = report.recommendation, report.schedule
     if decided is None or report.schedule_certainty is None:

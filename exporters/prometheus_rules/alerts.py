@@ -88,7 +88,7 @@ def value_template(rule: Rule) -> str:
 def link_templates(rule: str, external_url: str) -> dict[str, str]:
     """Return the links to the runbook and to the card of the tier: of the status page at `external_url`, if given.
 
-    Otherwise the runbook is a path of the repository, and one query looks for the page of the agent that watches the tier.
+    Otherwise the runbook is a path of the repository, and a query finds the page of the tier's agent.
     """
     card = "#tier-{{ $labels.tier | urlquery }}"
     if external_url:

@@ -169,7 +169,7 @@ def _saves(resize: Resize) -> float | None:
 def _status(past: TierPast, rows: list[str]) -> str:
     """Return the worst status of the monitoring table and Step 13, unknown without data.
 
-    A tier that is kept needs nothing done: a warning is its status only while a finding of it that alerts is open.
+    A warning is the status of a kept tier only while a finding of it that alerts is open.
     """
     if not past.resize.seen.hours:
         return Status.UNKNOWN.value
@@ -448,9 +448,7 @@ def is_benchmark_refuted(resize: Resize) -> bool:
     if planned is None:
         return False
     prompts, outputs = (getattr(mean, "low", None) for mean in (own.prompt_tokens, own.generation_tokens))
-    computed = own.prefix_hit_ratio
-    if computed is not None:
-        computed = 1 - computed
+    computed = None if own.prefix_hit_ratio is None else 1 - own.prefix_hit_ratio
     work = weigh(1.0, prompts, outputs, computed, planned.lengths, n=1.0)
     most = max((load.best for load in (work.by_prompts, work.by_outputs) if load), default=1.0)
     return usable.rps * most * (1 + SAME) < planned.rps

@@ -373,7 +373,7 @@ def blind_lines(part: DataQuality) -> Iterator[str]:
 
 
 def list_remarks(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
-    """Yield what makes the period no usual one: in few words for the verdict, and a sentence for what needs more ("": none)."""
+    """Yield what makes the period no usual one: in few words for the verdict, and in a sentence ("": none)."""
     seen, known_until = past.resize.seen, None
     if past.before is not None and past.before.covered_seconds > 0:
         known_until = past.before.end

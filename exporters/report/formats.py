@@ -1,8 +1,8 @@
 """report.md for terminals, tickets and repositories, and report.html: a single file without scripts or other resources.
 
 Both are written from the same sections, in reading order: what to do and the money first, then each tier. A new section is
-a function here and a row of SECTIONS. The layout of the page is `report.html.j2`, its style `report.css` over that of the
-status page. The template escapes every text and draws the charts.
+a function here and a row of SECTIONS. The layout of the page is `report.html.j2`, its style `report.css`. The template
+escapes every text and draws the charts.
 """
 
 from __future__ import annotations
@@ -218,8 +218,7 @@ def _workload(tier: TierReport, report: Report) -> Section:
         if outcome.status in FIRING and outcome.rule not in incidents:
             lines.append(outcome.sentence)
     chart = ("rates_chart", _draw_rates(tier, report))
-    caption = "Requests per second that arrived, by hour."
-    return _list("Workload (step 1)", lines, chart=chart, caption=caption)
+    return _list("Workload (step 1)", lines, chart=chart, caption="Requests per second that arrived, by hour.")
 
 
 def _rps(rate: float | None) -> str:

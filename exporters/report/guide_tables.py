@@ -147,9 +147,8 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
     answered = worst_result(result for result in results if result.subject.replica is None)
     fired = [finding for finding in past.findings if finding.rule in names]
     loudest = max(fired, key=lambda finding: SEVERITY[finding.worst.status], default=None)
-    if isinstance(answered, Verdict) and (
-        loudest is None or SEVERITY[answered.status] >= SEVERITY[loudest.worst.status]
-    ):
+    loudness = max((SEVERITY[finding.worst.status] for finding in fired), default=0)
+    if isinstance(answered, Verdict) and SEVERITY[answered.status] >= loudness:
         sure = answered.certainty.value if answered.status in FIRING else ""
         return RuleOutcome(answered.rule, answered.status.value, sure, answered.sentence_with_suspect())
     if loudest is not None:
@@ -342,11 +341,11 @@ def questions(past: TierPast) -> tuple[Question, ...]:
     rows = []
     for key, text in QUESTIONS.items():
         question, _, form = text.partition("? ")
-        answer, numbers = "nothing was seen in this time", dict[str, SignalValue]()
+        answer, numbers, words = "nothing was seen in this time", dict[str, SignalValue](), dict[str, str]()
         if window is not None:
             for name in (*PLACE.findall(form), *MORE_NUMBERS.get(key, ())):
-                numbers[name] = computed[name][1] if name in computed else merge_bins(seen, name, window)
-            words = {name: _number_words(past, computed, name, value) for name, value in numbers.items()}
+                unit, value = computed.get(name) or (BY_NAME[name].unit, merge_bins(seen, name, window))
+                numbers[name], words[name] = value, _number_words(past, unit, value)
             # Model FLOP and bandwidth utilisation are named where they are missing, too.
             known = {"mfu", "mbu"}.union(name for name, value in numbers.items() if isinstance(value, Reading))
             texts = [_first_words(key, past, numbers)]
@@ -356,10 +355,8 @@ def questions(past: TierPast) -> tuple[Question, ...]:
     return tuple(rows)
 
 
-def _number_words(
-    past: TierPast, computed: Mapping[str, tuple[str, SignalValue]], name: str, value: SignalValue
-) -> str:
-    unit, plan = computed[name][0] if name in computed else BY_NAME[name].unit, past.resize.seen.context.plan
+def _number_words(past: TierPast, unit: str, value: SignalValue) -> str:
+    plan = past.resize.seen.context.plan
     if unit == "money" and isinstance(value, Reading) and plan is not None and plan.cost is not None:
         return amount(value.value or 0.0, plan.cost.currency)
     return best(value, unit)

@@ -1,7 +1,6 @@
 """Document of the re-size report: what report.json has, with the records of `rules` as they are.
 
-Times are unix seconds, ratios are 0-1, money is in the plan's currency. A new fact is a field here. Run `sizewatch
-render` to update the schema.
+Times are unix seconds, ratios are 0-1, money is in the plan's currency. `sizewatch render` writes the schema.
 """
 
 from __future__ import annotations

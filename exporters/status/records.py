@@ -95,9 +95,9 @@ class TrendPoint:
 class ForecastStatus:
     """Forecast of a tier and its replica counts. Outdated values are None, with the reason in `gap`.
 
-    Rates are work per second, in requests of the lengths that capacity counts: at present, forecast at lead time, and
-    forecast earlier for now. Those of `requests` are the requests themselves (without a forecast: work is requests).
-    `is_burning` says that a finding of the SLO is open. `trouble` is the reason if no newer forecast exists.
+    Rates are work per second (requests of the capacity's lengths): at present, at lead time, and forecast earlier for
+    now. Those of `requests` are the requests themselves (without a forecast: work is requests). `is_burning` says that
+    a finding of the SLO is open. `trouble` is the reason if no newer forecast exists.
     """
 
     forecast: ForecastResult | None = None

@@ -68,8 +68,7 @@ class Headline:
 def describe_state(tier: TierStatus) -> TierState:
     """Return the state of a tier: that of its findings, else likely, learning, oversized or as planned.
 
-    A certain finding for the report that the fleet is too large colours nothing, but such a tier is not as planned
-    (DESIGN 3.23).
+    A certain finding that the fleet is too large colours nothing, but such a tier is not as planned (DESIGN 3.23).
     """
     tone = tier.tone
     if tone in FIRING:

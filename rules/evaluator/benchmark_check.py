@@ -55,8 +55,8 @@ class Step13:
 
     `highest_rps` is the highest load of a replica, `usable_rps` its planned and `capacity` its present capacity. `unvisited`
     describes the load bins without a request, None without a curve. `seen_seconds` is the time with data. `guardrails` do
-    not change the result. `new_since` is the end of the newest minute (unix seconds) where all were recorded under another
-    plan, else None: there are no results then.
+    not change the result. `new_since` is the end of the newest minute (unix seconds) where all were recorded under
+    another plan (no results then), else None.
     """
 
     tier: str

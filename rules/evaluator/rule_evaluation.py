@@ -52,8 +52,8 @@ def evaluate_replica_rules(
 ) -> tuple[RuleResult, ...]:
     """Return the results of one replica at `now`. `recent` are its last minutes, to explain a cascade with.
 
-    `others_answer`: the tier is served, so a replica that never answered may be a new one, as slow as `starts` of the tier.
-    `others_serve`: some replica of the tier can answer requests.
+    `others_answer`: a replica that never answered may be a new one, as slow as `starts` of the tier. `others_serve`:
+    some replica of the tier can answer requests.
     """
     # Not `replace`, which costs three times as much: a fleet evaluates these rules thousands of times a cycle.
     contexts = (

@@ -2,8 +2,8 @@
 
 A burn rate is the share of slow or failed requests by the allowed share: 1 spends a month's budget in a month. The long
 window shows that a relevant part of the budget is spent, the short one that it still burns. A burn that is over does not
-fire, although both windows still hold it. After a start only a part of the long window is observed. The fastest pair counts
-the other part as equally busy and without slow requests; slower pairs are certain only of an observed window.
+fire, although both windows still hold it. After a start only a part of the long window is observed. The fastest pair
+counts the rest as equally busy and without slow requests; slower pairs are certain of an observed window only.
 
 A failure is the fleet's: a 5xx response, an error of the engine. A refusal is a decision: no room (503 of a full queue),
 or a request that cannot be served (4xx). A request that its client left is neither.

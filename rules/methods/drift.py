@@ -250,7 +250,7 @@ def _report_no_drift(
 class PeakComparison(NamedTuple):
     """Requests per second of the tier, at least the observed ones in three of its busiest periods, and the planned peak.
 
-    `claim`: what is above the plan by more than the allowed factor, the peak or its ratio to the average; "" for neither.
+    `claim`: what is above the plan by more than the allowed factor, peak or ratio to the average, or "".
     """
 
     observed: Reading

@@ -148,7 +148,7 @@ class Curve:
         return Expectation(min(lower, upper), value, max(lower, upper), min(point.requests or 0 for point in ends))
 
     def expect_time(self, bin: int, rps: float) -> Expectation | None:
-        """Return the mean seconds in the system in a bin by Little's law at both of its points, None where it is not known."""
+        """Return the mean seconds in the system in a bin by Little's law at both of its points, or None."""
         if self.concurrencies is None:
             return None
         ends = self.points[max(bin - 1, 0)], self.points[bin]

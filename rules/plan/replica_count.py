@@ -79,7 +79,7 @@ def count_fleet(peak_rps: float, capacity_rps: float, safety_factor: float, marg
 def fleet_terms(plan: TierPlan) -> tuple[float, int]:
     """Return the safety factor and the minimum warm count of a plan, 1 by default.
 
-    The guide's 20 % and 50 % depend on the traffic, so the default is the margin alone, and `plan check` says so.
+    The guide's 20 % and 50 % depend on the traffic, so the default is the margin alone.
     """
     fleet = plan.fleet
     safety = fleet.safety_factor if fleet and fleet.safety_factor else 1.0

@@ -139,8 +139,8 @@ def _request_seconds(before: float | None, now: float | None) -> float | None:
 def _filling(state: CascadeState, limits: CascadeThresholds) -> str:
     """Return a cache that fills before a request leaves, while more come than go (DESIGN 3.9).
 
-    A cache that was already full does not fill. A load that stops just at a full cache looks the same until it stops,
-    so filling is `likely` and never an alert.
+    A cache that was already full does not fill. A load that stops just at a full cache looks the same, so filling is
+    `likely` and never an alert.
     """
     now = state.recent[-1]
     if state.request_seconds is None or now.level < limits.filling_level or len(state.recent) < 2:

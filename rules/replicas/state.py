@@ -87,7 +87,7 @@ def record_failure(track: ScrapeTrack, t: float, reason: Gap = Gap.SCRAPE_FAILED
 def detect_release(
     known: Mapping[str, str], replica: str, page: Snapshot, live: Iterable[str]
 ) -> tuple[str, str] | None:
-    """Return the release that a page tells if it is another than is known of its replica, and the one that it replaces.
+    """Return the release of a page if it is new to its replica, and the one that it replaces.
 
     `known` has the release of each replica, the newest record last. The second is "" for a new replica; but it changes
     the release of its tier if none of the `live` replicas runs it.

@@ -158,8 +158,8 @@ def split_by_minute(window: Window) -> tuple[MinuteSums, ...]:
     """Spread a window evenly over its minutes.
 
     Observed amounts go over the whole window, expected time over its end. The two differ if counters were booked late
-    (`rules.replicas.state`): late counters belong to the preceding silence. Of a window of more than SPREAD_SECONDS only
-    the end has minutes: a clock that is set ten years ahead would make five million.
+    (`rules.replicas.state`): late counters belong to the preceding silence. Of a window of more than SPREAD_SECONDS
+    only the end has minutes: a clock may be set years ahead.
     """
     whole = minute_from_window(window)
     oldest = window.end - SPREAD_SECONDS

@@ -85,7 +85,7 @@ def find_contradictions(
 def at_once_contradiction(clients: float, rps: float, e2e: float, requests: float | None) -> str | None:
     """Return how the clients of a closed loop contradict rate x E2E, or None.
 
-    Without `requests`, or within few mean latencies, a closed loop may be idle for most of its time: it waits for its
+    Without `requests`, or within few mean latencies, a closed loop may be idle most of its time, waiting for its
     slowest requests. `requests` / `at_once` is the time of the run in mean latencies.
     """
     at_once = rps * e2e
@@ -155,7 +155,7 @@ def _tpot_bounds(
     """Return bounds of the mean TPOT of `n` requests by TPOT or ITL, in seconds.
 
     Without lengths, tokens are those of running requests too: no time is too large for them. A gap may be of several
-    tokens, and the longest ones of requests that run: half of them are enough to be too large.
+    tokens or of requests that run: half of them are enough to be too large.
     """
     mean = _mean(histograms, family)
     if mean is None:

@@ -223,8 +223,7 @@ def _tokens_per_round(window: Window, basis: PlanFacts) -> SignalValue:
 
 
 def _cache_hits(cache: str) -> Callable[[Window, PlanFacts], SignalValue]:
-    """Return how hits of a cache are read: by lookups, in tokens, or the mean of the engine's own ratio if it counts
-    neither."""
+    """Return how hits of a cache are read: by lookups, in tokens, or by the engine's own ratio."""
     part, whole, gauge = f"{cache}_hit_tokens", f"{cache}_queried_tokens", f"{cache}_hit_gauge"
 
     def read(window: Window, basis: PlanFacts) -> SignalValue:

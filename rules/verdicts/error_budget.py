@@ -58,8 +58,8 @@ LATEST_SECONDS, RARE_SECONDS = 180.0, 100.0
 class Budget:
     """Counts of a tier's requests by objective (seconds, None: no objective), in rows ordered by start without overlap.
 
-    Counts are of all replicas together. A changed objective starts a new budget. `levels` are the requests of LEVELS by
-    family and start of their minute, of the last hour; those of the last `latest_seconds` are now.
+    Counts are of all replicas together. A changed objective starts a new budget. `levels` are the requests of LEVELS of
+    the last hour by family and minute; those of the last `latest_seconds` are now.
     """
 
     objectives: tuple[float | None, ...] = (None,) * len(OBJECTIVES)

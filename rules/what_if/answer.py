@@ -1,8 +1,8 @@
 """What-if of a tier: verdict, use, need, cost and first limit with other replicas or load.
 
-The verdict compares the arriving work of one replica with the capacity alone: more replicas or less load never serve
-worse (DESIGN 3.24). Latencies are the benchmark's. To add a limit: a row of `_list_limits`.
-Where prefill and decode are served apart, the capacity of the fuller pool is the tier's.
+The verdict compares the arriving work of a replica with the capacity: more replicas or less load never serve worse
+(DESIGN 3.24). Latencies are the benchmark's. To add a limit: a row of `_list_limits`. Where prefill and decode are
+served apart, the capacity of the fuller pool is the tier's.
 """
 
 from __future__ import annotations

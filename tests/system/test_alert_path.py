@@ -221,10 +221,7 @@ def routed(path: Path, url: str) -> Path:
     return path
 
 
-TIER, REPLICA = "cpu-small", "r0"
-EVERY = 15.0
-"""Seconds between two scrapes, as by default."""
-
+TIER, REPLICA = WHERE
 SETTINGS = AlertSettings(resend_seconds=86_400.0)
 """So seldom that what fires at a time of the recording still fires now."""
 
@@ -258,14 +255,14 @@ def pages(parts: Sequence[Part]) -> Pages:
     for part in parts:
         t = found[-1][0] if found else 0.0
         if isinstance(part, Dead):
-            found += [(t + EVERY * n, None) for n in range(1, round(part.seconds / EVERY) + 1)]
+            found += [(t + STEP * n, None) for n in range(1, round(part.seconds / STEP) + 1)]
             continue
         recording, problems = load(recorded.folder(part))
         assert problems == ()
         several = list(scrapes(recording, []))
-        first = last = several[0].t - EVERY
+        first = last = several[0].t - STEP
         for one in several:
-            if one.t - last > EVERY - 1.0:
+            if one.t - last > STEP - 1.0:
                 last = one.t
                 found.append((t + one.t - first, one.body))
     return found

@@ -1,7 +1,16 @@
-"""What the product reads and judges is what the golden files hold. `make goldens` compares the slow ones too."""
+"""What the product reads and judges is what the golden files hold (`make goldens`), and the whole promise in short."""
+
+import sys
+from pathlib import Path
 
 import goldens
 import pytest
+from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 - fixtures
+from paths import ROOT
+from tools import tool
+
+sys.path.append(str(ROOT / "benchmarks"))
+from acceptance import Acceptance
 
 QUICK = [golden for golden in goldens.all_goldens() if not golden.slow]
 
@@ -21,3 +30,12 @@ def test_every_golden_file_is_compared() -> None:
     assert known <= written
     if goldens.SHARED.exists():
         assert written == known
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_promise_holds_in_short(tmp_path: Path, nvml: StandIn) -> None:
+    for name in ("prometheus", "prometheus-alertmanager"):
+        tool(name)
+    table, is_fine = Acceptance(tmp_path, nvml, short=True).run()
+    assert is_fine, table

@@ -23,8 +23,8 @@ QUARTER, HOUR, DAY = 900.0, 3600.0, 86_400.0
 class Pattern:
     """Requests per second of a tier, in UTC.
 
-    `busiest` is the rate of an ordinary workday at `peak_hour`; at night `night` (0-1) of it is left, at weekends `weekend`
-    of every hour. `batch` is a job's rate between the hours `batch_from` and `batch_until` of each day.
+    `busiest` is the rate of a workday at `peak_hour`; `night` (0-1) of it is left at night, `weekend` of every hour at
+    weekends. `batch` is a job's rate between the hours `batch_from` and `batch_until` of each day.
     """
 
     busiest: float

@@ -300,9 +300,6 @@ def first(rule: str) -> Finding:
     return min((e for e in every if e.rule == rule), key=lambda e: e.started_at)
 
 
-# --- what the page counts
-
-
 def test_page_counts_match_clients() -> None:
     """Of a whole life of the process: but for what falls between two scrapes."""
     whole = ("healthy", "engine dead")
@@ -342,9 +339,6 @@ def test_failed_and_refused_requests_are_demand() -> None:
         since, until = phases()[name]
         came = sum(since <= float(row["t_start"]) < until for row in rows)
         assert count_arrivals(page_of(name).counters) == pytest.approx(came, rel=0.02), name
-
-
-# --- what is told
 
 
 def test_tier_answering_500_pages() -> None:

@@ -237,9 +237,6 @@ def whole_windows() -> list[Window]:
     return [window for _, window in shown(SGLANG) if window.coverage == 1]
 
 
-# --- counts
-
-
 def test_requests_and_tokens_are_counted_once() -> None:
     """From the first page to the last; the three before it are not the clients'."""
     whole = diff_snapshots(pages()[0], pages()[-1])
@@ -283,9 +280,6 @@ def test_windows_match_clients_within_edges() -> None:
     assert building >= 1
 
 
-# --- latencies
-
-
 @pytest.mark.parametrize(
     ("family", "moment", "below", "above"),
     [
@@ -315,9 +309,6 @@ def test_below_100_ms_is_only_a_bound() -> None:
     assert len(light) >= 4
     for window in light:
         assert bounds(read_all(window)["ttft_p50_seconds"]) == (0.0, 0.1)
-
-
-# --- gauges
 
 
 def test_queue_and_cache_fill() -> None:
