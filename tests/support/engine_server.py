@@ -14,7 +14,6 @@ from http.server import BaseHTTPRequestHandler
 import loopback
 import recorded
 from loopback import LoopbackServer, Quiet, served
-from waiting import CEILING_SECONDS
 
 from agent.sources.recording import load, scrapes
 
@@ -83,12 +82,7 @@ class Handler(Quiet, BaseHTTPRequestHandler):
 
 
 give = functools.partial(loopback.give, kind=METRICS)
-
-
-def hangs(handler: Handler) -> None:
-    """Says nothing until the engine is released."""
-    handler.server.released.wait(CEILING_SECONDS)
-    handler.close_connection = True
+hangs = loopback.hangs
 
 
 def answers_500(handler: Handler) -> None:

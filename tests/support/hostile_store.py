@@ -11,8 +11,7 @@ from urllib.parse import parse_qs
 
 import trustme
 from hypothesis import strategies as st
-from loopback import LoopbackServer, Quiet, give, served
-from waiting import CEILING_SECONDS
+from loopback import LoopbackServer, Quiet, give, hangs, served  # noqa: F401 - an act, for tests
 
 SERIES = {"metric": {"__name__": "vllm:x", "instance": "a:1"}, "values": [[1.5, "2"], [3, "NaN"]]}
 JSON = st.recursive(
@@ -78,11 +77,6 @@ class Tls:
         self.cert_file, self.key_file = str(folder / "cert.pem"), str(folder / "key.pem")
         ours.cert_chain_pems[0].write_to_path(self.cert_file)
         ours.private_key_pem.write_to_path(self.key_file)
-
-
-def hangs(handler: Handler) -> None:
-    handler.server.released.wait(CEILING_SECONDS)
-    handler.close_connection = True
 
 
 def drips(handler: Handler) -> None:

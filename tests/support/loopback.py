@@ -46,6 +46,12 @@ class LoopbackServer(ThreadingHTTPServer):
         """A client that gave up hangs up; that is what is tested."""
 
 
+def hangs(handler: Any) -> None:
+    """Says nothing until its server is released."""
+    handler.server.released.wait(CEILING_SECONDS)
+    handler.close_connection = True
+
+
 def give(
     handler: BaseHTTPRequestHandler, body: bytes, status: int = 200, kind: str = "application/json", **headers: str
 ) -> None:
