@@ -29,7 +29,9 @@ from forecast.lead.features import (
     fill_gaps,
     fit,
 )
-from forecast.series.binned import DAY_MINUTES, MINUTE_SECONDS, Array, Integers, Series, rates, smooth_circular
+from forecast.series.binned import DAY_MINUTES, MINUTE_SECONDS, Array, Integers, Series, rates
+from forecast.series.observed import ObservedBins
+from forecast.series.week_profile import week_profile
 
 LEARN_MINUTES = 21 * DAY_MINUTES
 REFIT_MINUTES = DAY_MINUTES
@@ -48,12 +50,7 @@ CAREFUL_LEVEL = 0.9
 
 KEPT_MINUTES = LEARN_MINUTES + 2 * DAY_MINUTES
 
-WEEK_DAYS = 7
-PROFILE_WEEKS = 4
 FIRST_PROFILE_DAYS = 2
-SMOOTH_MINUTES = 35
-"""Smoothing width in minutes, for bins shorter than a third of it: their noise is no daily pattern."""
-
 KEPT_DAYS = 34
 """Days of demand to keep: four weeks of profile and a few days of their errors."""
 
@@ -277,37 +274,16 @@ def profile_outlook(observed: Array, bin_minutes: int, lead: int, minutes: int) 
 
     `observed[k]` is the demand of bin `k` as a rate in the unit of the minutes (no gaps).
     """
-    per_day = DAY_MINUTES // bin_minutes
+    past = ObservedBins(Series(start=0.0, bin_seconds=bin_minutes * MINUTE_SECONDS, values=observed))
     silent = SeasonalPrior.silent(minutes)
     now, then = silent.now, silent.then
     for day in range(FIRST_PROFILE_DAYS, -(-minutes // DAY_MINUTES)):
-        end = min(day * per_day, len(observed))
-        profile = week_profile(observed[:end], per_day, bin_minutes)
+        profile = week_profile(past, min(day * past.per_day, len(past)))[past.slots(past.per_week)]
         start, stop = day * DAY_MINUTES, min((day + 1) * DAY_MINUTES, minutes)
         minute = np.arange(start, stop)
         now[start:stop] = _profile_at(profile, minute - 1, bin_minutes)
         then[start:stop] = _profile_at(profile, minute + lead, bin_minutes)
     return SeasonalPrior(now=now, then=then)
-
-
-def week_profile(observed: Array, per_day: int, bin_minutes: int) -> Array:
-    """Return the robust profile of a week by bin, counted from the first bin: the median over the last weeks.
-
-    It is drawn towards the median of the time of day over the last seven days, more with fewer weeks."""
-    week = WEEK_DAYS * per_day
-    end = len(observed)
-    recent = min(end // per_day, WEEK_DAYS)
-    days = np.stack([observed[end - (back + 1) * per_day : end - back * per_day] for back in range(recent)])
-    of_day = np.empty(per_day)
-    of_day[np.arange(end - per_day, end) % per_day] = np.median(days, axis=0)
-    profile = np.tile(of_day, WEEK_DAYS)
-    weeks = min(end // week, PROFILE_WEEKS)
-    if weeks:
-        of_week = np.empty(week)
-        rows = observed[end - weeks * week :].reshape(weeks, week)
-        of_week[np.arange(end - week, end) % week] = np.median(rows, axis=0)
-        profile = (weeks * of_week + profile) / (weeks + 1)
-    return smooth_circular(profile, max(0, SMOOTH_MINUTES // bin_minutes - 1) // 2)
 
 
 def _profile_at(profile: Array, minute: Integers, bin_minutes: int) -> Array:

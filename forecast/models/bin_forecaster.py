@@ -196,8 +196,8 @@ class Forecaster:
         )
 
 
-DAY_SCALES = ((0.5, True), (1.0, False))
-"""Scales of a day's errors: growing traffic makes larger ones, and so do days when traffic is odd."""
+DAY_SCALES = ((0.0, True), (0.5, True), (1.0, True))
+"""Scales of a day's errors: growing traffic makes larger ones or not, and days when traffic is odd do."""
 
 
 def day_horizon(

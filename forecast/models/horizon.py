@@ -3,7 +3,8 @@
 Weights and quantiles of an origin use only bins before it, so a backtest runs the code that runs live.
 
 No distribution is assumed (Vovk, Gammerman, Shafer 2005). A quantile is the forecast plus that quantile of past errors
-of the same part of the horizon, by their scale. Upper quantiles use the wider of the scales.
+of the same part of the horizon, by their scale. Errors of some traffic grow with its level, and others do not. Upper
+quantiles use the widest of the scales that served this series well lately.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ LEAST_SHARE = 0.05
 
 FURTHEST, FURTHEST_DAYS = 3.0, 28
 """Upper bound of quantiles: FURTHEST times the highest amount in FURTHEST_DAYS. A spike would count twice."""
+
+CLOSE = 1.1
+"""A scale serves well while the pinball loss (Koenker, Bassett 1978) of its 95 % quantile is at most this multiple of the
+least. The width for a surge is then paid only where it costs little."""
 
 NOTHING = 1e-9
 
@@ -81,6 +86,7 @@ class Horizon:
         half_life = self._rows(self._error_days / 2)
         self._weights = np.empty((len(actual), len(self._parts), self._made.shape[-1]))
         self._factors = np.empty((len(actual), len(self._parts), len(self._scales), len(LEVELS)))
+        self._serves = np.empty(self._factors.shape[:-1], dtype=bool)
         for place, part in enumerate(self._parts):
             late = -(-int(self.leads[part][-1]) // self._stride)
             made, known = self._made[:, part], actual[:, part]
@@ -89,6 +95,7 @@ class Horizon:
             sample = np.unique(np.linspace(0, made.shape[1] - 1, LEADS_A_PART).astype(np.int64))
             forecasts = (made[:, sample] * self._weights[:, place, None, :]).sum(axis=-1)
             level, errors = self._level(self.origins, forecasts), known[:, sample] - forecasts
+            losses = np.empty((len(actual), len(self._scales)))
             for scale, (power, is_recent) in enumerate(self._scales):
                 shares = errors / level**power
                 size = np.ones((len(shares), 1))
@@ -96,6 +103,11 @@ class Horizon:
                     size = _recent_means(_mean_known(np.abs(shares)[:, :, None]), half_life) + NOTHING
                 quantiles = _rolling_quantiles(_delayed(shares / size, late), self._rows(self._error_days))
                 self._factors[:, place, scale] = quantiles * _delayed(size, late)
+                above = errors - self._factors[:, place, scale, 2, None] * level**power
+                loss = np.maximum(LEVELS[2] * above, (LEVELS[2] - 1) * above)
+                losses[:, scale] = _mean_known(loss[:, :, None])[:, 0]
+            means = _recent_means(_delayed(losses, late), half_life)
+            self._serves[:, place] = ~(means > CLOSE * means.min(axis=1, keepdims=True))
             if place:
                 # The last part of a path is known only after all of it: until then the part before stands in.
                 earlier, here = self._factors[:, place - 1], self._factors[:, place]
@@ -129,7 +141,8 @@ class Horizon:
             scales = level[:, part, None] ** [power for power, _ in self._scales]
             factors = np.moveaxis(self._factors[rows, place], -1, 0)
             offered = forecasts[:, part, None] + factors[:, :, None, :] * scales
-            bounds[:2, :, part], bounds[2:, :, part] = offered[:2].mean(axis=-1), offered[2:].max(axis=-1)
+            upper = np.where(self._serves[rows, place, None, :], offered[2:], 0.0)
+            bounds[:2, :, part], bounds[2:, :, part] = offered[:2].mean(axis=-1), upper.max(axis=-1)
         # After an odd day some methods expect another, and others a usual one: their mean is neither.
         bounds[2:] = np.maximum(bounds[2:], likely)
         bounds[0] = np.minimum(bounds[0], forecasts)

@@ -11,7 +11,6 @@ from forecast.lead.online import (
     OnlineLeadForecaster,
     profile_outlook,
     run_lead_forecast,
-    week_profile,
 )
 from forecast.series.binned import Array
 
@@ -214,13 +213,3 @@ def test_the_profile_says_what_the_week_says(bin_minutes: int) -> None:
     expected = np.interp(minute + 3.5, (place + 0.5) * bin_minutes, weekly)
     assert found.then[minute] == pytest.approx(expected, rel=0.05)
     assert np.isnan(found.then[: 2 * DAY_MINUTES]).all()
-
-
-def test_one_wild_day_leaves_the_profile_alone() -> None:
-    wild = np.full(14 * 24, 10.0)
-    wild[10 * 24 : 11 * 24] = 1000.0
-    assert week_profile(wild, 24, 60).max() < 600
-    assert week_profile(wild[7 * 24 : 13 * 24], 24, 60).tolist() == [10.0] * 168
-    # Bins of 15 minutes are too long to be smoothed over 35.
-    uneven = np.tile(np.arange(96.0), 7)
-    assert week_profile(uneven, 96, 15).tolist() == uneven.tolist()

@@ -319,7 +319,7 @@ def test_unlearnt_regression_is_silent() -> None:
     assert np.nanmin(found) >= 0
 
 
-SCALES = ((0.5, True), (1.0, False))
+SCALES = ((0.0, True), (0.5, True), (1.0, True))
 NOISE = np.random.default_rng(5).normal(100.0, 10.0, 24 * 40)
 
 
@@ -361,6 +361,21 @@ def test_recent_scale_follows_growing_errors() -> None:
     for is_recent, coverage in ((False, 0.904), (True, 0.95)):
         bounds = horizon(growing, 100.0, scales=((0.5, is_recent),), error_days=14).quantiles(origins)[2, :, 0]
         assert (growing[origins] <= bounds).mean() == pytest.approx(coverage, abs=0.012)
+
+
+def test_scale_that_served_badly_is_left_out() -> None:
+    usual = wave(41)
+    steady, origins = usual[: 24 * 40] + np.random.default_rng(5).normal(0.0, 5.0, 24 * 40), np.arange(24 * 30, 24 * 40)
+
+    def members(origins: Integers, leads: Integers) -> Array:
+        return usual[origins[:, None] + leads - 1, None]
+
+    widths = []
+    for scales in (SCALES[:1], SCALES[2:], SCALES):
+        bounds = Horizon(past_of(steady), members, np.array([1]), first=24, scales=scales).quantiles(origins)[:, :, 0]
+        busy = bounds[1] > 140
+        widths.append(float((bounds[2] - bounds[1])[busy].mean()))
+    assert widths == pytest.approx([8.3, 18.4, 10.4], abs=0.5)
 
 
 def test_quantiles_cover_methods_that_disagree() -> None:
