@@ -87,8 +87,9 @@ def step_incident_alerts(
         incident_alerts.append(replace(candidate, rule=first.rule, subject=first.subject, since=first.since))
     alerted = {(alert.incident.id, alert.severity) for alert in incident_alerts}
     before = [_continue(old, known_incidents, alerted, now) for old in before]
-    identities = {(alert.rule, alert.subject, alert.severity) for alert in incident_alerts}
-    incident_alerts += [old for old in before if (old.rule, old.subject, old.severity) not in identities]
+    # The newest alert of a name is told: receivers know an alert by its labels.
+    since = {_labels(alert): alert.since for alert in sorted(incident_alerts, key=lambda alert: alert.since)}
+    incident_alerts[:0] = [old for old in before if old.since > since.get(_labels(old), -math.inf)]
     ends = ((alert, now if alert.resolved_at is None else alert.resolved_at) for alert in incident_alerts)
     return tuple(alert for alert, end in ends if now - end <= RESOLVED_KEPT_SECONDS)
 
@@ -102,6 +103,10 @@ def _continue(
     if old.resolved_at is not None or incident is None:
         return replace(old, resolved_at=now if old.resolved_at is None else old.resolved_at)
     return replace(old, incident=incident)
+
+
+def _labels(alert: IncidentAlert) -> tuple[str, Subject, Severity]:
+    return alert.rule, alert.subject, alert.severity
 
 
 def _key(finding: Finding) -> FindingKey:

@@ -123,8 +123,28 @@ LONG_QUEUE, PAGED = finding("QueueGrowing", 0.0, 1400.0, status=WARNING), findin
             [finding("TierDown", 0.0, 200.0), finding("TierDown", 199.0 + KEEP_SECONDS, 800.0)],
             [("TierDown", "critical", 0.0, end) for end in (None, 800.0)],
         ),
+        (
+            [
+                *(
+                    finding("WorkloadDrift", *span, status=WARNING)
+                    for span in ((0.0, 300.0), (615.0, 630.0), (645.0, 915.0))
+                ),
+                finding("KvCacheCascade", 930.0, 945.0),
+            ],
+            [
+                *(("WorkloadDrift", "warning", 0.0, end) for end in (None, 300.0)),
+                *(("WorkloadDrift", "warning", 615.0, end) for end in (None, 930.0)),
+                *(("KvCacheCascade", "critical", 930.0, end) for end in (None, 945.0)),
+            ],
+        ),
     ],
-    ids=["a cascade is one page", "too short for a ticket", "a page after a ticket", "a short recovery"],
+    ids=[
+        "cascade is one page",
+        "too short for a ticket",
+        "page after a ticket",
+        "short recovery",
+        "ticket becomes a page",
+    ],
 )
 def test_story_of_the_alerts(findings: list[Finding], told: list[Told]) -> None:
     assert story(findings, 4000.0) == told
