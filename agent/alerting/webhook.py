@@ -36,7 +36,8 @@ AHEAD_SECONDS = 300.0
 MOST_WAITING = 5_000
 """Maximum number of alerts in the queue. A hanging cycle must not fill the memory."""
 
-LabelName = Annotated[str, Field(max_length=200), AfterValidator(lambda name: quote_external_text(name, 200))]
+LabelName = Annotated[str, Field(max_length=200), AfterValidator(lambda name: repr(name)[1:-1])]
+"""Invisible signs are written as their numbers: names that differ stay different."""
 
 
 class _Alert(BaseModel):

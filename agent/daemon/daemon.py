@@ -24,6 +24,7 @@ from agent.daemon import status_builder
 from agent.daemon.assembly import Assemble, Assembly, assemble
 from agent.daemon.jobs import BACK_FILL, CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs
 from agent.daemon.logs import set_up
+from agent.durations import Backoff
 from agent.errors import SizewatchError
 from agent.http_server.server import WebServer
 from agent.pipeline.loop import EvaluationLoop
@@ -35,6 +36,9 @@ CLOCK_SECONDS = 5.0
 
 MARK = "..data"
 """Link in a folder that Kubernetes mounts. The kubelet writes a new folder and moves the link to it (atomic writer)."""
+
+RETRY = Backoff(first=60.0, longest=3600.0)
+"""Delays after a failure of the history, in seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -75,12 +79,13 @@ class Daemon:
         # Held by a cycle and by upkeep while they run. A configuration change waits for both.
         self._cycle_lock, self._upkeep_lock = threading.Lock(), threading.Lock()
         self._stopping = self._reloading = False
+        self._retry = RETRY
         # `put` may interrupt a `get` of the same thread, as in a signal handler. `Event.set` may not.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         functions = {
             CYCLE: self._run_cycle,
             UPKEEP: self._upkeep,
-            FORECAST: lambda: self._run_job(FORECAST, self.assembly.forecast),
+            FORECAST: self._forecast,
             BACK_FILL: lambda: self._run_job(BACK_FILL, self.assembly.fill_demand),
             REPORT: lambda: self._run_job(REPORT, self.assembly.write_reports),
         }
@@ -205,6 +210,16 @@ class Daemon:
     def _upkeep(self) -> None:
         with self._guard(UPKEEP), self._upkeep_lock:
             self.assembly.upkeep(self._clock())
+
+    def _forecast(self) -> None:
+        history, now = self.assembly.history, self._clock()
+        if history is None or not history.read_errors:
+            self._retry = RETRY
+        elif self._retry.is_due(now):
+            # A file that was locked for a moment costs no hour of the rules over days.
+            self._retry = self._retry.record_failure(now)
+            self._upkeep()
+        self._run_job(FORECAST, self.assembly.forecast)
 
     def _run_job(self, name: str, job: Callable[[float], None]) -> None:
         with self._guard(name):

@@ -61,10 +61,10 @@ class PreviousRun:
 
 
 class HistoryService:
-    """Daemon's side of one history file. `error` is the text of the last failure, None after a success.
+    """Daemon's side of one history file.
 
     A HistoryOpenError of `open_store` is raised: a person must act. After any other HistoryError (a full disk) it is
-    called again each cycle. `release` is called last, on closing. `error` keeps a failed hourly read until the next.
+    called again each cycle. `release` is called last, on closing.
     """
 
     def __init__(self, open_store: Callable[[], HistoryStore], release: Callable[[], None] = lambda: None) -> None:
@@ -80,14 +80,20 @@ class HistoryService:
         self._unwritten: deque[tuple[int, bytes]] = deque()
         """Cycles that could not be written: number of minutes and compressed pickle."""
         self.dropped_minutes = 0
-        self.error: str | None = None
-        self._read_error: str | None = None
+        self.write_error: str | None = None
+        self.read_errors: dict[str, str] = {}
+        """By the work of the hour that failed. Work of a start has no name."""
         try:
             self.store()
         except HistoryOpenError:
             raise
         except HistoryError as error:
-            self.error = str(error)
+            self.write_error = str(error)
+
+    @property
+    def error(self) -> str | None:
+        """Return why the history cannot be written, else why work of the hour failed. None after both succeeded."""
+        return self.write_error or next(iter([*self.read_errors.values()]), None)
 
     def store(self) -> HistoryStore:
         """Return the store, open in its place. Raise HistoryError. Any thread may call it."""
@@ -130,13 +136,14 @@ class HistoryService:
                     self._unwritten.appendleft((count, body))
                     raise
             self._write(*cycle)
-            if self.error != self._read_error:
+            if self.write_error is not None:
                 _log.info("history write recovered")
-            self.error = self._read_error
+            self.write_error = None
+            self.read_errors.pop("", None)
         except HistoryError as error:
-            if not self._unwritten and self.error in (None, self._read_error):
+            if self.write_error is None:
                 _log.error('history write failed, buffering in memory error="%s"', error)
-            self.error = str(error)
+            self.write_error = str(error)
             if any(cycle):
                 self._unwritten.append((len(minutes), zlib.compress(pickle.dumps(cycle))))
             while sum(len(body) for _, body in self._unwritten) > MOST_BYTES:
@@ -166,16 +173,15 @@ class HistoryService:
         self._events.extend(events)
 
     @contextmanager
-    def _note_error(self, *, is_hourly: bool = False) -> Iterator[None]:
-        """Go on after the block with the error in `error` and the log if the history fails."""
+    def _note_error(self, work: str = "") -> Iterator[None]:
+        """Go on after the block if the history fails. `error` and the log have why, until the same work succeeds."""
         try:
             yield
+            self.read_errors.pop(work, None)
         except HistoryError as error:
-            if self.error != str(error):
+            if str(error) not in self.read_errors.values():
                 _log.error('history read failed error="%s"', error)
-            self.error = str(error)
-            if is_hourly:
-                self._read_error = self.error
+            self.read_errors[work] = str(error)
 
     def load_previous_run(self, since: float, now: float) -> PreviousRun:
         """Return the state of an earlier run from `since` on, without the parts that cannot be read."""
@@ -202,20 +208,25 @@ class HistoryService:
 
     def upkeep(self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float) -> dict[str, str]:
         """Apply the retention. Return Step 13 of plans past their first week, as far as it can be read."""
-        sentences = {}
-        self._read_error = None
-        with self._note_error(is_hourly=True):
+        sentences: dict[str, str | None] = {}
+        failed: HistoryError | None = None
+        with self._note_error("retention"):
             self.store().prune(now)
         for tier, version in versions.items():
-            with self._note_error(is_hourly=True):
+            try:
                 sentences[tier] = _first_week(self.store(), contexts[tier], version, now)
+            except HistoryError as error:
+                failed = error
+        with self._note_error("first week"):
+            if failed is not None:
+                raise failed
         return {tier: text for tier, text in sentences.items() if text is not None}
 
     def measured_views(
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> dict[str, TierContext] | None:
         """Return the contexts with the measured capacity at `now`, None if the history cannot be read."""
-        with self._note_error(is_hourly=True):
+        with self._note_error("capacity"):
             store, key = self.store(), (now // DAY, tuple(sorted(versions.items())))
             if key != self._daily[0]:
                 self._daily = key, daily_queries.read_daily_capacities(store, contexts, versions, now)
@@ -226,7 +237,7 @@ class HistoryService:
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> tuple[RuleResult, ...]:
         """Return the results of the rules over days, unknown if the history cannot be read."""
-        with self._note_error(is_hourly=True):
+        with self._note_error("days"):
             results: list[RuleResult] = []
             for tier, context in contexts.items():
                 results += daily_queries.evaluate_days(self.store(), context, versions.get(tier, ""), now)

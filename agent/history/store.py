@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from agent.history import schema
 from agent.history.schema import (
@@ -28,6 +28,7 @@ from agent.history.schema import (
     SeriesKey,
     Span,
     SumTable,
+    T,
     translate_sqlite_errors,
 )
 from exporters.render.safe_text import quote_external_text
@@ -36,8 +37,6 @@ from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import ADDED, MinuteDemand, MinuteSums
-
-T = TypeVar("T")
 
 NOTE = "SIMULATED: made-up traffic, engines, GPUs and prices (sizewatch demo --history). None of it was ever measured."
 

@@ -210,7 +210,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
         reason="history",
         expr=f"{names.HISTORY_UP.name} == 0",
         hold_seconds=600,
-        summary="The agent on {{ $labels.instance }} cannot write its history",
+        summary="The agent on {{ $labels.instance }} cannot write or read its history",
         description="Verdicts go on; reports will have a hole.\nNext: look at the disk that holds its data directory.",
     ),
     SelfMonitoringAlert(

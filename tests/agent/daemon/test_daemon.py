@@ -200,7 +200,7 @@ def test_unwritable_history_is_booked_later(tmp_path: Path, monkeypatch: pytest.
             assert stepped.steps_until(lambda: health(daemon)["unbooked_minutes"] >= 2, 5.0, 40)
             assert "database is locked" in health(daemon)["history_trouble"]
             assert metric(daemon, "sizewatch_history_up") == 0
-            assert b"History write failed" in ask(daemon)
+            assert b"The history failed" in ask(daemon)
             stepped.step(5.0)
             assert up(daemon) == [True]
         assert stepped.steps_until(lambda: health(daemon)["history_trouble"] is None, 5.0, 40)

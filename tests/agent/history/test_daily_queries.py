@@ -38,7 +38,7 @@ from rules.plan.load_bins import bin_window
 from rules.plan.schema import plan_version
 from rules.telemetry.signals import Gap
 from rules.telemetry.work import Capacity
-from rules.verdicts.verdict import Finding, RuleResult, Status, Subject, Unknown
+from rules.verdicts.verdict import Finding, RuleResult, Status, Subject, Unknown, Verdict
 
 WEEK = 168
 PLANNED = load_plan(PLAN).tiers["cpu-small"]
@@ -150,6 +150,22 @@ def test_daemon_tells_the_trap_on_every_page(tmp_path: Path, path: Path) -> None
         assert wait_for(kept)
     (finding,) = kept()
     assert (finding.subject, finding.ended_at) == (TRAP[1], None)
+
+
+def test_failed_hour_is_tried_again_soon(tmp_path: Path, path: Path) -> None:
+    booked(path, 0.2)
+    with watching(tmp_path) as (daemon, _):
+        history = daemon.assembly.history
+        assert history is not None
+        run = history.store()._connection.execute
+        run("ALTER TABLE hours RENAME TO away")
+        daemon._upkeep()
+        assert {rule.reason for rule in daemon.assembly.long_results if isinstance(rule, Unknown)} == {Gap.STALE}
+        assert set(history.read_errors) == {"retention", "capacity", "days"}
+        run("ALTER TABLE away RENAME TO hours")
+        daemon._forecast()
+        assert "UtilizationTrap" in {rule.rule for rule in daemon.assembly.long_results if isinstance(rule, Verdict)}
+        assert history.read_errors == {}
 
 
 def test_reload_keeps_what_the_history_said(tmp_path: Path, path: Path) -> None:
