@@ -10,12 +10,13 @@ from rules.causes.context import FIRST_TOKEN, FROM_ARRIVAL, MOST_LATE, NOT_ASKED
 from rules.confidence import Certainty
 from rules.methods import routing
 from rules.methods.burn_rate import judge_availability
+from rules.methods.divergence import judge_tail
 from rules.methods.load import offered_load
 from rules.plan.capacity import benchmarked_mean
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.telemetry import histograms, windows
 from rules.telemetry.gauges import STEP_FAMILY
-from rules.telemetry.gpu_windows import SLOWER, THROTTLED_COVERED
+from rules.telemetry.gpu_windows import SLOWER, THROTTLED_COVERED, throttled
 from rules.telemetry.outcomes import HELD, READ, outcomes
 from rules.telemetry.reading_methods import lookup_share, mean_level, ratio, replica_rate
 from rules.telemetry.readings import read
@@ -134,14 +135,17 @@ def check_longer(key: str, context: CauseContext) -> CauseResult | None:
 
 
 def _compare_with_benchmark(context: CauseContext, key: str, family: str) -> CauseResult | None:
-    """Return whether requests are longer than those of the benchmark, by the mean of a counter or a histogram."""
-    benchmarked = benchmarked_mean(context.context.plan, context.context.curve, key)
+    """Return whether the mean request is longer than the benchmark's or, unless the rule has its curve, than planned."""
+    expected, than = benchmarked_mean(context.context.plan, context.context.curve, key), "benchmarked"
     mean = mean_length(context.total, key, family)
-    if benchmarked is None or mean is None:
+    if expected is None or mean is None:
         return None
+    planned = read_plan_value(context.context, f"workload.{key}.mean")
+    if planned is not None and planned > expected and context.rule.method is not judge_tail:
+        expected, than = planned, "planned"
     proven = context.total.counters.get("requests_finished", 0.0) >= ENOUGH_REQUESTS
-    text = f"mean {mean:,.0f} tokens, {benchmarked:,.0f} benchmarked"
-    return CauseResult(supported=mean > benchmarked * LONGER, proven=proven, text=text)
+    text = f"mean {mean:,.0f} tokens, {expected:,.0f} {than}"
+    return CauseResult(supported=mean > expected * LONGER, proven=proven, text=text, than=than)
 
 
 def check_held_back(context: CauseContext) -> CauseResult | None:
@@ -219,10 +223,7 @@ def check_benchmark(context: CauseContext) -> CauseResult | None:
 
 
 def check_cold_cache(context: CauseContext) -> CauseResult | None:
-    """Check for a new replica that found far fewer prefixes than the others (guide 7.3: it begins with a cold cache).
-
-    Most late requests on it prove the cause. Without late requests the lost hits alone make it likely.
-    """
+    """Check for a new replica with far fewer prefix hits (guide 7.3). Proof: most late requests of slow minutes are there."""
     warm_up = CATALOGUE[routing.RULE].limit("warm_up_seconds", context.context.limits)
     warm, young = hold(context.binned).once(routing.split_by_warmth, warm_up)
     usual = routing.hit_rate(warm)
@@ -234,11 +235,9 @@ def check_cold_cache(context: CauseContext) -> CauseResult | None:
         return NOT_ASKED
     names = ", ".join(sorted({binned.replica or "" for binned in cold}))
     text = f"{names} is new, {hits:.0%} prefix hits there, {usual:.0%} on warm replicas"
-    minutes = context.slow_minutes
-    if minutes is None:
+    if (minutes := context.slow_minutes) is None:
         return CauseResult(supported=True, proven=False, text=text)
-    late = math.fsum(count for _, count in minutes.slow)
-    there = math.fsum(count for binned, count in minutes.slow if any(binned is sample for sample in cold)) / late
+    there = minutes.share(lambda window: any(window is sample.window for sample in cold))
     text = f"{text}; {there:.0%} of the late requests of slow minutes are there"
     return CauseResult(supported=there > NOTICEABLE, proven=there > MOST_LATE, text=text)
 
@@ -269,10 +268,7 @@ def check_queueing_cause(context: CauseContext) -> CauseResult | None:
 
 
 def measure_part(family: str, where: str, context: CauseContext) -> CauseResult | None:
-    """Return whether a part takes much of the time of whole requests, or alone exceeds the limit of late first tokens.
-
-    None for a rule without an objective, or without histograms.
-    """
+    """Check for a part with much of the time of requests, or alone above the limit of first tokens (None: no limit)."""
     if context.rule.family == "e2e_seconds":
         whole, part = (histograms.mean(context.total.histograms.get(name, ())) for name in ("e2e_seconds", family))
         if not whole or part is None:
@@ -293,10 +289,16 @@ def measure_part(family: str, where: str, context: CauseContext) -> CauseResult 
 
 
 def check_throttling_cause(context: CauseContext) -> CauseResult | None:
-    """Check the shares of time in which clocks were held down, of all replicas, then of each."""
-    groups, known = hold(context.binned).by_replica.items(), []
-    totals = {f" at {name}": group.sum_families((*SLOWER, THROTTLED_COVERED)) for name, group in groups}
-    for where, total in {"": context.total, **totals}.items():
+    """Check the shares of time in which clocks were held down, of all replicas, then of each if most were late there."""
+
+    def is_held(window: Window) -> bool:
+        return (getattr(throttled(window), "value", None) or 0.0) > NOTICEABLE
+
+    totals, known, minutes = {"": context.total}, [], context.slow_minutes
+    if minutes is not None and minutes.share(is_held) > MOST:
+        groups = hold(context.binned).by_replica.items()
+        totals |= {f" at {name}": group.sum_families((*SLOWER, THROTTLED_COVERED)) for name, group in groups}
+    for where, total in totals.items():
         for what, word, proof in HELD_BY:
             held = ratio(total, f"gpu_throttled_{what}_seconds", THROTTLED_COVERED)
             if isinstance(held, Reading):
@@ -304,9 +306,8 @@ def check_throttling_cause(context: CauseContext) -> CauseResult | None:
                 known.append((share > NOTICEABLE and proof, not where, share, f"{word} {share:.0%} of the time{where}"))
     if not known:
         return None
-    proof, is_whole, share, text = max(known)
-    proven = proof and (is_whole or context.slow_minutes is not None)
-    return CauseResult(supported=share > NOTICEABLE, proven=proven, text=f"clocks were held down by {text}")
+    proof, _, share, text = max(known)
+    return CauseResult(supported=share > NOTICEABLE, proven=proof, text=f"clocks were held down by {text}")
 
 
 def check_one_replica(context: CauseContext) -> CauseResult | None:

@@ -16,6 +16,7 @@ from rules.methods.divergence import judge_tail
 from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms, outcomes
+from rules.telemetry.gpu_windows import COVERED, THROTTLED_COVERED
 from rules.telemetry.histograms import Share
 from rules.telemetry.windows import Window
 from rules.verdicts.error_budget import OBJECTIVES, empty_budget
@@ -35,11 +36,12 @@ MOST_LATE = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseResult:
-    """Result of a cause check: the fact that supports or excludes the cause. `proven`: counters or bucket edges prove it."""
+    """Fact for or against a cause. `proven`: counters or bucket edges prove it. `than`: what a length is compared with."""
 
     supported: bool
     text: str = ""
     proven: bool = True
+    than: str = "planned"
 
 
 NOT_ASKED = CauseResult(supported=False)
@@ -60,7 +62,6 @@ class CauseContext:
 
     @cached_property
     def slow_minutes(self) -> SlowMinutes | None:
-        """Return the slow minutes of `find_slow_minutes`, which several checks read."""
         return find_slow_minutes(self)
 
 
@@ -71,8 +72,7 @@ READ = frozenset(
         *("prompt_tokens", "generation_tokens", "requests_running"),
         *("requests_waiting", "requests_waiting_capacity", "requests_waiting_deferred"),
         *("prompt_tokens_per_request", "generation_tokens_per_request"),
-        *(*FROM_ARRIVAL, "queue_seconds", "prefill_seconds", "gpu_throttled_covered_seconds"),
-        *("gpu_throttled_power_seconds", "gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds"),
+        *(*FROM_ARRIVAL, "queue_seconds", "prefill_seconds", THROTTLED_COVERED, *COVERED[THROTTLED_COVERED]),
         *("kv_transfer_failures", "restarts", "gpu_fault_events", "gpu_ecc_uncorrectable_errors"),
         *outcomes.READ,
     }
@@ -87,12 +87,14 @@ class SlowMinutes:
     slow: tuple[tuple[BinnedWindow, float], ...]
     before: tuple[Window, ...]
 
+    def share(self, shows: Callable[[Window], object]) -> float:
+        """Return the share of the late requests whose minutes show a cause (0-1)."""
+        return sum(late for minute, late in self.slow if shows(minute.window)) / sum(late for _, late in self.slow)
+
 
 def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
-    """Return the slow minutes, or None if the rule has no limit or no minute was slower than the others.
-
-    Late: above the objective, or the benchmark's limit at this load. Before: earlier than the middle slow minute.
-    """
+    """Return the slow minutes, or None if the rule has no limit or no minute was slower than the others. Late: above the
+    objective, or the benchmark's limit at this load. Before: earlier than the middle slow minute."""
     objectives = dict(zip(OBJECTIVES, empty_budget(context.context).objectives, strict=True))
     limit = objectives.get(context.rule.family) if context.rule.method in USERS else None
     if context.rule.method is not judge_tail and limit is None:

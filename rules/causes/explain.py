@@ -89,10 +89,7 @@ SUSPECTS: tuple[CauseCheck, ...] = (
 
 
 def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindow]) -> Verdict:
-    """Add the causes to a verdict, the first suspect first. A verdict that does not fire stays as it is.
-
-    A comparison with the benchmark is explained by the binned windows on the curve, any other finding by all `binned`.
-    """
+    """Add the causes to a firing verdict, the first suspect first: by `binned`, or those on the curve if it compares it."""
     if verdict.status not in FIRING:
         return verdict
     rule = BY_NAME[verdict.rule]
@@ -107,10 +104,10 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
     context = CauseContext(rule=rule, context=view, binned=used, total=total)
     facts = [(row.cause, row.claim or row.cause, row.examine(context)) for row in SUSPECTS if row.explains(rule)]
     supported = [(cause, claim, fact) for cause, claim, fact in facts if fact is not None and fact.supported]
-    causes = [
-        Cause(cause=cause, certainty=Certainty.of(fact.proven), evidence=(f"{claim}: {fact.text}",))
-        for cause, claim, fact in sorted(supported, key=lambda row: not row[2].proven)
-    ]
+    causes = []
+    for cause, claim, fact in sorted(supported, key=lambda row: not row[2].proven):
+        evidence = f"{claim.replace('planned', fact.than)}: {fact.text}"
+        causes.append(Cause(cause=cause, certainty=Certainty.of(fact.proven), evidence=(evidence,)))
     if not causes and rule.method in LATENCY:
         excluded = (f"not {cause}: {fact.text}" for cause, _, fact in facts if fact is not None and fact.text)
         text = MACHINE if view.curve is not None else UNMEASURED

@@ -301,10 +301,8 @@ def _is_observed(binned: Iterable[BinnedWindow], family: str) -> bool:
 
 
 def _observe_hits(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean | None:
-    """Return hits by queried tokens, weighted by requests, against the curve, else the planned workload.
-
-    Without lookups the cache is off. More hits than lookups, or more lookups than prompt tokens, have no weight.
-    """
+    """Return hits by queried tokens, weighted by requests, against the curve, else the planned workload. Without lookups
+    the cache is off. More hits than lookups, or more lookups than prompt tokens, have no weight."""
     point = of.curve.expectation(bin, "prefix_hit_ratio", load.rps, load.in_system)
     planned = read_plan_value(of.context.tier, "workload.prefix_hit_ratio")
     if point is None and planned is not None:

@@ -19,6 +19,7 @@ from rules.plan.capacity import POOL_TOKENS
 from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
 from rules.plan.schema import Disaggregation
 from rules.telemetry import histograms, windows
+from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.signals import Gap
 from rules.telemetry.wording import number
 from rules.verdicts.context import SEPARATE, RuleContext, is_persistent
@@ -31,9 +32,7 @@ PROMPT = POOL_TOKENS[PREFILL]
 
 class PoolRatio(NamedTuple):
     """Observed replicas of both pools (prefill, decode), the guide's P:D ratio of them, and of those that tokens need.
-
-    `fitting`: the split of the same replicas with the lowest load of the busier pool. `use`: that of the `short` pool.
-    """
+    `fitting`: the split of the same replicas with the lowest load of the busier pool. `use`: that of the `short` pool."""
 
     present: tuple[int, int]
     ratio: float
@@ -150,10 +149,8 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
 
 
 def _find_odd(pattern: str, replica: str, minutes: Sequence[tuple[float, float, bool]]) -> OddReplica | None:
-    """Return a replica that stands out in several minutes, in most of them and of the last quarter, else None.
-
-    `minutes` have its number, its neighbours' and whether it stands out, oldest first. Each side is equally likely by chance.
-    """
+    """Return a replica that stands out in several minutes, in most of them and of the last quarter, else None. `minutes`
+    have its number, its neighbours' and whether it stands out. Each side is equally likely by chance."""
     shown = [(own, usual) for own, usual, is_odd in minutes if is_odd]
     last = [is_odd for *_, is_odd in minutes[-max(1, len(minutes) // 4) :]]
     if len(shown) < max(SEPARATE, len(minutes) // 2 + 1) or sum(last) <= len(last) / 2:
@@ -179,6 +176,8 @@ def _read_numbers(batch: HeldWindows, fewest: float) -> tuple[tuple[str, Numbers
         times = parts.get("tpot_seconds", ())
         numbers = {
             "rps": binned.rps,
+            "arrived": math.fsum(filter(None, (binned.rps, replica_rate(binned.window, windows.NET_CHANGE)))),
+            "made": replica_rate(binned.window, "generation_tokens"),
             "load": binned.in_system,
             "waiting": mean_waiting([binned]),
             "token": histograms.mean(times) if histograms.count_requests(times) >= fewest else None,
@@ -203,7 +202,9 @@ def _compare_replicas(
     # Requests wait there while neighbours have room: more work came, or the replica is held up.
     queues = {replica: own >= QUEUE > usual for replica, (own, usual) in _beside_median(rows, "waiting").items()}
     alike, busier, slower = map(context.limit, ("alike", "busier", "slower"))
-    given = find_above(alike, "prompt", "output") | find_above(1.0, "rps") if any(queues.values()) else set()
+    given: set[str] = set()
+    if any(queues.values()):
+        given = find_above(alike, "prompt", "output", "arrived", "made") | find_above(1.0, "rps")
     loads = _beside_median(rows, "load")
     most = max(2 * QUEUE, context.limit("alone") * math.fsum(load for load, _ in loads.values()))
     most_rps = context.limit("alone") * math.fsum(numbers.get("rps", 0.0) for numbers in rows.values())

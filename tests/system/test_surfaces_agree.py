@@ -418,7 +418,7 @@ def test_size_is_broken_during_incident(overloaded: Moment) -> None:
 
 
 def test_the_cause_names_the_lengths(moments: dict[float, Moment]) -> None:
-    suspect = r"prompts are longer than planned: mean [12]\d\d tokens, 79 benchmarked"
+    suspect = r"prompts are longer than benchmarked: mean [12]\d\d tokens, 79 benchmarked"
     root = r"prompts are [23](\.\d)? ?x,? .*as long as benchmarked"
     for offset in (240.0, 330.0, 375.0, HEIGHT):
         assert re.search(f"{suspect}|{root}", moments[offset].words, re.IGNORECASE), offset

@@ -16,7 +16,7 @@ from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
 from rules.verdicts.verdict import Cause, Status, Verdict
 
-TTFT, TPOT = "TtftDivergence", "TpotDivergence"
+TTFT, TPOT, BURN = "TtftDivergence", "TpotDivergence", "TtftSloBurn"
 WORKLOAD = {
     "prompt_tokens": {"p50": 80, "p95": 100, "p99": 128},
     "generation_tokens": {"p50": 40, "p95": 60, "p99": 64},
@@ -71,20 +71,30 @@ def first(made: Verdict) -> Cause:
     return made.causes[0]
 
 
-TWICE = "prompts are longer than planned: mean 80 tokens, 40 benchmarked"
+TWICE = "prompts are longer than benchmarked: mean 80 tokens, 40 benchmarked"
+WITH_MEAN = {"prompt_tokens": {**WORKLOAD["prompt_tokens"], "mean": 80}}  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(
-    ("mean", "planned", "cause", "text"),
+    ("rule", "mean", "planned", "cause", "text"),
     [
-        (40.0, {}, "prompt lengths", TWICE),
-        (70.0, {}, "slower machine", "not prompt lengths: mean 80 tokens, 70 benchmarked"),
-        (40.0, WORKLOAD, "prompt lengths", TWICE),
+        (TTFT, 40.0, {}, "prompt lengths", TWICE),
+        (TTFT, 70.0, {}, "slower machine", "not prompt lengths: mean 80 tokens, 70 benchmarked"),
+        (TTFT, 40.0, WORKLOAD, "prompt lengths", TWICE),
+        (TTFT, 40.0, WITH_MEAN, "prompt lengths", TWICE),
+        (BURN, 40.0, WORKLOAD, "prompt lengths", TWICE),
+        (BURN, 40.0, WITH_MEAN, "slower machine", "not prompt lengths: P95 50 to 100 tokens, 100 planned"),
     ],
 )
-def test_benchmark_lengths_stand_for_planned(mean: float, planned: dict[str, Any], cause: str, text: str) -> None:
-    measured = [{"prompt_tokens_mean": mean}] * 3
-    made = answered(TTFT, context(*measured, workload={"prefix_hit_ratio": 0.6, **planned}), each(5, slow))
+def test_mean_is_compared_with_benchmark(
+    rule: str, mean: float, planned: dict[str, Any], cause: str, text: str
+) -> None:
+    measured, workload = [{"prompt_tokens_mean": mean}] * 3, {"prefix_hit_ratio": 0.6, **planned}
+    made = answered(
+        rule,
+        context(*measured, workload=workload, slo={"ttft_p99_seconds": 0.26}),
+        each(20, lambda n: slow(n, share=0.2)),
+    )
     assert first(made).cause == cause
     assert text in first(made).evidence
 
@@ -287,9 +297,6 @@ def test_cached_benchmark_is_first_suspect() -> None:
     assert first(made).evidence == ("fewer prefix hits: 10% where the benchmark had 95%",)
 
 
-BURN = "TtftSloBurn"
-
-
 def tier(**more: Any) -> TierContext:
     return context(slo={"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.26}, **more)
 
@@ -388,14 +395,16 @@ def test_held_clocks_are_a_cause(what: str, word: str, certainty: Certainty) -> 
     assert cause(throttled(**{what: 2.9}), "throttling") is None
 
 
-def test_one_throttled_replica_of_six() -> None:
-    """Its late requests prove it; the mean of 3 % would exclude it."""
+@pytest.mark.parametrize("late_at", ["hot", "b"])
+def test_one_throttled_replica_of_six(late_at: str) -> None:
+    """Its late requests prove it; the mean of 3 % would exclude it. Late ones of another replica are not its."""
     hot, cool = ({**NOT_HELD, "gpu_throttled_thermal_seconds": seconds} for seconds in (12.0, 0.0))
     made = {name: each(20, lambda n: minute(n, counters=cool)) for name in "bcdef"}
-    made["hot"] = each(20, lambda n: minute(n, slow=170, counters=hot))
+    made["hot"] = each(20, lambda n: minute(n, counters=hot))
+    made[late_at] = each(20, lambda n: minute(n, slow=170, counters=made[late_at][0].counters))
     one = cause(answered(BURN, tier(), made), "throttling")
     text = "throttling: clocks were held down by heat 20% of the time at hot"
-    assert (one.certainty, one.evidence) == (CERTAIN, (text,))
+    assert (one and (one.certainty, one.evidence)) == ((CERTAIN, (text,)) if late_at == "hot" else None)
 
 
 def test_throttling_precedes_power_limit() -> None:

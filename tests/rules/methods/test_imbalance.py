@@ -32,12 +32,13 @@ FINE_EDGES = (0.01, 0.02, 0.025, 0.03, 0.05, 100.0, 200.0, 1000.0)
 
 def served(number: float, rps: float = 3.0, token: float = 0.02, in_system: float = 3.0, **more: float) -> Window:
     """A minute of a replica; `prompt` and `output` tokens, `waiting` and levels of gauges by keyword."""
-    parts = {"prompt": 100.0, "output": 100.0, "waiting": 0.0, **more}
+    parts = {"prompt": 100.0, "output": 100.0, **more}
     values = {"tpot_seconds": token, PROMPTS: parts.pop("prompt"), OUTPUTS: parts.pop("output")}
     histograms = {family: seen({value: rps * 60}, FINE_EDGES) for family, value in values.items()}
-    load = {"rps": rps, "in_system": in_system, "waiting": parts.pop("waiting")}
+    load = {"rps": rps, "in_system": in_system, **{name: parts.pop(name, 0.0) for name in ("waiting", "change")}}
+    counters = {"generation_tokens": parts.pop("made", 18_000.0)}
     gauges = {name: gauge(value) for name, value in parts.items()}
-    return minute(number, **load, histograms=histograms, gauges=gauges)
+    return minute(number, **load, histograms=histograms, counters=counters, gauges=gauges)
 
 
 Odd = Callable[[int], Window]
@@ -76,6 +77,8 @@ APART, SAME = ({"a": "decode", "b": pool, "c": "prefill"} for pool in ("prefill"
         (lambda n: served(n, rps=4.0, in_system=4.0, waiting=2.0), {}, FINE, BALANCED),
         # It holds more and finishes less: no more work came to it, so something holds it up.
         (held, {}, WARNED, "a holds 12 requests, its neighbours 3; some wait there, with no more and no longer ones"),
+        # It finishes less, and more came to it, or longer ones that run still.
+        *((partial(held, **more), {}, WARNED, HOT) for more in ({"change": 120.0}, {"made": 22_000.0})),
         # Slower by less than 30 %, or because of more, or of longer requests.
         (lambda n: served(n, token=0.025), {}, FINE, BALANCED),
         (lambda n: served(n, token=0.03, rps=4.0), {}, FINE, BALANCED),
