@@ -1,6 +1,7 @@
 """Durations: parser and formatter (500ms, 15s, 5m, 1h, 7d, 13w), and delays after failures.
 
-A bare number is refused. A failing call is retried after a doubling delay; a failing target is skipped in some cycles.
+A bare number is refused: seconds or minutes?
+A failing call is retried after a doubling delay; a failing target is skipped in some cycles.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Refusals are checked cheapest first: token, length of the body, payload. A refused request changes only a counter.
 A payload (version 4) is used as a whole or not at all. Impossible times are replaced by the time of arrival.
-Format: prometheus.io/docs/alerting/latest/configuration/#webhook_config, 0.25 and 0.27.
+Format: prometheus.io/docs/alerting/latest/configuration/#webhook_config (0.25; names in UTF-8: 0.27).
 """
 
 from __future__ import annotations

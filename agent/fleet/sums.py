@@ -2,7 +2,7 @@
 
 Replicas that were seen at both ends of a minute are named group by group; a group is a load. The window is the
 difference of their sums at both ends: no `rate`, no extrapolation, and no replica that came, went or restarted. Buckets
-come with the number of series per edge. Where the numbers differ, the family is queried by replica.
+come with the number of series per edge. Where they differ, so do bucket grids, and the family is queried by replica.
 """
 
 from __future__ import annotations

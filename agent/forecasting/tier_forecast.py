@@ -89,7 +89,7 @@ class TierForecast:
         """Take the next minutes of the work and of the requests; NaN if unknown. The settings must be the same.
 
         The first is the newest known minute: its last seconds are booked with the minute after it. After a change of the
-        capacity the minutes of the hold are counted from the begin, as by a command.
+        capacity the minutes of the hold are counted anew, as by a command that begins with it.
         """
         for bins, amounts in zip(self._kinds, kinds, strict=True):
             if np.isfinite(amounts[0]):

@@ -4,7 +4,7 @@ Add a cause of throttling to ``TOTALS`` or ``BITS``, an error to ``ERRORS``. Thr
 the driver: nanoseconds below the requested clocks (NVML reference, nvmlPerfPolicyType_t and nvmlViolationTime_t; DCGM
 documents the same fields in ns). The totals of hardware slowdown and power brake have field ids 251 to 253 in some
 driver releases and 269 to 271 in others. Each pair means power-smoothing settings in the other releases, and the result
-does not show which. These causes are polled as bits.
+does not show which. These causes are polled as bits, marked as sampled.
 
 Memory errors are the aggregate totals, which survive driver reload, reset and reboot. Only increases are counted.
 """

@@ -339,8 +339,8 @@ class HistoryStore(Reader):
     def prune(self, now: float) -> None:
         """Delete rows whose retention is over at `now` (unix seconds), the oldest first, and series without rows.
 
-        One call deletes at most PRUNED_SHARE of the retention: a clock far ahead does not empty the history. Kept
-        values stay, and so do open findings and unknown spans.
+        One call deletes at most PRUNED_SHARE of the retention: a clock far ahead for an hour does not empty the
+        history. Kept values stay, and so do open findings and unknown spans.
         """
         limits = [
             *((table.table, "start", table.keep_seconds) for table in SUMS),

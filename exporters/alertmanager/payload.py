@@ -102,7 +102,10 @@ def _posted(alert: IncidentAlert, now: float, settings: AlertSettings, waiting: 
 
 
 def _where(subject: Subject) -> dict[str, str]:
-    return {"tier": subject.tier} | ({"replica": subject.replica} if subject.replica else {})
+    labels = {"tier": subject.tier}
+    if subject.replica:
+        labels["replica"] = subject.replica
+    return labels
 
 
 def _body(
@@ -113,14 +116,19 @@ def _body(
     now: float,
     settings: AlertSettings,
 ) -> dict[str, Any]:
-    ends = max(began, ended) if ended is not None else now + VALID_RESENDS * settings.resend_seconds
+    ends = now + VALID_RESENDS * settings.resend_seconds
+    if ended is not None:
+        ends = max(began, ended)
     everything = {**settings.external_labels, **labels, OURS[0]: OURS[1]}
-    return {
+    body = {
         "labels": {name: replace_undecodable(value) for name, value in everything.items()},
         "annotations": {name: replace_undecodable(text) for name, text in annotations.items() if text},
         "startsAt": timestamp(began),
         "endsAt": timestamp(ends),
-    } | ({"generatorURL": settings.external_url} if settings.external_url else {})
+    }
+    if settings.external_url:
+        body["generatorURL"] = settings.external_url
+    return body
 
 
 def _annotations(alert: IncidentAlert, settings: AlertSettings, waiting: float | None) -> dict[str, str]:
@@ -171,7 +179,10 @@ def _stage(incident: Incident) -> str:
 
 
 def _suspect(cause: Cause) -> str:
-    return f"{cause.evidence[0] if cause.evidence else cause.cause} ({cause.certainty.value})"
+    why = cause.cause
+    if cause.evidence:
+        why = cause.evidence[0]
+    return f"{why} ({cause.certainty.value})"
 
 
 def _cause(cause: Cause) -> str:

@@ -2,7 +2,8 @@
 
 Families go out by `rules.telemetry.families`. A metric of sizewatch's own is declared here with the function that gives
 its samples, in the order of the page. An outdated forecast has no sample, so an autoscaler sees no recommendation in
-place of zero. Quantiles and ratios are not exported: they cannot be summed. Names follow Prometheus.
+place of zero. Quantiles and ratios of a window are not exported: they cannot be summed. Names follow Prometheus: base
+units, and `_total` of counters.
 """
 
 from __future__ import annotations

@@ -263,7 +263,9 @@ def map_demand(attribute: str) -> Items:
 def coverage(tier: TierStatus) -> float | None:
     """Return the share of past targets of a tier's forecast at or below their 95 % quantile."""
     projection = read_path(tier, "forecast.forecast.projection")
-    return projection.covered / projection.forecasts if projection and projection.forecasts else None
+    if projection and projection.forecasts:
+        return float(projection.covered / projection.forecasts)
+    return None
 
 
 def cold_start_seconds(status: AgentStatus) -> Iterator[Sample]:

@@ -352,7 +352,9 @@ def alert_expr(rule: str, level: AlertLevel) -> str:
         text = f'{names.VERDICT.name}{{rule="{rule}"}} >= {SEVERITY[level.status]}'
         text += f'\n  and\n  {names.VERDICT_CERTAIN.name}{{rule="{rule}"}} == 1'
     summed = f"max without ({', '.join((*WATCHER_LABELS, names.SEVERITY))}) (\n  {text}\n)"
-    return f"{summed}\n{WHOLE_TIER[rule]}" if rule in WHOLE_TIER else summed
+    if rule in WHOLE_TIER:
+        summed += f"\n{WHOLE_TIER[rule]}"
+    return summed
 
 
 def hold_seconds(rule: Rule, severity: Severity) -> float:
@@ -363,4 +365,6 @@ def hold_seconds(rule: Rule, severity: Severity) -> float:
         return REPORT_HOLD
     if rule.window_seconds:
         return WINDOW_HOLD
-    return SCRAPE_HOLD if severity is Severity.PAGE else TICKET_SCRAPE_HOLD
+    if severity is Severity.PAGE:
+        return SCRAPE_HOLD
+    return TICKET_SCRAPE_HOLD

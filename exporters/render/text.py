@@ -94,7 +94,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def format_clock(t: float, now: float) -> str:
     """Return unix seconds as "14:27 UTC", with the day if it is not today."""
     instant, today = datetime.fromtimestamp(t, UTC), datetime.fromtimestamp(now, UTC)
-    return instant.strftime("%H:%M UTC" if instant.date() == today.date() else "%d %b %H:%M UTC")
+    if instant.date() == today.date():
+        return instant.strftime("%H:%M UTC")
+    return instant.strftime("%d %b %H:%M UTC")
 
 
 def format_local(t: float, zone: str, pattern: str) -> str:

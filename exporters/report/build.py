@@ -1,6 +1,7 @@
 """Report of an installation: every tier, the next plan, the headline and the message.
 
 The message is plain text, made from report.json on disk: a report that waited through an upgrade can be sent.
+Apprise escapes it for HTML or Markdown.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 A row of ROWS has a signal, a target and rules. Its verdict is the rule result over the period, else the findings of its
 rules in the history. A new number is a row of `_compute_numbers`, or a signal's name in QUESTIONS.
+It holds for the request lengths that it was measured at.
 """
 
 from __future__ import annotations
