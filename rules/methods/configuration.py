@@ -123,6 +123,9 @@ READ = frozenset({"adapters_running", "adapters_waiting", "requests_waiting_defe
 UNCOUNTED = "how often adapters are loaded is not exposed"
 """Detail of every verdict."""
 
+SILENT_SECONDS = 2 * MINUTE_SECONDS
+"""Seconds without a page, while others of the tier answer, after which a replica was stopped."""
+
 
 class AdapterWait(NamedTuple):
     """Seconds held back per finished request (Little's law), None if not exposed, and adapters of a replica.
@@ -272,10 +275,6 @@ def _describe_quantiles(known: StartQuantiles, planned: float | None) -> StartTi
         sentence = f"{which} took {took}"
     text = f"{sentence}; {plan} are planned"
     return StartTimes(known.timing, known.p95_seconds, known.proven_seconds, float(known.count), text)
-
-
-SILENT_SECONDS = 2 * MINUTE_SECONDS
-"""Seconds without a page, while others of the tier answer, after which a replica was stopped."""
 
 
 def judge_flapping(context: RuleContext) -> RuleResult:

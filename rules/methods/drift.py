@@ -33,7 +33,7 @@ from rules.plan.schema import Point
 from rules.telemetry import histograms
 from rules.telemetry.arrivals import count_arrivals
 from rules.telemetry.gauges import IN_SYSTEM, SIGMA
-from rules.telemetry.outcomes import count_gone
+from rules.telemetry.outcomes import READ, count_gone
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import DAY_SECONDS, NET_CHANGE
 from rules.telemetry.wording import number, quantity
@@ -119,15 +119,6 @@ def judge_drift(context: RuleContext) -> RuleResult:
     return _report_no_drift(context, planned, peak)
 
 
-def judge_benchmarked_lengths(context: RuleContext) -> Verdict | Unknown | None:
-    """Return the finding of lengths beyond the benchmark's, unknown at its begin, or None."""
-    context = narrow_pool(context, "decode")
-    rows = LENGTHS if context.binned else ()
-    means = [(row, benchmarked_mean(context.tier.plan, context.tier.curve, row[2])) for row in rows]
-    reported = _report_drift(context, [_compare_mean(context, row, mean)[1] for row, mean in means if mean], None)
-    return replace(reported, unit="tokens") if isinstance(reported, Verdict) else reported
-
-
 def _compare_mean(context: RuleContext, row: Length, benchmarked: float) -> tuple[float, LengthDrift | Unknown | None]:
     """Return the finished requests, and their mean length if it lasts beyond `factor` of the benchmark's on a side.
 
@@ -149,6 +140,9 @@ def _compare_mean(context: RuleContext, row: Length, benchmarked: float) -> tupl
         return value > benchmarked * factor if is_longer else value < benchmarked / factor
 
     last, each = measure_parts(context, mean)
+    # Clients that left may have wanted as much as in the benchmark.
+    if not is_longer and not is_beyond(length + benchmarked * _count_left(context) / finished):
+        return finished, None
     is_whole = is_beyond(length)
     begins = held.is_scraped_by_the_minute and last is not None and is_beyond(last)
     if not is_whole and not begins:
@@ -162,10 +156,16 @@ def _compare_mean(context: RuleContext, row: Length, benchmarked: float) -> tupl
     return finished, LengthDrift(word, "benchmarked", observed, benchmarked, times, certain, f"{times:.2g}x", text)
 
 
+def _count_left(context: RuleContext) -> float:
+    """Return the requests whose lengths are not known, or only up to then: their clients left."""
+    whole = hold(context.binned).sum_families(READ | {NET_CHANGE, "ttft_seconds", "requests_aborted"})
+    return count_gone(whole) + whole.counters.get("requests_aborted", 0.0)
+
+
 def _read_planned(context: RuleContext, row: Length) -> dict[str, float]:
     """Return the planned quantiles that the rule compares by their names: of one family only P99."""
     lengths = read_plan_value(context.tier, f"workload.{row[2]}")
-    names = [name for name in QUANTILES if not context.rule.family or name == "P99"]
+    names = ["P99"] if context.rule.family else QUANTILES
     values = {name: getattr(lengths, name.lower(), None) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -180,6 +180,9 @@ def _compare_quantile(
     sides = ((LimitSide.LONGER, planned * factor), (LimitSide.SHORTER, planned / factor))
     for side, limit in sides[:1] if context.rule.family else sides:
         if observed is None or not is_significant_quantile(parts, q, limit, side, LIKELY_CONFIDENCE):
+            continue
+        longer = histograms.share_above(parts, limit).high + _count_left(context)
+        if side is LimitSide.SHORTER and longer >= (1 - q) * histograms.count_requests(parts):
             continue
         last, each = measure_parts(context, lambda group: group.sum_parts(family))
         if not is_persistent(last, each, partial(exceeds_limit, q=q, limit=limit, side=side)):
@@ -242,8 +245,10 @@ def _report_no_drift(
     # Too few requests for any planned quantile: the rule ran, and found nothing beyond the factor.
     rows = rows or [(exact_reading(None, 0.0), 0.0, "no length is proven to have drifted")]
     observed, wanted, text = rows[0]
-    expected, more = Reading(value=wanted, low=wanted / factor, high=wanted * factor, n=observed.n), rows[1:]
-    details = (row[2] for row in more)
+    expected = Reading(value=wanted, low=wanted / factor, high=wanted * factor, n=observed.n)
+    details = [row[2] for row in rows[1:]]
+    if left := _count_left(context):
+        details.append(f"{left:,.0f} clients left before the end of their answers")
     return context.verdict(Status.OK, Certainty.of(is_close), observed, expected, capitalize(text), details=details)
 
 
@@ -310,8 +315,12 @@ def judge_representative(context: RuleContext) -> RuleResult:
     firing = by_time if isinstance(by_time, Verdict) and by_time.status in FIRING else None
     if firing is not None and firing.certainty is Certainty.CERTAIN:
         return firing
-    by_lengths = judge_benchmarked_lengths(context)
-    return by_lengths if isinstance(by_lengths, Verdict) else firing or by_lengths or by_time
+    context = narrow_pool(context, "decode")
+    means = [
+        (row, benchmarked_mean(context.tier.plan, context.tier.curve, row[2])) for row in LENGTHS if context.binned
+    ]
+    by_lengths = _report_drift(context, [_compare_mean(context, row, mean)[1] for row, mean in means if mean], None)
+    return replace(by_lengths, unit="tokens") if isinstance(by_lengths, Verdict) else firing or by_lengths or by_time
 
 
 def _compare_times(context: RuleContext) -> RuleResult:

@@ -21,9 +21,12 @@ from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.verdicts.context import SEPARATE, Part, RuleContext
 from rules.verdicts.held_windows import HeldWindows, hold
+from rules.verdicts.rule import Method
 from rules.verdicts.verdict import RuleResult, Unknown, rank_verdict
 
 PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
+
+REPEATED_LOOKUPS = "the engine counts more prefix cache lookups than prompt tokens: it counts them again and again"
 
 ROUNDING = 1e-9
 """Tolerance of counts that are sums of doubles."""
@@ -95,9 +98,6 @@ def explain_not_lasting(context: RuleContext, *, is_over: bool) -> str:
     return f"in fewer than {SEPARATE} {context.periods_word}"
 
 
-REPEATED_LOOKUPS = "the engine counts more prefix cache lookups than prompt tokens: it counts them again and again"
-
-
 def sees_repeated_lookups(binned: Iterable[BinnedWindow]) -> bool:
     """Return whether lookups were counted again, by the binned windows that count prompt tokens too."""
     prompts, queried = sum_counters_beside(binned, "prompt_tokens", "prefix_queried_tokens")
@@ -154,10 +154,7 @@ def narrow_pool(context: RuleContext, pool: str) -> RuleContext:
     return replace(context, binned=tuple(next(filter(None, pools), context.binned)))
 
 
-Judge = Callable[[RuleContext], RuleResult]
-
-
-def judge_each_pool(method: Judge) -> Judge:
+def judge_each_pool(method: Method) -> Method:
     """Return a method that judges prefill and decode pools one by one, and other tiers as before.
 
     The pool that decides is the worst finding, else one that cannot be judged, else the fullest. Both have surplus replicas.
@@ -187,7 +184,7 @@ def judge_each_pool(method: Judge) -> Judge:
     return judged
 
 
-def _judge_pool(context: RuleContext, pool: str, method: Judge) -> RuleResult:
+def _judge_pool(context: RuleContext, pool: str, method: Method) -> RuleResult:
     binned = tuple(select_pool(context, context.binned, pool))
     if not binned:
         return context.unknown(Gap.NOT_EXPOSED, "no window is known to be of it; engines do not say their pool")

@@ -52,6 +52,14 @@ FAMILIES = families_of(BY_NAME["fleet_utilization"]) | {NET_CHANGE, *UNSERVED, H
 MOST = 0.5
 """Share of the last quarter in which load must be above capacity."""
 
+Z = NormalDist().inv_cdf(CONFIDENCE)
+
+MEASURED = frozenset({"gpu_busy_seconds", "gpu_gr_engine_active", "gpu_gfx_active"})
+"""Families of utilisation over time, not of a plain poll (METRICS trap 15)."""
+
+QUANTILES = (0.5, 0.99)
+"""Quantiles of TTFT that may rise. The median comes first because fewer requests prove it."""
+
 LOAD_WORDS: dict[LatencyPattern, str] = {
     LatencyPattern.KNEE: "more load than replicas take",
     LatencyPattern.HELD_UP: "the replicas together can take this load",
@@ -223,15 +231,6 @@ def _describe_growth(context: RuleContext, top: str) -> tuple[str, tuple[str, ..
         details = split_claim(text)[1], f"{finishing} finish, the benchmark reached {top}"
         return f"More requests arrive at {name or context.tier.name} than finish", details
     return "", ()
-
-
-Z = NormalDist().inv_cdf(CONFIDENCE)
-
-MEASURED = frozenset({"gpu_busy_seconds", "gpu_gr_engine_active", "gpu_gfx_active"})
-"""Families of utilisation over time, not of a plain poll (METRICS trap 15)."""
-
-QUANTILES = (0.5, 0.99)
-"""Quantiles of TTFT that may rise. The median comes first because fewer requests prove it."""
 
 
 def judge_queue(context: RuleContext) -> RuleResult:

@@ -29,6 +29,9 @@ from rules.verdicts.verdict import RuleResult, Status
 PREFILL, DECODE = POOL_TOKENS
 PROMPT = POOL_TOKENS[PREFILL]
 
+Numbers = Mapping[str, float]
+"""Numbers of a replica in a minute: rates per second, seconds per token, tokens a request, shares of the KV cache (0-1)."""
+
 
 class PoolRatio(NamedTuple):
     """Observed replicas of both pools (prefill, decode), the guide's P:D ratio of them, and of those that tokens need.
@@ -162,10 +165,6 @@ def _find_odd(pattern: str, replica: str, minutes: Sequence[tuple[float, float, 
     count = f"{pattern}: in {len(shown)} of {len(minutes)} minutes"
     times = own / usual if usual > 0 else None
     return OddReplica(is_proven, len(shown) / len(minutes), replica, pattern, times, count, text)
-
-
-Numbers = Mapping[str, float]
-"""Numbers of a replica in a minute: rates per second, seconds per token, tokens a request, shares of the KV cache (0-1)."""
 
 
 def _read_numbers(batch: HeldWindows, fewest: float) -> tuple[tuple[str, Numbers], ...]:

@@ -23,6 +23,7 @@ from rules.methods.evidence import (
     join_names,
     sees_repeated_lookups,
     select_where,
+    sum_counters_beside,
 )
 from rules.plan.curve import operating_point
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -61,7 +62,7 @@ class HitRates(NamedTuple):
     def count_requests(self, binned: Sequence[BinnedWindow]) -> tuple[float, ...]:
         """Return the finished requests of each replica, in the order of the replicas."""
         groups = hold(binned).by_replica
-        return tuple(sum_family(groups.get(name, ()), FINISHED) for name in self.replicas)
+        return tuple(sum_counters_beside(groups.get(name, ()), FINISHED)[0] for name in self.replicas)
 
 
 def judge_replicas(context: RuleContext) -> RuleResult:
@@ -79,7 +80,8 @@ def judge_replicas(context: RuleContext) -> RuleResult:
         return context.unknown(Gap.CONTRADICTORY, REPEATED_LOOKUPS)
     planned = _read_planned_rate(context.tier)
     hits, needed = _measure(context, planned), context.limit("minimum_requests")
-    requests, rate, reference = sum_family(hits.binned, FINISHED), hit_rate(hits.binned) or 0.0, hits.reference
+    (requests,), rate = sum_counters_beside(hits.binned, FINISHED), hit_rate(hits.binned) or 0.0
+    reference = hits.reference
     if requests < needed:
         text = f"{requests:.0f} requests of warm replicas lately, {needed:.0f} are needed"
         return context.unknown(Gap.TOO_FEW_REQUESTS, text)
@@ -120,14 +122,9 @@ def _read_planned_rate(context: TierContext) -> tuple[float, str] | None:
     return (min(measured), "in the benchmark") if measured else None
 
 
-def sum_family(binned: Sequence[BinnedWindow], family: str) -> float:
-    """Return the increase of a counter over binned windows."""
-    return math.fsum([sample.window.counters.get(family, 0.0) for sample in binned])
-
-
 def hit_rate(binned: Sequence[BinnedWindow]) -> float | None:
     """Return prefix cache hits per queried token (0-1), None if impossible."""
-    value, hits = sum_family(binned, QUERIED), sum_family(binned, HIT)
+    value, hits = sum_counters_beside(binned, QUERIED, HIT)
     return hits / value if value > 0 and hits <= value else None
 
 
@@ -209,7 +206,7 @@ def _find_other_reason(context: RuleContext, hits: HitRates, rate: float, floor:
     kept = [name for name in hits.replicas if (hit_rate(groups.get(name, ())) or 0.0) > floor]
     if kept:
         return f"not lost on {join_names(kept)}"
-    evictions = sum_family(hits.binned, PREEMPTIONS) / max(1.0, sum(counts))
+    evictions = sum_counters_beside(hits.binned, PREEMPTIONS)[0] / max(1.0, sum(counts))
     if evictions > context.limit("eviction_rate"):
         return f"{number(evictions, 'ratio')} preemptions a request, the KV cache has no room"
     before = [binned for minute in hits.past for binned in minute]

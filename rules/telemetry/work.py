@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from rules.confidence import Certainty
 from rules.telemetry import histograms
+from rules.telemetry.outcomes import count_gone
 from rules.telemetry.reading_methods import ALL, has_repeated_lookups, replica_rate
 from rules.telemetry.signals import Reading
 from rules.telemetry.windows import NET_CHANGE, Window
@@ -167,8 +168,8 @@ def count_served(window: Window) -> float | None:
     """Return the requests that the tokens of a window belong to, None if finished requests are unknown.
 
     Engines count prompt tokens at the first token or at the end (notes of `rules.engines`), and generated tokens while
-    they make them. So the divisor is the middle of the requests that began and that finished. It is wrong by at most
-    half the growth of the running requests.
+    they make them. So the divisor is the middle of the requests that began and that ended, with the clients that left
+    after the first token. It is wrong by at most half the growth of the running requests.
     """
     counters = window.counters
     if "requests_finished" not in counters:
@@ -178,6 +179,7 @@ def count_served(window: Window) -> float | None:
     if "ttft_seconds" not in window.histograms or abs(apart) > ALL * window.due_seconds:
         return finished
     begun = histograms.count_requests(window.histograms["ttft_seconds"])
+    finished += min(count_gone(window), max(0.0, begun - finished))
     return finished + min(max(begun - finished, min(0.0, change)), max(0.0, change)) / 2
 
 

@@ -62,6 +62,11 @@ def of_length(prompt: float, output: float, count: int = 12) -> list[Window]:
     return each(count, lambda n: minute(n, counters=counters))
 
 
+def cut_off(minutes: list[Window], clients: float) -> list[Window]:
+    """The minutes, in each of which so many clients left and are counted as finished."""
+    return [replace(one, counters={**one.counters, "requests_aborted": clients}) for one in minutes]
+
+
 TIER, CHAT = planned(), planned(archetype="chat")
 PEAK_PLANNED = context(*MEASURED, workload={"requests_per_second": {"peak": 100}})
 BENCHMARKED = context(*MEASURED)
@@ -83,6 +88,8 @@ DRIFT_CASES = [
     Case("longer outputs", CHAT, day(USUAL, LONG), WARNED),
     Case("both", CHAT, day(LONG, LONG), WARNED),
     Case("shorter", TIER, day(USUAL, SHORT), WARNED),
+    Case("shorter, half of the clients left", TIER, cut_off(day(USUAL, SHORT), 90.0), FAIRLY),
+    Case("shorter, few clients left", TIER, cut_off(day(USUAL, SHORT), 5.0), WARNED),
     # P95 is in (200, 500]: surely 1.2x of 166 tokens, not surely of 167.
     Case("1.2x by the low edge", prompts(p95=166), day(LONG, USUAL), WARNED),
     Case("not by the low edge", prompts(p95=167), day(LONG, USUAL), FAIRLY),
@@ -114,6 +121,8 @@ DRIFT_CASES = [
     Case("longer than benchmarked", BENCHMARKED, of_length(314.0, 160.0), WARNED),
     Case("a peak alone is planned", PEAK_PLANNED, of_length(314.0, 160.0), WARNED),
     Case("shorter than benchmarked", BENCHMARKED, of_length(20.0, 44.0), WARNED),
+    Case("shorter, most clients left", BENCHMARKED, cut_off(of_length(80.0, 20.0), 150.0), FINE),
+    Case("shorter, hardly a client left", BENCHMARKED, cut_off(of_length(80.0, 20.0), 5.0), WARNED),
     Case("hardly longer", BENCHMARKED, of_length(90.0, 44.0), FINE),
     Case("a mean that is over", BENCHMARKED, [*of_length(314.0, 44.0)[:3], *of_length(80.0, 44.0)[3:]], FINE),
     # Five minutes may all be long by chance.

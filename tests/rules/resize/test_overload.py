@@ -39,11 +39,12 @@ def overloaded(
 
 
 def cut(window: Window, seconds: float, waiting: float = 0.0) -> Window:
-    """The first seconds of an hour, with so many waiting requests."""
+    """The first seconds of an hour, with so many waiting requests and without TTFT."""
     levels = {"requests_waiting": gauge(waiting, seconds=seconds), "requests_running": gauge(30.0, seconds=seconds)}
     counters = {name: value * seconds / HOUR for name, value in window.counters.items()}
     span = {"end": window.start + seconds, "expected_seconds": seconds, "covered_seconds": seconds}
-    return replace(window, counters=counters, gauges={**window.gauges, **levels}, **span)
+    parts = {**window.histograms, "ttft_seconds": ()}
+    return replace(window, counters=counters, histograms=parts, gauges={**window.gauges, **levels}, **span)
 
 
 def served(rps: float, replica: str = "r0", seconds: float = 900.0) -> BinnedWindow:

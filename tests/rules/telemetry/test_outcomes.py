@@ -29,6 +29,7 @@ from rules.telemetry.outcomes import Outcomes, count_gone, outcomes
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing
 from rules.telemetry.windows import Window
+from rules.telemetry.work import count_served
 from rules.verdicts.verdict import Finding, Status
 
 
@@ -99,22 +100,25 @@ def test_shares_use_taken_and_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counters", "first_tokens", "gone"),
+    ("counters", "first_tokens", "gone", "served"),
     [
-        ({"requests_finished": 0.0, "http_requests_ok": 120.0}, 120, 120.0),
-        ({"requests_finished": 0.0}, 120, 120.0),
-        ({"requests_finished": 0.0, "in_system_change": 30.0}, 120, 90.0),
-        ({"requests_finished": 300.0, "requests_failed": 20.0, "http_requests_ok": 420.0}, 500, 100.0),
-        ({"requests_finished": 300.0, "http_requests_ok": 320.0}, 500, 0.0),  # within the order of counting
-        ({"requests_finished": 300.0, "http_requests_ok": 100.0}, 300, 0.0),  # several prompts in one request
-        ({"requests_finished": 300.0, "http_requests_ok": 300.0}, 1200, 0.0),  # four answers to one prompt
-        ({"requests_finished": 0.0, "requests_arrived": 40.0, "http_requests_ok": 120.0}, 120, 0.0),
-        ({"http_requests_ok": 120.0}, 120, 0.0),
+        ({"requests_finished": 0.0, "http_requests_ok": 120.0}, 120, 120.0, 120.0),
+        ({"requests_finished": 0.0}, 120, 120.0, 120.0),
+        ({"requests_finished": 0.0, "in_system_change": 30.0}, 120, 90.0, 105.0),
+        ({"requests_finished": 300.0, "requests_failed": 20.0, "http_requests_ok": 420.0}, 500, 100.0, 400.0),
+        ({"requests_finished": 300.0, "http_requests_ok": 320.0}, 500, 0.0, 300.0),  # within the order of counting
+        ({"requests_finished": 300.0, "http_requests_ok": 100.0}, 300, 0.0, 300.0),  # several prompts in one request
+        ({"requests_finished": 300.0, "http_requests_ok": 300.0}, 1200, 0.0, 300.0),  # four answers to one prompt
+        ({"requests_finished": 0.0, "requests_arrived": 40.0, "http_requests_ok": 120.0}, 120, 0.0, 0.0),
+        ({"http_requests_ok": 120.0}, 120, 0.0, None),
     ],
 )
-def test_client_aborts_told_two_ways(counters: dict[str, float], first_tokens: int, gone: float) -> None:
+def test_client_aborts_told_two_ways(
+    counters: dict[str, float], first_tokens: int, gone: float, served: float | None
+) -> None:
     seen = making.window(counters=counters, histograms={"ttft_seconds": (making.histogram([0.2] * first_tokens),)})
-    assert count_gone(seen) == gone
+    # Tokens belong to those that left after the first token, too.
+    assert (count_gone(seen), count_served(seen)) == (gone, served)
 
 
 EDGES = (0.001, 0.1, 1.0, 10.0, 100.0, math.inf)
