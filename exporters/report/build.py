@@ -441,7 +441,7 @@ def _guard(tier: dict[str, Any], resize: Resize) -> None:
 
 
 def is_benchmark_refuted(resize: Resize) -> bool:
-    """Return whether production takes clearly less work than the benchmark, by the tokens of each kind."""
+    """Return whether production takes clearly fewer requests than the benchmark, and less work by each kind of token."""
     usable, context = resize.usable, resize.seen.context
     if context.plan is None or context.curve is None or not refutes_plan(usable):
         return False
@@ -451,7 +451,7 @@ def is_benchmark_refuted(resize: Resize) -> bool:
     prompts, outputs = (getattr(mean, "low", None) for mean in (own.prompt_tokens, own.generation_tokens))
     computed = None if own.prefix_hit_ratio is None else 1 - own.prefix_hit_ratio
     work = weigh(1.0, prompts, outputs, computed, planned.lengths, n=1.0)
-    most = max((load.best for load in (work.by_prompts, work.by_outputs) if load), default=1.0)
+    most = max(1.0, *(load.best for load in (work.by_prompts, work.by_outputs) if load))
     return usable.rps * most * (1 + SAME) < planned.rps
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from operator import attrgetter, itemgetter
+from functools import partial
+from operator import attrgetter, itemgetter, lt
 from typing import NamedTuple
 
 from rules.confidence import Certainty, nearest_rank
@@ -236,7 +237,7 @@ def judge_headroom(context: RuleContext) -> RuleResult:
     used = read_hours(context, judged)
     if isinstance(used, Missing) or used.value is None:
         return _explain_unread(context, used)
-    is_over = limit.__lt__
+    is_over = partial(lt, limit)
     late, levels = context.last_quarter(context.binned), _list_levels(context, judged)
     last = best_value(read_signal(context, late))
     if weekly:

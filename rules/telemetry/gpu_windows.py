@@ -1,4 +1,4 @@
-"""GPU windows: the difference of two GPU readouts, its sum over the GPUs of a replica, and the signals from it.
+"""GPU readings: limits of what can be, windows between two readouts, their sums over a replica's GPUs, and signals.
 
 GPU families carry their own seconds, so they do not change the coverage of an engine's window. A gauge stands for the
 time since the previous readout, because exporters print means of their last interval. To add a kind of utilisation: a

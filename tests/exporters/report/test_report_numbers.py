@@ -289,10 +289,10 @@ def test_accepted_plan_is_kept_next_week(prompts: float, outputs: float, hits: A
         assert count_planned(tier, margin_of()).replicas == count
 
 
-@pytest.mark.parametrize(("times", "refuted"), [(1.0, True), (2.0, False)])
-def test_longer_requests_refute_no_benchmark(times: float, refuted: bool) -> None:
-    """The SLO breaks between 4 and 5 rps of requests of so many times the benchmark's lengths."""
+@pytest.mark.parametrize(("times", "kept", "refuted"), [(1.0, 4, True), (2.0, 4, False), (0.5, 8, False)])
+def test_other_lengths_refute_no_benchmark(times: float, kept: float, refuted: bool) -> None:
+    """The SLO breaks between `kept` and one rps more, of requests of so many times the benchmark's lengths."""
     lengths = {"prompts": 800.0 * times, "outputs": 80.0 * times}
-    loads = [(50.0, {0.15: 0.95, 3.0: 0.05}), *[(40.0, {0.15: 1.0})] * 3]
+    loads = [(10.0 * kept + 10.0, {0.15: 0.95, 3.0: 0.05}), *[(10.0 * kept, {0.15: 1.0})] * 3]
     week = [hour(n, rps, ttft=ttft, **lengths) for n, (rps, ttft) in enumerate(loads * 42)]
     assert is_benchmark_refuted(propose_size(seen_of(tier_view(), week), [])) is refuted

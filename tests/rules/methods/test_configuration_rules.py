@@ -296,7 +296,7 @@ LIVES = [
     (LONG_STARTS, LONG_LIVES, PRICED, FINE),
     (*([start(f"r{n}", 47) for n in range(3)], {f"r{n}": lived(47, MINUTES - n) for n in range(3)}), PRICED, FINE),
     (AGAIN, {"r": [*lived(5, 7), *lived(15, 17), *lived(25, 27), *lived(35, MINUTES)]}, PRICED, WARNED),
-    (CRASHES, {"r": lived(5, MINUTES)}, PRICED, WARNED),
+    ([start("r", -3000), *CRASHES], {"r": lived(5, MINUTES)}, PRICED, WARNED),
     (CRASHES[1:], {"r": lived(15, MINUTES)}, PRICED, FINE),
     (UNSEEN_STARTS, GONE, PRICED, FINE),
     (OLD, {}, PRICED, FINE),
