@@ -36,7 +36,7 @@ AHEAD_SECONDS = 300.0
 MOST_WAITING = 5_000
 """Maximum number of alerts in the queue. A hanging cycle must not fill the memory."""
 
-LabelName = Annotated[str, Field(max_length=200), AfterValidator(lambda name: repr(name)[1:-1])]
+LabelName = Annotated[str, Field(max_length=200), AfterValidator(lambda t: t if t.isprintable() else repr(t)[1:-1])]
 """Invisible signs are written as their numbers: names that differ stay different."""
 
 

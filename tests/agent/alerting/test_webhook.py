@@ -68,7 +68,7 @@ def test_a_message_of_alertmanager_is_read() -> None:
 
 
 RESOLVED = {"status": "resolved", "endsAt": "2020-01-01T00:00:00Z"}
-UTF8_NAMES = {"labels": {"k8s.pod.name \u00e9": "r0", "alertname": "x"}}
+UTF8_NAMES = {"labels": {"k8s.pod\\name \u00e9": "r0", "alertname": "x"}}
 UNSEEN_NAMES = {"labels": {"a\u202eb": "c\u200bd", "a\u200bb": "", "alertname": "x"}, "annotations": {"\x00": ""}}
 LONG_SUMMARY = {"annotations": {"summary": "a\n\x1b[31mb" + "x" * 5000}}
 
@@ -79,7 +79,7 @@ LONG_SUMMARY = {"annotations": {"summary": "a\n\x1b[31mb" + "x" * 5000}}
         *(({"startsAt": f"{year}-01-01T00:00:00Z"}, "started_at", NOW) for year in ("0001", "2999", "1900")),
         # An end is not before its start, and a summary is one line of limited length.
         (RESOLVED, "ended_at", pytest.approx(1_789_999_826.258)),
-        (UTF8_NAMES, "labels", (("alertname", "x"), ("k8s.pod.name \u00e9", "r0"))),
+        (UTF8_NAMES, "labels", (("alertname", "x"), ("k8s.pod\\name \u00e9", "r0"))),
         (UNSEEN_NAMES, "labels", ((r"a\u200bb", ""), (r"a\u202eb", "c\ufffdd"), ("alertname", "x"))),
         (LONG_SUMMARY, "summary", "a \ufffd[31mb".ljust(webhook.LONGEST_SUMMARY - 1, "x") + "\u2026"),
     ],
