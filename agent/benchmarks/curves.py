@@ -168,13 +168,10 @@ def _round_point(point: Point) -> Point:
 def pool_points(points: Sequence[Point]) -> Point:
     """Return one point for several runs of the same load.
 
-    Requests add up. Throughput is requests over time. Medians and means are weighted by requests. The P99 of all
-    requests lies between the smallest and the largest P99 of the runs. The largest is used, so that the tail is never
-    underestimated. A run limited by the generator is dropped if another run was limited by the server.
+    Requests add up. Throughput is requests over time. Medians and means are weighted by requests. The largest P99 is
+    used, so that the tail is never underestimated. A censored run is dropped if another one is not.
     """
     sure = [point for point in points if not point.censored] or list(points)
-    if len(sure) == 1:
-        return sure[0]
     counted = all(point.requests is not None for point in sure)
     weights = [float(point.requests or 0) if counted else 1.0 for point in sure]
     seconds = [weight / point.completed_rps for weight, point in zip(weights, sure, strict=True)]

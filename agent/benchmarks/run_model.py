@@ -31,6 +31,9 @@ FEW_FOR_P99 = 1000
 GENERATOR_LIMITED = 0.98
 """Completed below this share of requested rps: the generator may have been the limit (PEERS 3.2, item 9)."""
 
+FAILED_SHARE = 0.05
+"""Share of failed requests above which a load is not carried: the P95 of all that were sent has no bound (ours)."""
+
 START_SHARE = 0.01
 """Share of clients among the requests above which their start burst is the P99 (PEERS 3.2, item 11)."""
 
@@ -235,7 +238,7 @@ def set_point(run: BenchmarkRun) -> None:
             concurrency=run.clients if run.loop == "closed" else concurrency,
             requested_rps=run.requested_rps,
             requests=run.requests or None,
-            censored=slow and not run.burst,
+            censored=(slow or run.failed > FAILED_SHARE * run.sent) and not run.burst,
             prompt_tokens_mean=run.prompt_tokens.mean,
             **latencies,
             **copy_fields(run, "output_tokens_per_second", "prefix_hit_ratio"),
@@ -302,6 +305,8 @@ def _remarks(run: BenchmarkRun, sent: float | None) -> Iterator[str]:
     if run.burst:
         text = "requests were sent as fast as possible: a queue that drains is no load"
         yield f"{run.sent} {text}, so its latencies are left out"
+    elif run.failed > FAILED_SHARE * run.sent:
+        yield f"{run.failed} of {run.sent} requests failed: a load that is not carried is no capacity, and is left out of it"
     elif run.point.censored:
         yield f"the generator sent {sent:.4g} of {run.requested_rps:.4g} requested rps: the server is at least this bad"
     elif run.requested_rps and run.completed_rps < GENERATOR_LIMITED * run.requested_rps:

@@ -1,7 +1,4 @@
-"""Telemetry of benchmark runs: what a client cannot see, from a store or from sizewatch's own history.
-
-Windows of replicas, between two scrapes of a store or minutes of the history, are summed and read like any other.
-"""
+"""Telemetry of benchmark runs, which no client sees: summed windows of a store or of sizewatch's own history."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Point(_PlanSection):
     concurrency: Positive | None = optional_key("Requests in the system of one replica.")
     requested_rps: Positive | None = optional_key("Requests per second the generator was asked for.")
     requests: Count | None = optional_key("Requests measured at this load.")
-    censored: bool = Field(False, description="The generator was the limit here: the server is at least this bad.")
+    censored: bool = Field(False, description="Generator-limited, or requests failed: no proof of a capacity.")
     ttft_p50_seconds: RequestSeconds | None = optional_key("Median time to the first token.")
     ttft_p99_seconds: RequestSeconds | None = optional_key("P99 time to the first token.")
     tpot_p50_seconds: TokenSeconds | None = optional_key("Median over requests, time per output token.")

@@ -260,6 +260,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{f"{count} requests": {"completed": count, "num_prompts": count} for count in (16, 298, 458, 459, 999, 1000)},
     "no request succeeded": {"completed": 0, "failed": 2000},
     "most requests failed": {"completed": 900, "failed": 1100},
+    "half failed": {"completed": 1000, "failed": 1000},
+    "few failed": {"completed": 1900, "failed": 100},
     "rate that ramps up": {"ramp_up_strategy": "linear"},
     "no count": {"completed": None},
     "rate as text": {"request_throughput": "9.9"},
