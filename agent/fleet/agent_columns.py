@@ -80,7 +80,9 @@ class SeriesColumns:
 
     def _take(self, family: str, labels: Mapping[str, str], column: Sequence[float]) -> None:
         label = names.PARTS.get(family)
-        full = f"{family}/{labels.get(label, '')}" if label else family
+        full = family
+        if label:
+            full += f"/{labels.get(label, '')}"
         gauge = _KINDS[family] is FamilyKind.GAUGE
         if family in GPU_NAMES:
             self._of_gpus.setdefault(labels.get(names.GPU, ""), []).append((full, gauge, column))
@@ -122,8 +124,10 @@ class SeriesColumns:
         for family, part in self._histograms.items():
             counts = tuple([column[place] for column in part.columns])
             if part.edges[-1] == math.inf and all(map(math.isfinite, counts)) and min(counts) >= 0:
-                total = part.total[place] if part.total is not None else math.nan
-                yield family, Cumulative(part.edges, counts, total if math.isfinite(total) else None)
+                total = None
+                if part.total is not None and math.isfinite(part.total[place]):
+                    total = part.total[place]
+                yield family, Cumulative(part.edges, counts, total)
 
     def gpus(self, place: int, t: float) -> tuple[GpuReadout, ...]:
         """Return the GPU readouts of that page."""

@@ -65,7 +65,9 @@ class AgentClock:
         return scraped + self.behind
 
     def _is_possible(self, age: float) -> bool:
-        most = LATE * self._between if math.isfinite(self._between) else UNKNOWN_SECONDS
+        most = LATE * self._between
+        if not math.isfinite(most):
+            most = UNKNOWN_SECONDS
         return -EARLY_SECONDS <= age <= most
 
 
@@ -97,7 +99,9 @@ class CounterContinuity:
             now = page.histograms.get(family)
             if now is None or (now.edges == part.edges and now.counts[-1] < part.counts[-1]):
                 base = self._histograms.get(family)
-                self._histograms[family] = _plus(base, part) if base is not None else part
+                if base is not None:
+                    part = _plus(base, part)
+                self._histograms[family] = part
         for family, now in page.histograms.items():
             base = self._histograms.get(family)
             if base is not None and base.edges != now.edges:
@@ -111,7 +115,9 @@ def _plus(base: Cumulative, last: Cumulative | None) -> Cumulative:
     if base.edges != last.edges:
         return last
     counts = tuple(a + b for a, b in zip(base.counts, last.counts, strict=True))
-    total = None if base.total is None or last.total is None else base.total + last.total
+    total = None
+    if base.total is not None and last.total is not None:
+        total = base.total + last.total
     return Cumulative(last.edges, counts, total)
 
 
@@ -243,7 +249,9 @@ def _facts(seen: _Seen) -> dict[str, str]:
         return {}
     labels = info.labels
     release = labels.get("engine_version", "")
-    # A release, or words on the releases that the page's names allow.
-    text = "engine_versions" if " " in release else ENGINE_VERSION
-    facts = {"model": labels.get(names.MODEL, ""), text: release}
+    name = ENGINE_VERSION
+    if " " in release:
+        # Words on the releases that the page's names allow.
+        name = "engine_versions"
+    facts = {"model": labels.get(names.MODEL, ""), name: release}
     return {name: value for name, value in facts.items() if value} | {"engine": labels.get("engine", "")}

@@ -75,8 +75,12 @@ def _grouped(stems: Iterable[str], between: str = "[:_]") -> Iterator[str]:
         groups.setdefault(head, []).append(rest)
     for head, rests in groups.items():
         longer = tuple(_grouped(filter(None, rests), "_"))
-        more = f"{between}({'|'.join(longer)})" if len(longer) > 1 else "".join(between + text for text in longer)
-        yield re.escape(head) + (f"({more})?" if more and "" in rests else more)
+        more = "".join(between + text for text in longer)
+        if len(longer) > 1:
+            more = f"{between}({'|'.join(longer)})"
+        if more and "" in rests:
+            more = f"({more})?"
+        yield re.escape(head) + more
 
 
 class EnginePages:
@@ -107,8 +111,10 @@ class EnginePages:
         for replica, series in sorted(grouped.items()):
             for page in self._new_pages(replica, series, self._last.get(replica, -math.inf)):
                 self._last[replica] = page.t
-                gpus = self._gpus.pop_readouts_until(replica, page.t) if self._gpus is not None else ()
-                yield replace(page, gpus=gpus) if gpus else page
+                if self._gpus is not None:
+                    gpus = self._gpus.pop_readouts_until(replica, page.t)
+                    page = replace(page, gpus=gpus or page.gpus)
+                yield page
 
     def forget(self, replicas: set[str]) -> None:
         """Drop the state of replicas."""

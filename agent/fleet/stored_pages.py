@@ -37,7 +37,9 @@ class StoredPage:
 
     def to_scrape(self) -> ReplicaScrape:
         """Return the page as a scrape of its replica."""
-        failure = "" if self.snapshot is not None else ScrapeFailure.CONNECT.value
+        failure = ""
+        if self.snapshot is None:
+            failure = ScrapeFailure.CONNECT.value
         same = copy_fields(self, "tier", "replica", "t", "snapshot", "error", "gpu_window")
         return ReplicaScrape(**same, failure=failure)
 

@@ -63,7 +63,9 @@ class SummedReader:
     def ask(self, since: float, until: float) -> tuple[StoredPage, ...]:
         """Return the newest page of every replica at `until`, with some series only. Raise StoreError."""
         samples = self._api.query(self._sums.replica_query(self._edges), until)
-        self._span = (self._until, until) if self._until is not None else None
+        self._span = None
+        if self._until is not None:
+            self._span = self._until, until
         self._until = until
         return self.pages.take([MatrixSeries(sample.labels, (until,), (sample.value,)) for sample in samples])
 
@@ -360,7 +362,9 @@ def build_replica_reader(tier: str, source: TierSource, context: TierContext, ap
     matchers = source.selector or ""
     if source.source == "agents":
         return ReplicaReader(tier, agent_series.selector(tier, matchers), agent_series.AgentPages(), api)
-    engine = source.engine or (context.plan.engine if context.plan is not None else None)
+    engine = source.engine
+    if not engine and context.plan is not None:
+        engine = context.plan.engine
     gpus = None
     beside: tuple[str, ...] = ()
     if source.gpus is not None:
