@@ -451,7 +451,7 @@ def is_benchmark_refuted(resize: Resize) -> bool:
     prompts, outputs = (getattr(mean, "low", None) for mean in (own.prompt_tokens, own.generation_tokens))
     computed = None if own.prefix_hit_ratio is None else 1 - own.prefix_hit_ratio
     work = weigh(1.0, prompts, outputs, computed, planned.lengths, n=1.0)
-    most = max(1.0, *(load.best for load in (work.by_prompts, work.by_outputs) if load))
+    most = max((1.0, *(load.best for load in (work.by_prompts, work.by_outputs) if load)))
     return usable.rps * most * (1 + SAME) < planned.rps
 
 

@@ -289,10 +289,16 @@ def test_accepted_plan_is_kept_next_week(prompts: float, outputs: float, hits: A
         assert count_planned(tier, margin_of()).replicas == count
 
 
-@pytest.mark.parametrize(("times", "kept", "refuted"), [(1.0, 4, True), (2.0, 4, False), (0.5, 8, False)])
-def test_other_lengths_refute_no_benchmark(times: float, kept: float, refuted: bool) -> None:
+NO_LENGTHS = {"workload": None, "curve": {"points": [{**one, "output_tokens_per_second": None} for one in POINTS]}}
+
+
+@pytest.mark.parametrize(
+    ("times", "kept", "parts", "refuted"),
+    [(1.0, 4, {}, True), (2.0, 4, {}, False), (0.5, 8, {}, False), (1.0, 4, NO_LENGTHS, True)],
+)
+def test_other_lengths_refute_no_benchmark(times: float, kept: float, parts: dict[str, Any], refuted: bool) -> None:
     """The SLO breaks between `kept` and one rps more, of requests of so many times the benchmark's lengths."""
     lengths = {"prompts": 800.0 * times, "outputs": 80.0 * times}
     loads = [(10.0 * kept + 10.0, {0.15: 0.95, 3.0: 0.05}), *[(10.0 * kept, {0.15: 1.0})] * 3]
     week = [hour(n, rps, ttft=ttft, **lengths) for n, (rps, ttft) in enumerate(loads * 42)]
-    assert is_benchmark_refuted(propose_size(seen_of(tier_view(), week), [])) is refuted
+    assert is_benchmark_refuted(propose_size(seen_of(tier_view(**parts), week), [])) is refuted
