@@ -217,8 +217,7 @@ def _fill_with_batches(seen: ProductionSummary, price: Price) -> Lever:
         return Lever(name=name, price=price, missing="no hour's fleet utilisation is known")
     basis = f"replicas beyond {target:.0%} utilisation, hour by hour ({max(idle):.1f} at most); "
     basis += "batch work costs electricity only"
-    mean = math.fsum(idle) / len(idle)
-    return Lever(name=name, price=price, replicas=mean, certainty=Certainty.CERTAIN, basis=basis)
+    return Lever(name=name, price=price, replicas=math.fsum(idle) / len(idle), certainty=Certainty.CERTAIN, basis=basis)
 
 
 def _follow_schedule(seen: ProductionSummary, size: ReplicaCount, price: Price) -> Lever:

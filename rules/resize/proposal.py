@@ -108,6 +108,8 @@ def propose_size(seen: ProductionSummary, results: Sequence[RuleResult]) -> Resi
         _, work = pick_peak(seen.rates, usable.lengths)
         size = replica_count(work, usable, margin_of(seen.context.limits), *fleet_terms(plan))
         levers = list_levers(seen, size, price_of(plan), utilization, is_memory_bound)
+        if seen.observed_seconds < TO_SHRINK_SECONDS:
+            levers = tuple(replace(lever, certainty=Certainty.LIKELY) for lever in levers)
     pools = {pool: propose_size(part, results) for pool, part in sorted(seen.pools.items())} if not mixed else {}
     if len(pools) > 1:
         proposals = {pool: part.proposal for pool, part in pools.items()}

@@ -230,6 +230,10 @@ def test_levers_by_hand() -> None:
     assert (levers[0].name, levers[0].money_a_day) == ("Scaling by schedule", pytest.approx(6.0 * 120))
     assert found["Scaling by schedule"] == pytest.approx(6.0)
     assert (found["Shorter prompts"], found["Routing simple requests"]) == (1.0, 3.0)
+    sure = [one.name for one in levers if one.certainty is CERTAIN]
+    assert sorted(sure) == ["Model colocation", "Offline batch fill"]
+    day = propose_size(seen_of(PLANNED, hours(24)), NOTHING).levers
+    assert {one.certainty for one in day} == {LIKELY}, "another weekday may need more"
     full = {one.name: one for one in week(kv=0.8).levers}["Model colocation"]
     assert (full.replicas, full.missing) == (None, "memory sets the size of this fleet, not load")
 
