@@ -1,6 +1,6 @@
 """The timeline: one line an entry, the newest last, from memory for the page and from the history for the command.
 
-Its releases of a tier's replicas: events of a change, and replaced pods.
+Releases of a tier's replicas: events of a change, and replaced pods.
 """
 
 import json
