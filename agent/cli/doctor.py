@@ -21,6 +21,7 @@ from agent.errors import ConfigError
 from agent.http_client.client import place_of
 from exporters.documents.diagnosis import EngineDiagnosis, TierLook, diagnosis_json, diagnosis_text
 from rules.catalogue.registry import BY_NAME
+from rules.replicas.state import BRIDGE_SECONDS
 from rules.telemetry.wording import format_duration, number
 from rules.verdicts.rule import Severity
 
@@ -44,7 +45,7 @@ archetype, but that batch has none.
 def parameters() -> cli.Parameters:
     places = "engines to look at: http://HOST:PORT/metrics, HOST:PORT, or one or two saved pages of one engine"
     kind = "kind of traffic, whose objectives are those of the guide (default chat)"
-    how_long = "how long to look; for saved pages, how far they are apart"
+    how_long = "how long to look; for saved pages, how far they are apart, at most 5m"
     return (
         cli.argument("url", "[URL]...", places, str, nargs=-1),
         cli.option("--for seconds", "15s", f"{how_long}, 5s to 1h (default 15s)", cli.duration(5, 3600), default="15s"),
@@ -100,6 +101,9 @@ def _look(options: SimpleNamespace) -> int:
         if len(bodies) > len(set(bodies)):
             text = f"{files[0]} and {files[1]} are the same page"
             raise ConfigError((f"{text}: save the second one 15 s after the first; if so, the engine did nothing",))
+        if len(bodies) > 1 and seconds > BRIDGE_SECONDS:
+            text = "pages that are further apart do not tell what happened when; save two within 5 min"
+            raise ConfigError((f"--for {format_duration(seconds)}: {text}",))
         looks = look_at_files(files, bodies, seconds, objectives)
     else:
         pages = find_pages(options.url, cli.ways_in(options))

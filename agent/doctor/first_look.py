@@ -22,7 +22,7 @@ from rules.methods.evidence import OUTPUTS, PROMPTS, exact_reading, is_significa
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
 from rules.telemetry import histograms, readings
 from rules.telemetry.derived import PlanFacts
-from rules.telemetry.outcomes import HTTP_REFUSED, NO_ROOM, outcomes
+from rules.telemetry.outcomes import HTTP_REFUSED, NO_ROOM, count_gone, outcomes
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading, SignalKind, SignalValue
 from rules.telemetry.snapshots import Snapshot
@@ -40,8 +40,8 @@ FEWER_HITS, LONGER, ENOUGH_REQUESTS = 0.2, 1.5, 10
 GRAVE_WAIT = 5.0
 """Multiple of the objective from which a queue is critical: ours."""
 
-REFUSALS = {"no_room_share": NO_ROOM, "bad_share": HTTP_REFUSED}
-"""Refusals of the table by kind, as `RequestsRefused` counts them, and the counter of each."""
+SHARES = {"left_share": "requests_aborted", "no_room_share": NO_ROOM, "bad_share": HTTP_REFUSED}
+"""Shares of the table and the counter of each: clients that left, and refusals by kind, as `RequestsRefused` counts them."""
 
 REFUSED = "RequestsRefused"
 
@@ -357,9 +357,9 @@ def _show_signals(
         lately = None
         if spans:
             lately = _read_shown(name, sum_windows(spans), basis)
-        unit = "ratio" if name in REFUSALS else SIGNALS[name].unit
+        unit = "ratio" if name in SHARES else SIGNALS[name].unit
         # A page has the present level only.
-        if name not in REFUSALS and SIGNALS[name].how in LEVELS:
+        if name not in SHARES and SIGNALS[name].how in LEVELS:
             since_start, lately = None, since_start if lately is None else lately
         elif name.startswith("gpu_") or (unit.endswith("per_second") and not is_dated):
             since_start = None
@@ -368,18 +368,19 @@ def _show_signals(
 
 
 def _read_shown(name: str, window: Window, basis: PlanFacts) -> SignalValue:
-    """Return a signal of the table, or the share of one kind of refusal of all requests that ended."""
-    if name not in REFUSALS:
+    """Return a signal of the table, or one of SHARES of all requests that ended."""
+    if name not in SHARES:
         return readings.read(SIGNALS[name], window, basis)
     ends = outcomes(window)
     if isinstance(ends, Missing):
         return ends
-    if REFUSALS[name] not in window.counters:
-        return Missing(gap=window.explain_missing(REFUSALS[name]))
+    if SHARES[name] not in window.counters:
+        return Missing(gap=window.explain_missing(SHARES[name]))
     if not ends.all_requests:
         return Missing(gap=Gap.NO_TRAFFIC)
-    refused = ends.no_room if name == "no_room_share" else ends.bad
-    return exact_reading(refused / ends.all_requests, ends.all_requests)
+    counts = {"no_room_share": ends.no_room, "bad_share": ends.bad}
+    counts["left_share"] = min(ends.served, count_gone(window) + window.counters.get("requests_aborted", 0.0))
+    return exact_reading(counts[name] / ends.all_requests, ends.all_requests)
 
 
 IMBALANCE = BY_NAME["ReplicaImbalance"]

@@ -42,6 +42,7 @@ LABELS: Mapping[str, str] = {
     "eviction_rate": "preemptions a request",
     "prefix_hit_ratio": "prefix cache hits",
     "speculative_acceptance": "drafts accepted",
+    "left_share": "left by their clients",
     "failed_share": "requests failed",
     "no_room_share": "refused for want of room (503)",
     "bad_share": "answered 4xx",

@@ -218,6 +218,13 @@ def test_table_counts_refusals_as_the_rule_does() -> None:
     assert shown["bad_share"] != refused
 
 
+def test_clients_that_left_are_in_the_table() -> None:
+    recording, _ = load(TESTS / "cases" / "26-all-abort")
+    first, last = (scrape for scrape in scrapes(recording, []) if scrape.t in (1795205700.0, 1795206900.0))
+    shares = {signal.name: signal.lately for signal in look([first, replace(last, t=first.t + 300)]).signals}
+    assert shares["left_share"].value == 1.0
+
+
 @pytest.mark.parametrize(
     ("pages", "text"),
     [
@@ -315,6 +322,7 @@ def test_unknown_objective_is_not_called_met(files: Any, capsys: pytest.CaptureF
     assert "unsure  TPOT is not exposed: the 90 ms TPOT objective is not judged" in out
     assert "Nothing is wrong" not in out
     pages = [str(TESTS / "pages" / f"sglang_{name}.prom") for name in ("startup", "after_load")]
+    assert "save two within 5 min" in doctor(capsys, *pages, "--for", "301s")[2]
     _, out, _ = doctor(capsys, *pages, "--for", "300s")
     assert "unsure   TTFT is not exposed" in out
     assert "earlier  since its start: 2.4% of" in out, "what is not judged now does not last"
