@@ -413,9 +413,8 @@ def _changes(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
             plans = [event.t for event in events if event.kind == TimelineKind.PLAN]
             changed = [seen.plan_hours[0].start, *plans][-1]
             text = f"The plan changed on {instant(changed, zone)}: the comparison with the benchmark, the curve and"
-            text += (
-                f" fleet utilisation rest on the {len(seen.plan_hours)} hours since then; all else on the whole time."
-            )
+            hours = format_count(len(seen.plan_hours), "hour")
+            text += f" fleet utilisation rest on the {hours} since then; all else on the whole time."
         yield f"under another plan until {instant(changed, zone)}", text
     for event in join_releases(past.events):
         if event.kind == TimelineKind.RELEASE and seen.since <= event.t < seen.until:

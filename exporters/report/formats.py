@@ -206,9 +206,13 @@ def _workload(tier: TierReport, report: Report) -> Section:
     lines = []
     for what, lengths in group_by(part.lengths, lambda length: length.what).items():
         names = ", ".join(length.quantile.upper() for length in lengths)
-        seen = ", ".join(render.best(length.observed, "") for length in lengths)
+        seen = ", ".join(render.best(length.observed, "") for length in lengths) + " tokens"
+        if not any(isinstance(length.observed, Reading) for length in lengths):
+            seen = render.best(lengths[0].observed, "")
+            if part.average_rps is None:
+                seen = "nothing was seen"
         planned = ", ".join(render.number_text(length.planned) for length in lengths)
-        lines.append(f"{what} {names}: {seen} tokens; planned {planned}")
+        lines.append(f"{what} {names}: {seen}; planned {planned}")
     rates = (("average", part.average_rps, part.planned_average_rps), ("peak", part.peak_rps, part.planned_peak_rps))
     seen = "; ".join(f"{name} {_rps(rate)}, planned {_rps(planned)}" for name, rate, planned in rates)
     moving = f", moving towards {part.towards}" if part.towards else ""

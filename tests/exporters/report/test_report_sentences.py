@@ -256,7 +256,7 @@ def changed_plan(hours_since: int) -> Report:
 def test_odd_weeks_read_as_the_golden() -> None:
     """What a reader sees before any number of the tier."""
     reports = {name: reported(PLAN, windows, before=before)[0] for name, (windows, before) in ODD_WEEKS.items()}
-    reports |= {f"plan of {hours_since} hours": changed_plan(hours_since) for hours_since in (100, 0)}
+    reports |= {f"plan of {hours_since} hours": changed_plan(hours_since) for hours_since in (100, 1, 0)}
     lines = []
     for name, found in reports.items():
         (tier,) = found.tiers
@@ -267,6 +267,7 @@ def test_odd_weeks_read_as_the_golden() -> None:
         if name in ODD_WEEKS and not ODD_WEEKS[name][0]:
             assert {question.answer for question in tier.questions} == {"nothing was seen in this time"}
             assert {row.status for row in tier.monitoring} == {tier.status} == {"unknown"}
+            assert "prompts P50, P95, P99: nothing was seen; planned " in report_markdown(found)
     check_golden(__file__, "odd_weeks.md", "\n".join(lines))
 
 
