@@ -212,7 +212,8 @@ def _bin_width(path: Path, cells: pd.Series[str], times: pd.Series[pd.Timestamp]
         raise TraceError(path, f"has {len(times)} of the {FEWEST_ROWS} rows that tell how long a bin is")
     apart = times.diff()
     width = pd.Timedelta(apart.mode().iloc[0])
-    _refuse(path, TIME, cells, apart <= pd.Timedelta(0), "{cell} is not later than the row before; sort by time")
+    text = "{cell} is not later than the row before; sort by time, and write the zone where clocks are set back"
+    _refuse(path, TIME, cells, apart <= pd.Timedelta(0), text)
     text = (
         f"{{cell}} is no whole number of bins of {width.total_seconds():g} s after the row before; one row is one bin"
     )
