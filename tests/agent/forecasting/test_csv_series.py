@@ -178,7 +178,7 @@ def test_hour_of_clock_change_is_understood(tmp_path: Path, times: str, values: 
     ("lines", "said"),
     [
         (("0,1", "60,2", "60,3", "120,4"), ":4: timestamp: '60' is not later than the row before; sort by time"),
-        (("0,1", "9,2", "6,3"), ":4: timestamp: '6' is not later than the row before; sort by time, and write the zone"),
+        (("0,1", "9,2", "6,3"), ":4: timestamp: '6' is not later than the row before; sort by time, and write the"),
         (("0,1", "60,-3", "120,4"), ":3: requests: '-3' is no count of 0 to 1e+15; leave the cell empty"),
         (("0,1", "60,many", "120,4"), ":3: requests: 'many' is no count"),
         (("0,1", "60,nan", "120,4"), ":3: requests: 'nan' is no count"),
