@@ -104,7 +104,9 @@ def prewarm_from_csv(
     given = input_from_csv(path, loaded, bin_seconds, tier)
     series = given.series
     if loaded is not None:
-        request = _overridden(build_request(_context(loaded, tier), (), loaded.config, path, series.end), overrides)
+        context = _context(loaded, tier)
+        request = build_request(context, (), loaded.config, path, series.end)
+        request = _overridden(request, overrides)
     else:
         bare = ForecastRequest(
             tier=tier,

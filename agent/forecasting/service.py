@@ -182,7 +182,8 @@ class ForecastService:
             status = replace(status, gap=f"the forecast of {(now - result.made_at) / 60:.0f} min ago is outlived")
         for pair in reversed(projections):
             if _is_due(pair[0], now):
-                return replace(status, for_now=_point_at(pair[0], now), requests_for_now=_point_at(pair[1], now))
+                work, requests = (_point_at(points, now) for points in pair)
+                return replace(status, for_now=work, requests_for_now=requests)
         return status
 
     def health(self) -> ForecastHealth:

@@ -126,4 +126,7 @@ def _parse_scrape(place: int, line: bytes) -> Scrape | None:
         return None
     if body is None and not error:
         return None
-    return Scrape(t=t, target=place, body=body, error=quote_external_text(str(error), LONGEST_TEXT) if error else "")
+    text = ""
+    if error:
+        text = quote_external_text(str(error), LONGEST_TEXT)
+    return Scrape(t=t, target=place, body=body, error=text)

@@ -178,7 +178,8 @@ class StoreSource(Source):
         except SizewatchError as error:
             unavailable[tier] = str(error)
             missing = (windows.gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in mapping.values())
-            return TierAggregate(groups=(load_bins.bin_window(windows.sum_windows(missing), None, None),), each=())
+            whole = windows.sum_windows(missing)
+            return TierAggregate(groups=(load_bins.bin_window(whole, None, None),), each=())
         self._last_minutes[tier] = before | {binned.replica: binned for binned in each}
         return TierAggregate(groups=groups, each=each)
 

@@ -186,6 +186,8 @@ def merge_steps(steps: Iterable[ScheduleStep]) -> tuple[ScheduleStep, ...]:
     for step in sorted(steps, key=lambda step: step.start):
         if schedule_steps and schedule_steps[-1].replicas == step.replicas:
             last = schedule_steps.pop()
-            step = replace(max(step, last, key=lambda schedule_step: schedule_step.demand_rps), start=last.start)
+            if last.demand_rps > step.demand_rps:
+                step = last
+            step = replace(step, start=last.start)
         schedule_steps.append(step)
     return tuple(schedule_steps)

@@ -166,7 +166,8 @@ def simulate_foresight(world: SimulatedDemand, *, hold: int = HPA_HOLD_MINUTES, 
     padded = np.concatenate([world.demand, np.full(world.lead, -np.inf)])
     highest: Array = sliding_window_view(padded, ahead).max(axis=1)
     targets = np.maximum(float(minimum), replicas(highest, world.capacity))
-    return simulate_fleet(apply_hold(targets, hold), world.lead, float(replicas(highest[:1], world.capacity)[0]))
+    at_start = float(replicas(highest[:1], world.capacity)[0])
+    return simulate_fleet(apply_hold(targets, hold), world.lead, at_start)
 
 
 def simulate_requests(

@@ -103,7 +103,9 @@ def check_benchmark(
     for rule in RULES:
         if rule.name in ASKED and not rule.per_scrape:
             result = evaluate_rule(rule, context, binned, now, period_seconds)
-            results.append(explain.add_causes(result, context, binned) if isinstance(result, Verdict) else result)
+            if isinstance(result, Verdict):
+                result = explain.add_causes(result, context, binned)
+            results.append(result)
     if context.plan is not None and context.plan.is_batch:
         results.append(evaluate_rule(BATCH_WORK, context, binned, now, period_seconds))
     return Step13(
