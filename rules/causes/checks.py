@@ -11,6 +11,7 @@ from rules.confidence import Certainty
 from rules.methods import routing
 from rules.methods.burn_rate import judge_availability
 from rules.methods.divergence import judge_tail
+from rules.methods.evidence import best_value
 from rules.methods.load import offered_load
 from rules.plan.capacity import benchmarked_mean
 from rules.plan.curve import CERTAIN_REQUESTS
@@ -114,7 +115,7 @@ def _has_same_prompts(now: Window, before: Window) -> bool:
 
 
 def check_longer(key: str, context: CauseContext) -> CauseResult | None:
-    """Check for a P95 above the plan's, in all or in slow minutes, or (by few far longer ones) a mean above the curve's."""
+    """Check for a P95 above the plan's, of all requests or of slow minutes, or for a mean that a few far longer ones raise."""
     family, planned = f"{key}_per_request", read_plan_value(context.context, f"workload.{key}.p95")
     mean = _compare_with_benchmark(context, key, family)
     if planned is None:
@@ -292,7 +293,7 @@ def check_throttling_cause(context: CauseContext) -> CauseResult | None:
     """Check the shares of time in which clocks were held down, of all replicas, then of each if most were late there."""
 
     def is_held(window: Window) -> bool:
-        return (getattr(throttled(window), "value", None) or 0.0) > NOTICEABLE
+        return (best_value(throttled(window)) or 0.0) > NOTICEABLE
 
     totals, known, minutes = {"": context.total}, [], context.slow_minutes
     if minutes is not None and minutes.share(is_held) > MOST:
@@ -300,9 +301,8 @@ def check_throttling_cause(context: CauseContext) -> CauseResult | None:
         totals |= {f" at {name}": group.sum_families((*SLOWER, THROTTLED_COVERED)) for name, group in groups}
     for where, total in totals.items():
         for what, word, proof in HELD_BY:
-            held = ratio(total, f"gpu_throttled_{what}_seconds", THROTTLED_COVERED)
-            if isinstance(held, Reading):
-                share = held.value or 0.0
+            share = best_value(ratio(total, f"gpu_throttled_{what}_seconds", THROTTLED_COVERED))
+            if share is not None:
                 known.append((share > NOTICEABLE and proof, not where, share, f"{word} {share:.0%} of the time{where}"))
     if not known:
         return None

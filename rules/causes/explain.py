@@ -46,7 +46,7 @@ PREFIX_HITS = ("prefix_hit_ratio",)
 
 @dataclass(frozen=True, slots=True)
 class CauseCheck:
-    """Check of a cause, and the methods and families of the rules that it can explain. `claim` are other words for it."""
+    """Check of a cause, and the methods and families of the rules that it can explain. `claim`: a template in other words."""
 
     cause: str
     examine: Examine
@@ -73,8 +73,8 @@ SUSPECTS: tuple[CauseCheck, ...] = (
     CauseCheck("prefix hits", checks.check_prefix_hits, EITHER, claim="fewer prefix hits"),
     CauseCheck("benchmark", checks.check_repeated_prompts, OF_ONE_FAMILY, (*PREFIX_HITS, *OBJECTIVES[:2])),
     CauseCheck("adapters held back", prove_when_slow(checks.check_held_back), SLOW, FROM_ARRIVAL),
-    CauseCheck("prompt lengths", check_prompts, EITHER, claim="prompts are longer than planned"),
-    CauseCheck("output lengths", check_outputs, EITHER, claim="outputs are longer than planned"),
+    CauseCheck("prompt lengths", check_prompts, EITHER, claim="prompts are longer than {than}"),
+    CauseCheck("output lengths", check_outputs, EITHER, claim="outputs are longer than {than}"),
     CauseCheck("adapters", checks.check_adapters, SLOW),
     CauseCheck("speculation", checks.check_speculation, SLOW),
     CauseCheck("throttling", prove_when_slow(checks.check_throttling_cause), LATENCY),
@@ -106,7 +106,7 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
     supported = [(cause, claim, fact) for cause, claim, fact in facts if fact is not None and fact.supported]
     causes = []
     for cause, claim, fact in sorted(supported, key=lambda row: not row[2].proven):
-        evidence = f"{claim.replace('planned', fact.than)}: {fact.text}"
+        evidence = f"{claim.format(than=fact.than)}: {fact.text}"
         causes.append(Cause(cause=cause, certainty=Certainty.of(fact.proven), evidence=(evidence,)))
     if not causes and rule.method in LATENCY:
         excluded = (f"not {cause}: {fact.text}" for cause, _, fact in facts if fact is not None and fact.text)

@@ -137,7 +137,7 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
         details = (worst.minutes, *(row.text for row in odd if row is not worst))
         observed, sure = exact_reading(worst.times, n), Certainty.of(worst.is_proven)
         verdict = context.verdict(Status.WARNING, sure, observed, expected, worst.text, details=details)
-        actions = sorted(verdict.actions, key=lambda text: not text.lower().startswith(worst.pattern.split("'")[0]))
+        actions = sorted(verdict.actions, key=lambda text: not worst.pattern.startswith(text.lower().partition(":")[0]))
         return replace(verdict, actions=tuple(actions))
     if n < 2:
         sentence = "Fewer than two warm replicas: nothing to compare"
