@@ -209,7 +209,7 @@ def test_the_profile_says_what_the_week_says(bin_minutes: int) -> None:
     place = np.arange(21 * per_day)
     weekly = 100 + 50 * np.sin(2 * np.pi * place / per_day) + 30 * (place // per_day % 7 < 5)
     found = profile_outlook(weekly, bin_minutes, 3, 21 * DAY_MINUTES)
-    minute = np.arange(18 * DAY_MINUTES + 300, 18 * DAY_MINUTES + 1200)
+    minute = (np.arange(300, 1200) + DAY_MINUTES * np.arange(15, 19)[:, None]).ravel()
     expected = np.interp(minute + 3.5, (place + 0.5) * bin_minutes, weekly)
     assert found.then[minute] == pytest.approx(expected, rel=0.05)
     assert np.isnan(found.then[: 2 * DAY_MINUTES]).all()
