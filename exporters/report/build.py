@@ -107,7 +107,7 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
         week=tuple(_week(resize.seen, zone)) if context.capacity else (),
         prewarming=_prewarming(past, context.limits),
         guardrails=list_guardrails(resize.seen, resize.workload),
-        grouped_incidents=findings.list_incidents(past),
+        grouped_incidents=findings.list_incidents(past, zone),
         incidents=findings.list_findings(past),
         restarts=findings.restarts(past),
         quality=findings.quality(past, zone),

@@ -181,11 +181,11 @@ def _explained(findings: Iterable[Finding], foreign: Iterable[ExternalAlert]) ->
         yield ExternalAlertRow(name=name, times=len(alerts), started_at=begin, ended_at=_last_end(alerts), text=text)
 
 
-def list_incidents(past: TierPast) -> tuple[IncidentRow, ...]:
+def list_incidents(past: TierPast, zone: str) -> tuple[IncidentRow, ...]:
     """Return the incidents with a certain finding or one of an alerting rule, oldest first."""
     loud = set(map(id, list_alerting(past)))
     rows = []
-    for incident in group_incidents(past.findings, now=past.resize.seen.until):
+    for incident in group_incidents(past.findings, now=past.resize.seen.until, zone=zone):
         if any(id(each) in loud or each.worst.certainty is Certainty.CERTAIN for each in incident.findings):
             symptoms = []
             for rule, findings in incident.symptoms.items():

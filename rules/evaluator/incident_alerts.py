@@ -87,7 +87,7 @@ def step_incident_alerts(
         incident_alerts.append(replace(candidate, rule=first.rule, subject=first.subject, since=first.since))
     alerted = {(alert.incident.id, alert.severity) for alert in incident_alerts}
     before = [_continue(old, known_incidents, alerted, now) for old in before]
-    # The newest alert of a name is told: receivers know an alert by its labels.
+    # Receivers know an alert by its labels: tell the newest.
     since = {_labels(alert): alert.since for alert in sorted(incident_alerts, key=lambda alert: alert.since)}
     incident_alerts[:0] = [old for old in before if old.since > since.get(_labels(old), -math.inf)]
     ends = ((alert, now if alert.resolved_at is None else alert.resolved_at) for alert in incident_alerts)
@@ -143,7 +143,9 @@ def _alerts(incident: Incident, now: float) -> Iterator[IncidentAlert]:
     pages.sort(key=lambda span: span.start)
     tickets = _spans(_ticket_times(incident.findings, pages, now))
     for severity, spans in ((Severity.PAGE, pages), (Severity.TICKET, tickets)):
-        yield from (_alert(incident, severity, span, now) for span in reversed(spans) if min(now, span.end) >= span.due)
+        for span in reversed(spans):
+            if min(now, span.end) >= span.due:
+                yield _alert(incident, severity, span, now)
 
 
 def _is_of_outage(finding: Finding, findings: Sequence[Finding]) -> bool:

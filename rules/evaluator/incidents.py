@@ -91,13 +91,13 @@ class Incident:
 
 
 def group_incidents(
-    findings: Iterable[Finding], results: Iterable[RuleResult] = (), now: float | None = None
+    findings: Iterable[Finding], results: Iterable[RuleResult] = (), now: float | None = None, zone: str = "UTC"
 ) -> tuple[Incident, ...]:
     """Return the incidents of all tiers, in order of their begin. Each finding is in exactly one of them.
 
     The order of the findings does not matter. A finding belongs where it did when it began: what begins or ends later
     moves none, so an incident keeps its id. `results` are the newest ones of open findings: sentence and impact follow
-    them while an incident lasts. A sentence omits the day if it is that of `now` (unix seconds).
+    them while an incident lasts. Sentences have times of `zone`, without the day if it is that of `now` (unix seconds).
     """
     firing = (result for result in results if isinstance(result, Verdict) and result.status in FIRING)
     newest = {(verdict.rule, verdict.subject): verdict for verdict in firing}
@@ -112,7 +112,7 @@ def group_incidents(
             near.append(home)
         groups[finding.subject.tier] = near
         home.add(finding)
-    return tuple(_incident(group.members, newest, now) for group in incidents)
+    return tuple(_incident(group.members, newest, now, zone) for group in incidents)
 
 
 @dataclass(slots=True)
@@ -166,7 +166,7 @@ def _order(finding: Finding) -> tuple[float, str, str, str, float]:
 
 
 def _incident(
-    findings: Sequence[Finding], newest: Mapping[tuple[str, Subject], Verdict], now: float | None
+    findings: Sequence[Finding], newest: Mapping[tuple[str, Subject], Verdict], now: float | None, zone: str
 ) -> Incident:
     first, root = findings[0], _newest_finding(_select_root(findings), findings)
     ends = [finding.ended_at for finding in findings if finding.ended_at is not None]
@@ -183,7 +183,7 @@ def _incident(
         # A rule that follows single scrapes fires when its claim begins to hold, not before.
         claimed = [finding for finding in findings if finding.rule == root.rule]
     end = root.ended_at if ended_at is None else max(finding.end for finding in claimed)
-    when = describe_period(claimed[0].started_at, end, now)
+    when = describe_period(claimed[0].started_at, end, now, zone)
     action = next(iter(verdict.actions), "")
     relief = _select_relief(findings, verdicts)
     outlived = ended_at is None and root.ended_at is not None

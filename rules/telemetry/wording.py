@@ -6,7 +6,8 @@ For people only; programs read the readings.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 from rules.telemetry.signals import Missing, SignalValue
 
@@ -101,16 +102,15 @@ def join_range(low: str, high: str) -> str:
     return f"{bare} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"
 
 
-def describe_period(begin: float, end: float | None, now: float | None) -> str:
-    """Return a time in UTC from unix seconds, "since 10:23" without an end. Days are omitted that are the day of `now`,
-    or of the begin.
-    """
-    start = datetime.fromtimestamp(begin, UTC)
-    today = None if now is None else datetime.fromtimestamp(now, UTC).date()
+def describe_period(begin: float, end: float | None, now: float | None, zone: str = "UTC") -> str:
+    """Return a time in `zone` from unix seconds, "since 10:23" without an end. The day of `now` or of the begin is omitted."""
+    clock = ZoneInfo(zone)
+    start = datetime.fromtimestamp(begin, clock)
+    today = None if now is None else datetime.fromtimestamp(now, clock).date()
     began = f"{start:%H:%M}" if start.date() == today else f"{start:%d %b %H:%M}"
     if end is None:
         return f"since {began}"
-    ended = datetime.fromtimestamp(end, UTC)
+    ended = datetime.fromtimestamp(end, clock)
     if f"{start:%d %H:%M}" == f"{ended:%d %H:%M}":
         return f"at {began}"
     return f"from {began} to {ended:{'%H:%M' if ended.date() == start.date() else '%d %b %H:%M'}}"

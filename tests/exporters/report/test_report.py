@@ -188,7 +188,8 @@ def test_numbers_without_lengths_compare_with_nothing() -> None:
 
 
 def test_week_is_by_the_users_clock() -> None:
-    found, _ = reported(PLAN, hours(), zone="Europe/Berlin")
+    found, _ = reported(PLAN, hours(), zone="Europe/Berlin", findings=(finding("QueueGrowing", 8, 9),))
+    assert "Mon 02 Nov 09:00 CET, for 1 h: QueueGrowing fired from 02 Nov 09:00 to 10:00." in report_markdown(found)
     week = {(hour.weekday, hour.hour): hour.utilization for hour in found.tiers[0].week}
     # Busy from 8 to 20 UTC is 9 to 21 in winter.
     assert (1 / week[0, 8], 3 / week[0, 9], len(week)) == (pytest.approx(USABLE), pytest.approx(USABLE), 168)
