@@ -179,9 +179,12 @@ def _incident(
     verdict = verdicts[id(root)]
     names = {finding.subject.replica for finding in findings if finding.subject.replica is not None}
     claimed = findings
+    if root.subject.replica is not None:
+        # The state of one replica is no evidence about another.
+        claimed = [finding for finding in claimed if finding.subject == root.subject]
     if root.rule in BY_NAME and BY_NAME[root.rule].per_scrape:
         # A rule that follows single scrapes fires when its claim begins to hold, not before.
-        claimed = [finding for finding in findings if finding.rule == root.rule]
+        claimed = [finding for finding in claimed if finding.rule == root.rule]
     end = root.ended_at if ended_at is None else max(finding.end for finding in claimed)
     when = describe_period(claimed[0].started_at, end, now, zone)
     action = next(iter(verdict.actions), "")

@@ -74,6 +74,10 @@ def test_replicas_alike_are_one_incident() -> None:
     early = finding("TpotDivergence", -300.0, 300.0, certainty=Certainty.LIKELY)
     (later,) = group_incidents([early, *lost], now=400.0)
     assert later.sentence == "TargetDown is seen from 00:00 to 00:01; tokens come slower"
+    for rule in ("TargetDown", "GpuXid"):
+        other = finding(rule, -300.0, replica="r9", certainty=Certainty.LIKELY)
+        (joined,) = group_incidents([other, finding(rule, 0.0, replica="r0")], now=400.0)
+        assert joined.sentence == f"{rule} is seen since 00:00", "the state of another replica is no begin"
     assert len(group_incidents([*lost, finding("TargetDown", 0.0, 90.0, tier="other", replica="r0")])) == 2
 
 
