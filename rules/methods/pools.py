@@ -22,7 +22,7 @@ from rules.telemetry import histograms, windows
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.signals import Gap
 from rules.telemetry.wording import number
-from rules.verdicts.context import SEPARATE, RuleContext, is_persistent
+from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, is_persistent
 from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import RuleResult, Status
 
@@ -31,6 +31,11 @@ PROMPT = POOL_TOKENS[PREFILL]
 
 Numbers = Mapping[str, float]
 """Numbers of a replica in a minute: rates per second, seconds per token, tokens a request, shares of the KV cache (0-1)."""
+
+ComparedMinute = tuple[float, float, bool, Sequence[str]]
+"""Number of a replica, its neighbours', whether it stands out, and of which WORK it had more."""
+
+WORK = ("rps", "arrived", "made", "prompt", "output")
 
 
 class PoolRatio(NamedTuple):
@@ -123,12 +128,12 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
     Each minute is compared with the median of the others. Certain if so many minutes are no chance (sign test).
     """
     warm = hold(context.binned).once(split_by_warmth, context.limit("warm_up_seconds"))[0]
-    compared: dict[tuple[str, str], list[tuple[float, float, bool]]] = {}
+    compared: dict[tuple[str, str], list[ComparedMinute]] = {}
     for group in warm.periods(windows.MINUTE_SECONDS).values():
         numbers = chain.from_iterable(group.by_batch(_read_numbers, context.limit("minimum_requests")))
         for pool in windows.group_by(numbers, lambda pair: context.tier.pools.get(pair[0], "")).values():
-            for pattern, replica, own, usual, is_odd in _compare_replicas(context, dict(pool)):
-                compared.setdefault((pattern, replica), []).append((own, usual, is_odd))
+            for pattern, replica, minute in _compare_replicas(context, dict(pool)):
+                compared.setdefault((pattern, replica), []).append(minute)
     n = len({binned.replica for binned in warm if binned.window.covered_seconds > 0})
     odd = [row for key, minutes in compared.items() if (row := _find_odd(*key, minutes)) is not None]
     if odd:
@@ -147,21 +152,24 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
         return context.unmeasured("requests_running")
     else:
         return context.unknown(Gap.TOO_FEW_REQUESTS, f"fewer than {SEPARATE} minutes in which replicas can be compared")
-    fine = range_reading(0.0, context.limit("busier"), n)
-    return context.verdict(Status.OK, Certainty.CERTAIN, exact_reading(1.0, n), fine, sentence)
+    observed, expected = exact_reading(1.0, n), range_reading(0.0, context.limit("busier"), n)
+    return context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
 
 
-def _find_odd(pattern: str, replica: str, minutes: Sequence[tuple[float, float, bool]]) -> OddReplica | None:
-    """Return a replica that stands out in several minutes, in most of them and of the last quarter, else None. `minutes`
-    have its number, its neighbours' and whether it stands out. Each side is equally likely by chance."""
-    shown = [(own, usual) for own, usual, is_odd in minutes if is_odd]
-    last = [is_odd for *_, is_odd in minutes[-max(1, len(minutes) // 4) :]]
+def _find_odd(pattern: str, replica: str, minutes: Sequence[ComparedMinute]) -> OddReplica | None:
+    """Return a replica that stands out in several minutes, in most of them and of the last quarter, else None. Each side
+    is equally likely by chance. What gets more work than its neighbours in more minutes than chance allows is not proven."""
+    shown = [(own, usual) for own, usual, is_odd, _ in minutes if is_odd]
+    last = [is_odd for _, _, is_odd, _ in minutes[-max(1, len(minutes) // 4) :]]
     if len(shown) < max(SEPARATE, len(minutes) // 2 + 1) or sum(last) <= len(last) / 2:
         return None
     own, usual = (math.fsum(column) / len(shown) for column in zip(*shown, strict=True))
     unit, words = PATTERNS[pattern]
     text = f"{replica} {words.format(number(own, unit), number(usual, unit))}"
     is_proven = binomial_tail(len(shown), len(minutes), 0.5) < 1 - CONFIDENCE
+    most = max(sum(name in more for *_, more in minutes) for name in WORK)
+    if most and binomial_tail(most, len(shown), 0.5) < 1 - LIKELY_CONFIDENCE:
+        is_proven, text = False, text.replace("no more and no longer", "hardly more or longer")
     count = f"{pattern}: in {len(shown)} of {len(minutes)} minutes"
     times = own / usual if usual > 0 else None
     return OddReplica(is_proven, len(shown) / len(minutes), replica, pattern, times, count, text)
@@ -189,14 +197,15 @@ def _read_numbers(batch: HeldWindows, fewest: float) -> tuple[tuple[str, Numbers
     return tuple(rows)
 
 
-def _compare_replicas(
-    context: RuleContext, rows: Mapping[str, Numbers]
-) -> Iterator[tuple[str, str, float, float, bool]]:
-    """Yield pattern, replica, its number, its neighbours', and whether it stands out in a minute."""
+def _compare_replicas(context: RuleContext, rows: Mapping[str, Numbers]) -> Iterator[tuple[str, str, ComparedMinute]]:
+    """Yield pattern and replica with its minute."""
 
     def find_above(factor: float, *names: str) -> set[str]:
         pairs = (item for name in names for item in _beside_median(rows, name).items())
         return {replica for replica, (own, usual) in pairs if own > factor * usual}
+
+    def compare_work(replica: str, own: float, usual: float, is_odd: bool) -> ComparedMinute:
+        return own, usual, is_odd, [name for name in WORK if is_odd and replica in find_above(1.0, name)]
 
     # Requests wait there while neighbours have room: more work came, or the replica is held up.
     queues = {replica: own >= QUEUE > usual for replica, (own, usual) in _beside_median(rows, "waiting").items()}
@@ -210,21 +219,21 @@ def _compare_replicas(
     for replica, (load, usual) in loads.items():
         rps = rows[replica].get("rps", 0.0)
         is_counted = load + windows.MINUTE_SECONDS * rps >= context.limit("minimum_requests")
-        yield "lone replica", replica, load, usual, is_counted and load >= most and rps >= most_rps
+        yield "lone replica", replica, (load, usual, is_counted and load >= most and rps >= most_rps, ())
         if replica in queues:
             is_full = queues[replica] and load >= busier * usual
-            yield "hot spot", replica, load, usual, is_full and replica in given
-            yield "straggler's queue", replica, load, usual, is_full and replica not in given
+            yield "hot spot", replica, (load, usual, is_full and replica in given, ())
+            yield "straggler's queue", replica, compare_work(replica, load, usual, is_full and replica not in given)
     # Neither more nor longer requests explain a slow replica.
     times = _beside_median(rows, "token")
     slow = {replica for replica, (own, usual) in times.items() if own >= slower * usual and "rps" in rows[replica]}
     slow -= find_above(alike, "rps", "prompt", "output") if slow else set()
     for replica, (own, usual) in times.items():
-        yield "straggler", replica, own, usual, replica in slow
+        yield "straggler", replica, compare_work(replica, own, usual, replica in slow)
     for replica, numbers in rows.items():
         if "fullest" in numbers and "kv" in numbers:
             full, mean = numbers["fullest"], numbers["kv"]
-            yield "full rank", replica, full, mean, full >= max(context.limit("full"), busier * mean)
+            yield "full rank", replica, (full, mean, full >= max(context.limit("full"), busier * mean), ())
 
 
 def _beside_median(rows: Mapping[str, Numbers], name: str) -> dict[str, tuple[float, float]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -41,23 +40,20 @@ RULE = "PrefixRoutingBroken"
 HIT, QUERIED = "prefix_hit_tokens", "prefix_queried_tokens"
 FINISHED, PREEMPTIONS = "requests_finished", "preemptions"
 
-Minute = tuple[BinnedWindow, ...]
-"""Binned windows of one minute in which prompts asked the prefix cache, one for each replica."""
-
 
 class HitRates(NamedTuple):
-    """Last minutes of the warm replicas, their names, and the hit rate (0-1) that they are compared with.
+    """Last minutes of the warm replicas that prompts asked, their names, and the hit rate (0-1) that they are compared with.
 
     That is the rate of the minutes `past`, or of the plan. `left`: its share if any replica may get any prefix (guide 7.2).
     """
 
-    minutes: tuple[Minute, ...]
-    binned: Minute
+    minutes: tuple[HeldWindows, ...]
+    binned: HeldWindows
     replicas: tuple[str, ...]
     left: float
     reference: float | None
     words: str
-    past: tuple[Minute, ...]
+    past: tuple[HeldWindows, ...]
 
     def count_requests(self, binned: Sequence[BinnedWindow]) -> tuple[float, ...]:
         """Return the finished requests of each replica, in the order of the replicas."""
@@ -136,13 +132,12 @@ def _measure(context: RuleContext, planned: tuple[float, str] | None) -> HitRate
     held = hold(context.binned)
     newest = sorted(held.periods(MINUTE_SECONDS))[-SEPARATE:]
     warm, _ = held.once(split_by_warmth, context.limit("warm_up_seconds"))
-    sums = {
-        minute: (group, group.sum_families((FINISHED, QUERIED, HIT)))
-        for minute, group in warm.periods(MINUTE_SECONDS).items()
-    }
-    asking = {minute: pair for minute, pair in sums.items() if pair[1].counters.get(QUERIED, 0.0) > 0}
-    now = tuple(_select_asking(group) for minute, (group, _) in asking.items() if minute in newest)
-    before = [pair for minute, pair in asking.items() if minute not in newest]
+    asking = select_where(warm, lambda binned: binned.window.counters.get(QUERIED, 0.0) > 0)
+    minutes = asking.periods(MINUTE_SECONDS).items()
+    now = tuple(group for minute, group in minutes if minute in newest)
+    before = [
+        (group, group.sum_families((FINISHED, QUERIED, HIT))) for minute, group in minutes if minute not in newest
+    ]
     best, past = -1.0, before[:0]
     for place in range(max(1, len(before) - SEPARATE + 1)) if before else ():
         part = before[place : place + SEPARATE]
@@ -153,15 +148,10 @@ def _measure(context: RuleContext, planned: tuple[float, str] | None) -> HitRate
     reference, words = (best, "before") if best >= 0 else (None, "")
     if planned is not None and planned[0] > best:
         (reference, words), past = planned, before[:0]
-    groups = tuple(_select_asking(group) for group, _ in past)
-    binned = tuple(chain.from_iterable(now))
+    binned = HeldWindows.of_batches(now)
     replicas = tuple(sorted({sample.replica or "" for sample in binned}))
     left = (1.0 if reference is None else reference) / max(1, len(replicas))
-    return HitRates(now, binned, replicas, left, reference, words, groups)
-
-
-def _select_asking(minute: Iterable[BinnedWindow]) -> Minute:
-    return tuple(binned for binned in minute if binned.window.counters.get(QUERIED, 0.0) > 0)
+    return HitRates(now, binned, replicas, left, reference, words, tuple(group for group, _ in past))
 
 
 def split_by_warmth(held: HeldWindows, warm_up_seconds: float) -> tuple[HeldWindows, HeldWindows]:
@@ -202,7 +192,7 @@ def _list_begins(batch: HeldWindows) -> tuple[dict[str | None, Window], list[tup
 
 def _find_other_reason(context: RuleContext, hits: HitRates, rate: float, floor: float) -> str:
     """Return the reason for lost hits other than the routing, "" without any."""
-    groups, counts = hold(hits.binned).by_replica, hits.count_requests(hits.binned)
+    groups, counts = hits.binned.by_replica, hits.count_requests(hits.binned)
     kept = [name for name in hits.replicas if (hit_rate(groups.get(name, ())) or 0.0) > floor]
     if kept:
         return f"not lost on {join_names(kept)}"
