@@ -27,7 +27,7 @@ from rules.telemetry.wording import format_count, number
 from rules.telemetry.work import mean_length
 from rules.verdicts.context import RuleContext, read_plan_value
 from rules.verdicts.held_windows import hold
-from rules.verdicts.verdict import Status, Unknown
+from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 LONGER = 1.2
 """Factor above planned lengths that is evidence. Bucket edges of 1-2-5 grids allow no finer distinction."""
@@ -64,18 +64,19 @@ def check_prefix_hits(context: CauseContext) -> CauseResult | None:
     if lost := _find_lost_hits(context):
         return CauseResult(supported=True, text=lost)
     value = reading.value or 0.0
-    hits, owner = read_plan_value(context.context, "workload.prefix_hit_ratio"), "the plan has"
-    if hits is None:
-        hits, owner = _read_measured_hits(context), "the benchmark had"
-    if hits is None:
+    planned = routing.read_planned_rate(context.context)
+    if planned is None:
         return None
-    text = f"{value:.0%} where {owner} {hits:.0%}"
+    hits, where = planned
+    text = f"{value:.0%}, {hits:.0%} {where}"
     return CauseResult(supported=value < hits - NOTICEABLE, proven=value < hits - LOST, text=text)
 
 
 def check_repeated_prompts(context: CauseContext) -> CauseResult | None:
     """Check for a benchmark with one set of prompts at every rate: its prefix cache is better than production's."""
-    measured, reading = _read_measured_hits(context), lookup_share(context.total, *HIT_RATE)
+    reading, curve = lookup_share(context.total, *HIT_RATE), context.context.curve
+    points = curve.points if curve else ()
+    measured = min((p.prefix_hit_ratio for p in points if p.prefix_hit_ratio is not None), default=None)
     if measured is None or isinstance(reading, Missing) or (reading.value or 0.0) >= measured - LOST:
         return NOT_ASKED
     planned = read_plan_value(context.context, "workload.prefix_hit_ratio")
@@ -84,13 +85,8 @@ def check_repeated_prompts(context: CauseContext) -> CauseResult | None:
     return CauseResult(supported=planned is None or measured > planned + LOST, proven=planned is not None, text=text)
 
 
-def _read_measured_hits(context: CauseContext) -> float | None:
-    points = context.context.curve.points if context.context.curve else ()
-    return min((p.prefix_hit_ratio for p in points if p.prefix_hit_ratio is not None), default=None)
-
-
 def _find_lost_hits(context: CauseContext) -> str:
-    """Return the loss of hits in the slow minutes in words, "" without a loss. It needs no planned hits."""
+    """Return the loss of hits of alike prompts in the slow minutes in words, "" without. It needs no planned hits."""
     minutes = context.slow_minutes
     is_other = context.rule.method in USERS and context.rule.family not in FROM_ARRIVAL
     if minutes is None or not minutes.before or is_other:
@@ -99,19 +95,14 @@ def _find_lost_hits(context: CauseContext) -> str:
     slow = windows.sum_families([minute.window for minute, _ in minutes.slow], families)
     before = windows.sum_families(minutes.before, families)
     now, then = (lookup_share(window, *HIT_RATE) for window in (slow, before))
-    if isinstance(now, Missing) or isinstance(then, Missing) or not _has_same_prompts(slow, before):
+    fewest = min(window.counters.get("requests_finished", 0.0) for window in (slow, before))
+    if isinstance(now, Missing) or isinstance(then, Missing) or fewest < ENOUGH_REQUESTS:
+        return ""
+    later, earlier = (mean_length(window, "prompt_tokens", "prompt_tokens_per_request") for window in (slow, before))
+    if not later or not earlier or not 1 / LONGER <= later / earlier <= LONGER:
         return ""
     late, usual = now.value or 0.0, then.value or 0.0
     return f"{late:.0%} in the slow minutes, {usual:.0%} before" if late < usual - LOST else ""
-
-
-def _has_same_prompts(now: Window, before: Window) -> bool:
-    """Return whether both windows have enough requests, with prompts of about the same length."""
-    if min(window.counters.get("requests_finished", 0.0) for window in (now, before)) < ENOUGH_REQUESTS:
-        return False
-    lengths = (window.histograms.get("prompt_tokens_per_request", ()) for window in (now, before))
-    later, earlier = map(histograms.mean, lengths)
-    return bool(later and earlier) and 1 / LONGER <= (later or 0.0) / (earlier or 1.0) <= LONGER
 
 
 def check_longer(key: str, context: CauseContext) -> CauseResult | None:
@@ -132,7 +123,7 @@ def check_longer(key: str, context: CauseContext) -> CauseResult | None:
             results.append(CauseResult(supported=length.low > limit, proven=not when, text=text))
     if mean is not None and mean.supported:
         results.append(mean)
-    return max(results, key=lambda result: result.supported, default=None)
+    return max(results, key=lambda result: (result.supported, result.proven), default=None)
 
 
 def _compare_with_benchmark(context: CauseContext, key: str, family: str) -> CauseResult | None:
@@ -247,19 +238,28 @@ def check_routing(context: CauseContext) -> CauseResult | None:
     """Check the routing by rule PrefixRoutingBroken, with several replicas."""
     if len({binned.replica for binned in context.binned} - {None}) < 2:
         return NOT_ASKED
-    rule, now = CATALOGUE[routing.RULE], hold(context.binned).ends[1]
-    context_now = RuleContext(rule=rule, catalogue=CATALOGUE, tier=context.context, binned=context.binned, now=now)
-    result = routing.judge_replicas(context_now)
+    result = judge_beside(context, routing.RULE)
     if isinstance(result, Unknown):
         return None
     is_certain, text = result.certainty is Certainty.CERTAIN, result.sentence[:1].lower() + result.sentence[1:]
     return CauseResult(supported=result.status is not Status.OK, proven=is_certain, text=text)
 
 
+def judge_beside(context: CauseContext, name: str) -> RuleResult:
+    """Return what another rule says of the same windows."""
+    rule, now = CATALOGUE[name], hold(context.binned).ends[1]
+    of = RuleContext(rule=rule, catalogue=CATALOGUE, tier=context.context, binned=context.binned, now=now)
+    return rule.method(of)
+
+
 def check_queueing_cause(context: CauseContext) -> CauseResult | None:
-    """Check for late requests that waited beyond the limit in the queue (edges prove it), or for a mean queue."""
+    """Check for late requests that waited beyond the limit in the queue (edges prove it), or for a mean queue or wait."""
     if part := measure_part("queue_seconds", "in the queue", context):
         return part
+    whole, waited = (histograms.mean(context.total.histograms.get(name, ())) for name in (FIRST_TOKEN, "queue_seconds"))
+    if whole and waited and waited > MOST * whole:
+        text = f"{waited / whole:.0%} of the time to first tokens is spent in the queue"
+        return CauseResult(supported=True, proven=False, text=text)
     levels = (mean_level(context.total, family) for family in ("requests_waiting_capacity", "requests_waiting"))
     waiting = next((level.value or 0.0 for level in levels if isinstance(level, Reading)), None)
     if waiting is None:
@@ -365,12 +365,10 @@ def check_restarts(context: CauseContext) -> CauseResult | None:
 def check_hardware_faults(context: CauseContext) -> CauseResult | None:
     """Check for GPU faults. Proof: most requests failed on the faulty replicas since the fault."""
     first: dict[str | None, float] = {}
-    count = 0.0
+    names = ("gpu_fault_events", "gpu_ecc_uncorrectable_errors")
+    count = sum(context.total.counters.get(name, 0.0) for name in names)
     for binned in context.binned:
-        counters = binned.window.counters
-        some = sum(counters.get(name, 0.0) for name in ("gpu_fault_events", "gpu_ecc_uncorrectable_errors"))
-        if some > 0:
-            count += some
+        if any(map(binned.window.counters.get, names)):
             first[binned.replica] = min(binned.window.start, first.get(binned.replica, math.inf))
     ends = ((sample, outcomes(sample.window)) for sample in context.binned)
     failed = [(sample, end.failed) for sample, end in ends if not isinstance(end, Missing)]

@@ -67,10 +67,9 @@ class CauseContext:
 
 READ = frozenset(
     {
-        *("requests_finished", "in_system_change", "preemptions", "prefix_hit_tokens", "prefix_queried_tokens"),
-        *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "adapters_running"),
-        *("prompt_tokens", "generation_tokens", "requests_running"),
-        *("requests_waiting", "requests_waiting_capacity", "requests_waiting_deferred"),
+        *("in_system_change", "preemptions", "prefix_hit_tokens", "prefix_queried_tokens", "adapters_running"),
+        *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "prompt_tokens", "generation_tokens"),
+        *("requests_waiting_capacity", "requests_waiting_deferred"),
         *("prompt_tokens_per_request", "generation_tokens_per_request"),
         *(*FROM_ARRIVAL, "queue_seconds", "prefill_seconds", THROTTLED_COVERED, *COVERED[THROTTLED_COVERED]),
         *("kv_transfer_failures", "restarts", "gpu_fault_events", "gpu_ecc_uncorrectable_errors"),

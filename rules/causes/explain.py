@@ -1,6 +1,6 @@
 """Causes of a finding, with evidence and counter-evidence.
 
-Proven causes come first, then suspicions, each in the order of SUSPECTS. A slow tier without any cause has a slow machine.
+Proven causes come first, then suspicions, each in the order of SUSPECTS. Else the machine is slow if every token is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rules.telemetry.gauges import IN_SYSTEM, SIGMA
 from rules.verdicts.error_budget import OBJECTIVES
 from rules.verdicts.held_windows import hold
 from rules.verdicts.rule import Method, Rule
-from rules.verdicts.verdict import FIRING, Cause, Verdict
+from rules.verdicts.verdict import FIRING, Cause, Status, Verdict
 
 MACHINE = "the machine is slower than the benchmarked one (neighbours, clocks): no other cause was found"
 UNMEASURED = "the machine is slow (neighbours, clocks, throttling), or the objective is too strict: no benchmark tells"
@@ -109,6 +109,9 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
         evidence = f"{claim.format(than=fact.than)}: {fact.text}"
         causes.append(Cause(cause=cause, certainty=Certainty.of(fact.proven), evidence=(evidence,)))
     if not causes and rule.method in LATENCY:
+        tokens = checks.judge_beside(context, "TpotDivergence")
+        if rule.family in FROM_ARRIVAL and isinstance(tokens, Verdict) and tokens.status is Status.OK:
+            return verdict
         excluded = (f"not {cause}: {fact.text}" for cause, _, fact in facts if fact is not None and fact.text)
         text = MACHINE if view.curve is not None else UNMEASURED
         causes = [Cause(cause="slower machine", certainty=Certainty.LIKELY, evidence=(text, *excluded))]

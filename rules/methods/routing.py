@@ -74,7 +74,7 @@ def judge_replicas(context: RuleContext) -> RuleResult:
         return context.unknown(gap, f"no prompt asked the prefix cache{': it is off' if total.get(FINISHED) else ''}")
     if sees_repeated_lookups(context.binned):
         return context.unknown(Gap.CONTRADICTORY, REPEATED_LOOKUPS)
-    planned = _read_planned_rate(context.tier)
+    planned = read_planned_rate(context.tier)
     hits, needed = _measure(context, planned), context.limit("minimum_requests")
     (requests,), rate = sum_counters_beside(hits.binned, FINISHED), hit_rate(hits.binned) or 0.0
     reference = hits.reference
@@ -108,7 +108,7 @@ def judge_replicas(context: RuleContext) -> RuleResult:
     return context.verdict(status, Certainty.of(certain), observed, expected, sentence, details=details)
 
 
-def _read_planned_rate(context: TierContext) -> tuple[float, str] | None:
+def read_planned_rate(context: TierContext) -> tuple[float, str] | None:
     """Return the planned hit rate and its source. The workload comes before the benchmark."""
     planned = read_plan_value(context, "workload.prefix_hit_ratio")
     if planned is not None:

@@ -190,7 +190,9 @@ def test_slow_minutes_must_show_it() -> None:
     made = [slow(n, prompts=300.0, share=0.3 if n > 4 else 0.0) for n in range(8)]
     usual = {"prompt_tokens_per_request": seen({80.0: 6000}, LENGTHS)}
     made[:5] = [replace(one, histograms={**one.histograms, **usual}) for one in made[:5]]
-    assert certainties(answered(TTFT, context(workload=WORKLOAD), made))[0] == ("prompt lengths", "likely")
+    for measured, certainty in (({}, "likely"), ({"prompt_tokens_mean": 60.0}, "certain")):
+        of = context(*[measured] * 3, workload=WORKLOAD)
+        assert certainties(answered(TTFT, of, made))[0] == ("prompt lengths", certainty), "a certain mean comes first"
 
 
 def test_slow_minutes_need_no_planned_hits() -> None:
@@ -217,6 +219,14 @@ def test_slow_minutes_need_no_planned_hits() -> None:
         even = first(answered(TTFT, unplanned, windows))
         assert even.cause == "slower machine"
         assert even.against[0] == f"cannot be excluded: prefix hits, output lengths, throttling{more}"
+
+
+def test_machine_delays_every_token() -> None:
+    fast = {"tpot_seconds": seen({0.02: 180.0})}
+    for waited, causes in ((0.02, []), (0.1, [("queueing", "likely")])):
+        parts = {**fast, "queue_seconds": seen({waited: 180.0}, (0.01, 0.02, 0.1))}
+        made = [replace(window, histograms={**window.histograms, **parts}) for window in each(5, slow)]
+        assert certainties(answered(TTFT, context(workload=WORKLOAD), made)) == causes
 
 
 def test_only_the_curve_explains_comparison() -> None:
@@ -249,7 +259,7 @@ def test_lengths_and_load_explain_evictions() -> None:
         ("diurnal", TPOT, ["benchmark"]),
         ("prefix", TTFT, ["prefix hits", "prompt lengths", "queueing", "benchmark"]),
         ("routing", TTFT, ["routing", "prefix hits", "prompt lengths", "benchmark"]),
-        ("lora", TTFT, ["adapters held back", "adapters", "benchmark"]),
+        ("lora", TTFT, ["adapters held back", "adapters", "queueing", "benchmark"]),
         ("lora", TPOT, ["adapters", "benchmark"]),
         ("specdecode", TPOT, ["speculation", "benchmark"]),
         ("kv_cascade", "KvCacheCascade", ["prompt lengths", "output lengths"]),
@@ -294,7 +304,7 @@ def test_cached_benchmark_is_first_suspect() -> None:
     assert [c.cause for c in against_cached(HITS, planned=0.9, preemptions=36.0).causes] == ["evictions"]
     made = against_cached(TTFT)
     assert certainties(made) == [("prefix hits", "certain"), ("benchmark", "likely")]
-    assert first(made).evidence == ("fewer prefix hits: 10% where the benchmark had 95%",)
+    assert first(made).evidence == ("fewer prefix hits: 10%, 95% in the benchmark",)
 
 
 def tier(**more: Any) -> TierContext:
