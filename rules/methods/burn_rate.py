@@ -175,7 +175,7 @@ def _describe_recovery(context: RuleContext, rung: BurnWindow, promise: Promise)
     if slow >= trials or limit >= 1 or 1 - binomial_tail(slow + 1, trials, limit) >= 1 - CONFIDENCE:
         return ""
     share = number(after.high / after.n, "ratio") if promise.of_events else f"{after.high:,.0f}"
-    spent = f"{promise.name} recovering, budget spent {describe_period(rows[0][0], rows[-1][1], now)}"
+    spent = f"{promise.name} recovering, budget spent {describe_period(rows[0][0], rows[-1][1], now)} UTC"
     return f"{spent}; {share} of {promise.describe_count(after.n)} since {promise.broken}"
 
 

@@ -146,7 +146,7 @@ def _judge_projection(context: RuleContext, supply: Supply, whole: Arrivals) -> 
         return None
     short = replica_count(point.q95, supply.capacity, read_margin(context)).replicas - planned
     takes = f"{'takes' if planned == 1 else 'take'} {number(supply.planned_rps, 'per_second')}"
-    arrives = f"{number(point.q95, 'per_second')} expected {describe_period(point.t, point.t, context.now)}"
+    arrives = f"{number(point.q95, 'per_second')} expected {describe_period(point.t, point.t, context.now)} UTC"
     needed = f"{short} more {'is' if short == 1 else 'are'} needed"
     sentence = f"Up to {arrives}, {format_count(planned, 'planned replica')} {takes}; {needed}"
     details = (f"95% quantile, median {number(point.q50, 'per_second')}", f"by {projection.method}")
@@ -247,7 +247,7 @@ def _claim_lateness(
         hours, minutes = map(int, batch.deadline.split(":"))
         left = max(1.0, (hours * HOUR_SECONDS + minutes * 60.0 - context.now) % DAY_SECONDS)
         took, end = queued / rate, context.now + queued / rate
-        text = f"the {queued:,.0f} requests in the system end {describe_period(end, end, context.now)}"
+        text = f"the {queued:,.0f} requests in the system end {describe_period(end, end, context.now)} UTC"
         yield took / left, took / chance / left, f"{text}; they are due at {batch.deadline} UTC"
     size, pace, word = (batch.requests, rate, "requests") if batch.requests else (batch.tokens, tokens, "tokens")
     if batch.hours is not None and size and pace > 0:

@@ -200,7 +200,7 @@ def test_old_burn_never_appears_later(rule: str) -> None:
     assert firing
     assert max(firing) <= 12 + 5
     assert firing == list(range(min(firing), max(firing) + 1))
-    assert "recovering, budget spent from 08:04 to 08:12; 0" in results[-1].sentence
+    assert "recovering, budget spent from 08:04 to 08:12 UTC; 0" in results[-1].sentence
 
 
 def test_agent_restart_costs_no_page() -> None:
