@@ -28,8 +28,10 @@ EVERYTHING = (
     "dashboards.enabled=true",
     "dcgmService.enabled=true",
     "node.podResources=true",
-    'node.secretName="tokens"',
-    'fleet.secretName="tokens"',
+    'node.secretNames=["tokens", "certificate"]',
+    'fleet.claimName="history"',
+    'sidecar.secretNames=["tokens"]',
+    'monitoring.endpoint={"interval": "30s", "authorization": {"credentials": {"name": "tokens", "key": "web"}}}',
     'standalone.storageClassName="fast"',
     'image.pullSecrets=[{"name": "registry"}]',
     'fleet.affinity={"podAntiAffinity": {}}',
@@ -79,9 +81,9 @@ def part_of(part: str) -> tuple[dict[Key, Json], Json]:
     return objects, pods(objects)[PARTS[part], f"sizewatch-{part}"]
 
 
-def patch() -> Json:
+def patch(*settings: str) -> Json:
     """Return the patch that adds the sidecar to a workload."""
-    data = chart(*SIDECAR)["ConfigMap", "sizewatch-sidecar"]["data"]
+    data = chart(*SIDECAR, *settings)["ConfigMap", "sizewatch-sidecar"]["data"]
     template: Json = yaml.safe_load(data["patch.yaml"])["spec"]["template"]
     return template
 
@@ -118,12 +120,14 @@ def test_a_switch_removes_its_kinds_alone(path: str) -> None:
 
 
 def test_releases_share_no_name_or_pod() -> None:
-    first, second = chart(*EVERYTHING), chart(*EVERYTHING, release="second")
+    longest = "second".ljust(53, "2")
+    first, second = chart(*EVERYTHING), chart(*EVERYTHING, release=longest)
     assert not set(first) & set(second)
-    assert ("DaemonSet", "second-sizewatch-node") in second
+    # A pod's label of 63 characters holds a revision behind the name of its StatefulSet.
+    assert [len(name) for kind, name in second if kind == "StatefulSet"] == [52]
     for document in (*first.values(), *second.values()):
         labels = document["metadata"]["labels"]
-        assert labels["app.kubernetes.io/instance"] in ("sizewatch", "second")
+        assert labels["app.kubernetes.io/instance"] in ("sizewatch", longest)
         assert labels["helm.sh/chart"] == f"sizewatch-{VERSION}"
         selector = document.get("spec", {}).get("selector", {})
         if document["kind"] in PARTS.values():
@@ -135,18 +139,24 @@ def test_values_reach_their_places() -> None:
     values = {"image.tag": digest, "node.runtimeClassName": "nvidia", "web.scheme": "HTTPS"}
     settings = [f"{path}={json.dumps(value)}" for path, value in values.items()]
     settings += ['monitoring.labels={"release": "p"}', 'rules.labels={"release": "p"}']
+    settings.append('node.config.web={"listen": "[::]:8443", "probe_listen": ":8080"}')
     objects = chart(*EVERYTHING, *settings)
     spec = pods(objects)["DaemonSet", "sizewatch-node"]
     (container,) = containers(spec)
     assert container["image"] == f"sizewatch-node:{digest}"
-    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "sizewatch", "scheme": "HTTPS"}
+    assert [port["containerPort"] for port in container["ports"]] == [8443, 8080]
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "sizewatch-probe", "scheme": "HTTP"}
+    (fleet,) = containers(pods(objects)["Deployment", "sizewatch-fleet"])
+    assert fleet["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "sizewatch", "scheme": "HTTPS"}
     assert {"name": "TZ", "value": "UTC"} in container["env"]
     assert (spec["runtimeClassName"], spec["imagePullSecrets"]) == ("nvidia", [{"name": "registry"}])
     annotations = objects["DaemonSet", "sizewatch-node"]["spec"]["template"]["metadata"]["annotations"]
     assert annotations["example.com/team"] == "llm"
     assert pods(objects)["Deployment", "sizewatch-fleet"]["affinity"] == {"podAntiAffinity": {}}
-    (secret,) = (volume["secret"] for volume in spec["volumes"] if "secret" in volume)
-    assert secret == {"secretName": "tokens", "defaultMode": 0o440}
+    secrets = {volume["name"]: volume for volume in spec["volumes"]}["sizewatch-secrets"]["projected"]
+    sources = [{"secret": {"name": "tokens"}}, {"secret": {"name": "certificate"}}]
+    assert secrets == {"defaultMode": 0o440, "sources": sources}
+    assert objects["PodMonitor", "sizewatch-node"]["spec"]["podMetricsEndpoints"][0]["interval"] == "30s"
     for key in (("PodMonitor", "sizewatch-node"), ("PrometheusRule", "sizewatch-alerts")):
         assert objects[key]["metadata"]["labels"]["release"] == "p"
     assert objects["ConfigMap", "sizewatch-plan"]["data"] == {"plan.yaml": PLAN.read_text(encoding="utf-8")}
@@ -166,6 +176,8 @@ def test_nothing_is_installed_without_plan_or_tier(setting: str) -> None:
         "node.enable=true",
         "fleet.replicas=2",
         'image.tag="a b"',
+        'image.pullSecrets=["registry"]',
+        'fleet.cacheSize=""',
         "networkPolicy.enginePorts=[]",
         'web.scheme="http"',
     ],
@@ -242,12 +254,8 @@ def test_mounts_exist_and_selectors_match(part: str) -> None:
         assert {item["key"] for item in source["configMap"]["items"]} <= set(data)
     if "priorityClassName" in spec:
         assert ("PriorityClass", spec["priorityClassName"]) in objects
-    selecting = [document for document in objects.values() if document["kind"] in ("Service", "PodMonitor")]
-    for document in (
-        *selecting,
-        objects["NetworkPolicy", f"sizewatch-{part}"],
-        objects["NetworkPolicy", "sizewatch-shut"],
-    ):
+    kinds = ("Service", "PodMonitor", "NetworkPolicy")
+    for document in (document for document in objects.values() if document["kind"] in kinds):
         selector = document["spec"].get("podSelector") or document["spec"]["selector"]
         assert selector.get("matchLabels", selector).items() <= labels.items()
 
@@ -338,7 +346,9 @@ def test_nvml_needs_two_variables_and_dcgm_none() -> None:
 
 
 def test_sidecar_reads_gpus_and_spares_engine() -> None:
-    template = patch()
+    template = patch('sidecar.secretNames=["tokens"]', 'image.pullSecrets=[{"name": "registry"}]')
+    assert template["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    assert {volume["projected"]["defaultMode"] for volume in template["spec"]["volumes"]} == {0o444}
     own = template["spec"]["containers"][0]
     assert environment_of(own)["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert template["spec"]["runtimeClassName"] == "nvidia"

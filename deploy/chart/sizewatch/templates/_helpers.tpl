@@ -3,10 +3,11 @@ Blocks that the templates share. A block of a part takes `root` (the whole conte
 sidecar). A part's values are those of its own section.
 */}}
 
-{{- /* The release's name where it says sizewatch, else both. Kubernetes allows 63 characters. */}}
+{{- /* The release's name where it says sizewatch, else both. A StatefulSet's name may have 52 characters: a label of its pods
+adds a revision to it. So 41 are left before -standalone. */}}
 {{- define "sizewatch.fullname" -}}
 {{- $name := default "sizewatch" .Values.nameOverride }}
-{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 50 | trimSuffix "-" }}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 41 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "sizewatch.name" -}}
@@ -160,7 +161,10 @@ of service; and its pod's own settings are the engine's. */}}
 {{- $values := .root.Values }}
 {{- $own := index $values .part }}
 {{- $hasHistory := has .part (list "fleet" "standalone") }}
-{{- $isSidecar := eq .part "sidecar" -}}
+{{- $isSidecar := eq .part "sidecar" }}
+{{- $port := dig "web" "listen" ":19095" $own.config | splitList ":" | last }}
+{{- $probePort := dig "web" "probe_listen" "" $own.config | splitList ":" | last }}
+{{- $probed := ternary "port: sizewatch-probe, scheme: HTTP" (printf "port: sizewatch, scheme: %s" $values.web.scheme) (ne $probePort "") -}}
 name: sizewatch
 image: "{{ ternary $values.image.full $values.image.node $hasHistory }}:{{ $values.image.tag }}"
 imagePullPolicy: {{ $values.image.pullPolicy | quote }}
@@ -185,7 +189,10 @@ env:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 ports:
-  - {name: sizewatch, containerPort: 19095, protocol: TCP}
+  - {name: sizewatch, containerPort: {{ $port }}, protocol: TCP}
+  {{- with $probePort }}
+  - {name: sizewatch-probe, containerPort: {{ . }}, protocol: TCP}
+  {{- end }}
 resources:
   {{- toYaml $own.resources | nindent 2 }}
 securityContext:
@@ -205,20 +212,20 @@ securityContext:
     type: RuntimeDefault
   {{- end }}
 livenessProbe:
-  httpGet: {path: /healthz, port: sizewatch, scheme: {{ $values.web.scheme }}}
+  httpGet: {path: /healthz, {{ $probed }}}
   initialDelaySeconds: 10
   periodSeconds: 15
   timeoutSeconds: 5
   failureThreshold: 4
 {{- if not $isSidecar }}
 readinessProbe:
-  httpGet: {path: /readyz, port: sizewatch, scheme: {{ $values.web.scheme }}}
+  httpGet: {path: /readyz, {{ $probed }}}
   periodSeconds: 10
   timeoutSeconds: 5
 {{- end }}
 volumeMounts:
   - {name: sizewatch-config, mountPath: /etc/sizewatch, readOnly: true}
-  {{- if $own.secretName }}
+  {{- if $own.secretNames }}
   - {name: sizewatch-secrets, mountPath: /etc/sizewatch-secrets, readOnly: true}
   {{- end }}
   {{- if $own.podResources }}
@@ -243,11 +250,15 @@ volumeMounts:
       - configMap:
           name: {{ include "sizewatch.fullname" .root }}-plan
           items: [{key: plan.yaml, path: plan.yaml}]
-{{- with $own.secretName }}
+{{- with $own.secretNames }}
 - name: sizewatch-secrets
-  secret:
-    secretName: {{ . | quote }}
-    defaultMode: 0440
+  projected:
+    # The group is that of the pod's fsGroup. An engine's pod has none of ours, and mounts these into the sidecar alone.
+    defaultMode: {{ ternary "0444" "0440" (eq $.part "sidecar") }}
+    sources:
+      {{- range . }}
+      - secret: {name: {{ . | quote }}}
+      {{- end }}
 {{- end }}
 {{- if $own.podResources }}
 - name: pod-resources
@@ -255,7 +266,11 @@ volumeMounts:
 {{- end }}
 {{- with $own.cacheSize }}
 - name: data
+  {{- if $own.claimName }}
+  persistentVolumeClaim: {claimName: {{ $own.claimName | quote }}}
+  {{- else }}
   emptyDir: {sizeLimit: {{ . | quote }}}
+  {{- end }}
 {{- end }}
 {{- if has .part (list "fleet" "standalone") }}
 - name: tmp
