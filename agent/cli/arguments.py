@@ -75,6 +75,16 @@ def make_command(name: str, text: str, parameters: Parameters, run: Callable[[Si
     )
 
 
+def name_options(error: click.UsageError) -> click.UsageError:
+    """Return the error with the options that may be meant, where a command has no argument for a word that was given."""
+    word = error.message.removeprefix("Got unexpected extra argument (").removesuffix(")")
+    if error.ctx is None or word in (error.message, error.message.removesuffix(")")):
+        return error
+    options = [each for each in error.ctx.command.params if each.name in ("history", "config", "url", "store")]
+    ways = " or ".join(f"{max(each.opts, key=len)} {word}" for each in options)
+    return click.UsageError(error.message + (ways and f"; write {ways}"), error.ctx)
+
+
 def option(names: str, metavar: str, text: str, kind: Any = str, **more: Any) -> click.Option:
     """Return an option with a value. `names` are separated by blanks."""
     return click.Option(names.split(), type=kind, metavar=metavar, help=text, **more)

@@ -7,13 +7,14 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from agent.cli import arguments as cli
 from agent.cli.inspect import read_page_body
-from agent.cli.terminal import progress_bar
+from agent.cli.terminal import tell_progress
 from agent.config.load import LoadedConfig, find, load
 from agent.doctor.check_result import exit_code, format_text
 from agent.doctor.run import run_checks
@@ -112,8 +113,8 @@ def _look(options: SimpleNamespace) -> int:
         where = " ".join(shlex.quote(place_of(url) if "://" in url else url) for url in pages.places)
         engines = " ".join(shlex.quote(place_of(probe.url)) for probe in pages.engines)
         if pages.engines:
-            with progress_bar(f"looking for {format_duration(seconds)}") as show:
-                looks = look_at_engines(pages, cli.ways_in(options), seconds, objectives, show)
+            show = partial(tell_progress, note=f"looking for {format_duration(seconds)}")
+            looks = look_at_engines(pages, cli.ways_in(options), seconds, objectives, show)
     next_command = f"sizewatch init --run {engines} (a configuration and a plan from these engines)"
     if any(cli.ways_in(options).values()):
         next_command = "sizewatch init with the same options and addresses (a configuration and a plan)"

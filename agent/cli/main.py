@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from agent.cli.arguments import HELP_OPTION, Exit, help_of, make_command
+from agent.cli.arguments import HELP_OPTION, Exit, help_of, make_command, name_options
 from agent.cli.terminal import UnwritableOutputError, safe_streams
 from agent.errors import CannotJudgeError, SizewatchError, explain_missing_module
 from agent.version import VERSION
@@ -132,9 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     """Return the exit code of the command, or of why it could not run."""
-    name = ""
-    if words:
-        name = words[0]
+    name = "".join(words[:1])
     top = command_line()
     try:
         if "" in words:
@@ -144,7 +142,7 @@ def _run(words: list[str]) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.UsageError as error:
-        error.show(sys.stderr)
+        name_options(error).show(sys.stderr)
         return Exit.BAD_INPUT
     except SizewatchError as error:
         _complain(name, *str(error).splitlines())
@@ -159,10 +157,7 @@ def _run(words: list[str]) -> int:
         _complain(name, "out of memory; is a limit of memory (RLIMIT_AS, MemoryMax) too low?")
         return Exit.NO_RESOURCES
     except Exception as error:  # noqa: BLE001 - any other exception is a defect; it must not look like a finding
-        advice = None
-        if isinstance(error, ModuleNotFoundError):
-            advice = explain_missing_module(error)
-        if advice is not None:
+        if isinstance(error, ModuleNotFoundError) and (advice := explain_missing_module(error)) is not None:
             _complain(name, advice)
             return Exit.BAD_INPUT
         traceback.print_exc()

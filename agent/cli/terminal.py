@@ -103,17 +103,3 @@ def tell_progress(share: float, note: str = "") -> None:
     if sys.stderr.isatty():
         print(f"{note} {share:.0%}", end="", file=sys.stderr, flush=True)
         SafeStream.shows_progress = True
-
-
-@contextmanager
-def progress_bar(note: str) -> Iterator[Callable[[float], None]]:
-    """Show a bar on a terminal's standard error. The block gives its progress, 0 to 1."""
-    # On demand: most commands show none.
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-    console, is_hidden = Console(file=sys.__stderr__), not sys.stderr.isatty()
-    with Progress(*columns, console=console, transient=True, disable=is_hidden) as bar:
-        task = bar.add_task(note, total=1.0)
-        yield lambda share: bar.update(task, completed=share)
