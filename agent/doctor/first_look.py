@@ -37,8 +37,8 @@ LEVELS = frozenset({SignalKind.LEVEL, SignalKind.TOTAL_LEVEL})
 FEWER_HITS, LONGER, ENOUGH_REQUESTS = 0.2, 1.5, 10
 """Traffic is unlike the engine's life: so much less of the prompts is found in the cache, texts are so many times longer."""
 
-GRAVE_WAIT = 5.0
-"""Multiple of the objective from which a queue is critical: ours."""
+GRAVE_WAIT, MOST = 5.0, 0.5
+"""Multiple of the objective from which a queue is critical; share (0-1) of clients that leave above which none is ok: ours."""
 
 SHARES = {"left_share": "requests_aborted", "no_room_share": NO_ROOM, "bad_share": HTTP_REFUSED}
 """Shares of the table and the counter of each: clients that left, and refusals by kind, as `RequestsRefused` counts them."""
@@ -102,6 +102,8 @@ def look_at_tier(
     since_start = [v for v in _judge_span(tier, counted, replay.end) if _is_firing(v) and v.rule not in known]
     ongoing = {v.rule: text for v in since_start if (text := _describe_ongoing(few.get(v.rule)))}
     known |= ongoing.keys()
+    # An objective seems to be missed by too few requests, or cannot be judged.
+    doubts = [r.text for r in quick if isinstance(r, Unknown) and r.rule in BURNS and r.rule not in known]
     age = _find_age(pages.values())
     return TierLook(
         tier=name,
@@ -116,7 +118,7 @@ def look_at_tier(
         verdicts=_order(_add_changes(verdict, changes) for verdict in _grade(lately)),
         since_start=_order(since_start),
         ongoing=ongoing,
-        doubts=tuple(r.text for r in quick if _is_doubt(r) and r.rule not in known),
+        doubts=(*_doubt_left(spans, tier.basis), *doubts),
         changes=changes,
         waiting=_waiting(results, quick),
         with_plan=_without_plan((*results, *quick)),
@@ -191,10 +193,20 @@ def _ease_minimums(tier: TierContext) -> TierContext:
     return replace(tier, limits={**tier.limits, **eased})
 
 
+def _doubt_left(spans: Mapping[str, Window], basis: PlanFacts) -> Iterator[str]:
+    """Yield that clients left most requests of the span, beyond chance. Why they did is on no page."""
+    left = _read_shown("left_share", sum_windows(spans.values()), basis) if spans else None
+    if not isinstance(left, Reading) or left.value is None:
+        return
+    if is_significant_share(left.value * left.n, left.n, left.n, MOST, LIKELY_CONFIDENCE):
+        share, requests = number(left.value, "ratio"), format_count(round(left.n), "request")
+        yield f"{share} of {requests} were left by their clients: were answers too slow, or do callers give up soon?"
+
+
 def _describe_ongoing(result: RuleResult | None) -> str:
     """Return the present value of what fired over the engines' life, "" where it is within its limits now."""
     if isinstance(result, Unknown):
-        if _is_doubt(result) and result.reason is Gap.TOO_FEW_REQUESTS:
+        if result.rule in BURNS and result.reason is Gap.TOO_FEW_REQUESTS:
             return result.text
         return ""
     if result is None or not isinstance(result.observed, Reading) or not isinstance(result.expected, Reading):
@@ -204,11 +216,6 @@ def _describe_ongoing(result: RuleResult | None) -> str:
         return ""
     n = format_count(round(result.observed.n), "request")
     return f"now {quantity(result.observed, result.unit)} of {n}, too few to be sure"
-
-
-def _is_doubt(result: RuleResult) -> TypeGuard[Unknown]:
-    """Return whether an objective seems to be missed by too few requests, or cannot be judged."""
-    return result.rule in BURNS and isinstance(result, Unknown)
 
 
 def _is_firing(result: RuleResult) -> TypeGuard[Verdict]:
@@ -448,16 +455,13 @@ def find_odd_replicas(values: Mapping[str, Mapping[str, SignalValue]], last: Map
 
 def _read_bounds(name: str, value: SignalValue) -> tuple[float, float] | None:
     """Return the bounds of a latency of enough requests, or the mean of a level or ratio twice; None if not known."""
-    if not isinstance(value, Reading):
+    is_latency = name.endswith("_seconds")
+    if not isinstance(value, Reading) or (is_latency and value.n < FEWEST):
         return None
-    if name.endswith("_seconds"):
-        is_known = value.n >= FEWEST and value.low is not None and value.high is not None
-        if is_known:
-            return (value.low or 0.0, value.high or 0.0)
-        return None
-    if value.value is None:
-        return None
-    return (value.value, value.value)
+    low, high = value.value, value.value
+    if is_latency:
+        low, high = value.low, value.high
+    return None if low is None or high is None else (low, high)
 
 
 def describe_load(spans: Mapping[str, Window]) -> str:

@@ -221,8 +221,9 @@ def test_table_counts_refusals_as_the_rule_does() -> None:
 def test_clients_that_left_are_in_the_table() -> None:
     recording, _ = load(TESTS / "cases" / "26-all-abort")
     first, last = (scrape for scrape in scrapes(recording, []) if scrape.t in (1795205700.0, 1795206900.0))
-    shares = {signal.name: signal.lately for signal in look([first, replace(last, t=first.t + 300)]).signals}
-    assert shares["left_share"].value == 1.0
+    seen = look([first, replace(last, t=first.t + 300)])
+    assert {signal.name: signal.lately for signal in seen.signals}["left_share"].value == 1.0
+    assert seen.doubts[0].startswith("100.0% of 2,400 requests were left")
 
 
 @pytest.mark.parametrize(
