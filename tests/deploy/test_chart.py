@@ -31,6 +31,7 @@ EVERYTHING = (
     'node.secretNames=["tokens", "certificate"]',
     'fleet.claimName="history"',
     'sidecar.secretNames=["tokens"]',
+    'node.config.discovery.kubernetes.namespaces=["serving"]',
     'monitoring.endpoint={"interval": "30s", "authorization": {"credentials": {"name": "tokens", "key": "web"}}}',
     'standalone.storageClassName="fast"',
     'image.pullSecrets=[{"name": "registry"}]',
@@ -281,6 +282,13 @@ def test_a_part_has_the_listed_rights_alone(part: str) -> None:
             assert ("ClusterRole", document["roleRef"]["name"]) in objects
             (subject,) = document["subjects"]
             assert (subject["name"], subject["namespace"]) == (f"sizewatch-{part}", "watching")
+
+
+def test_one_namespace_needs_no_cluster_role() -> None:
+    objects = chart('node.config.discovery.kubernetes.namespaces=["serving"]')
+    assert not [kind for kind, _ in objects if kind.startswith("Cluster")]
+    assert objects["RoleBinding", "watching-sizewatch-node"]["roleRef"]["kind"] == "Role"
+    assert objects["Role", "watching-sizewatch-node"]["metadata"]["namespace"] == "serving"
 
 
 @pytest.mark.parametrize("part", PARTS)

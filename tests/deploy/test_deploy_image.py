@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
-from deployed import Json, chart, containers, pods
+from deployed import chart, containers, pods
 from engine_server import engines
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name as canonical
@@ -50,11 +50,6 @@ ON_OCCASION = {
     "markdown-it-py",
 }
 """Loaded where there is a kubelet's socket, a store to ask or a report to write, and not before."""
-
-
-def node_pod() -> Json:
-    """Return the spec of the node agent's pod."""
-    return pods(chart())["DaemonSet", "sizewatch-node"]
 
 
 def stages() -> dict[str, str]:
@@ -161,16 +156,16 @@ def test_images_run_as_nobody_without_a_shell(name: str) -> None:
     assert f":{PORT}/healthz" in json.loads(check)[-1]
     assert f"\nEXPOSE {PORT}\n" in stages()[name]
     # What follows needs helm.
-    (container,) = containers(node_pod())
+    spec = pods(chart())["DaemonSet", "sizewatch-node"]
+    (container,) = containers(spec)
     assert (json.loads(command), container["ports"][0]["containerPort"]) == (container["args"], PORT)
-    user = node_pod()["securityContext"]["runAsUser"]
+    user = spec["securityContext"]["runAsUser"]
     assert users[-1] == f"{user}:{user}"
 
 
 def test_base_image_is_pinned_by_digest() -> None:
-    assert re.search(
-        r"^ARG PYTHON_IMAGE=python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}$", DOCKERFILE, flags=re.MULTILINE
-    )
+    pinned = r"^ARG PYTHON_IMAGE=python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}$"
+    assert re.search(pinned, DOCKERFILE, flags=re.MULTILINE)
     assert {text.split("\n")[0] for text in stages().values()} == {"FROM ${PYTHON_IMAGE}"}
     assert "ADD " not in DOCKERFILE
     assert f"\nARG VERSION={VERSION}\n" in DOCKERFILE
@@ -179,11 +174,8 @@ def test_base_image_is_pinned_by_digest() -> None:
 
 
 def test_images_install_locked_wheels_only() -> None:
-    installs = [
-        line
-        for line in stages()["full-packages"].splitlines() + stages()["node-packages"].splitlines()
-        if '"install"' in line
-    ]
+    lines = stages()["full-packages"].splitlines() + stages()["node-packages"].splitlines()
+    installs = [line for line in lines if '"install"' in line]
     assert len(installs) == 6, "the tools twice; the packages and the program of each image"
     for line in installs:
         words = json.loads(line.removeprefix("RUN "))
@@ -196,9 +188,8 @@ def test_images_install_locked_wheels_only() -> None:
 
 
 def test_builder_gets_only_copied_files() -> None:
-    lines = [
-        line for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if not line.startswith("#")
-    ]
+    text = (ROOT / ".dockerignore").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines[0] == "*"
     let_in = {line.removeprefix("!") for line in lines if line.startswith("!")}
     copied: set[str] = set()
@@ -238,13 +229,12 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_packages_are_reproducible(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    ignore = shutil.ignore_patterns("__pycache__")
     for name in SOURCES:
         target = tmp_path / "elsewhere" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_dir():
-            shutil.copytree(
-                ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile
-            )
+            shutil.copytree(ROOT / name, target, ignore=ignore, copy_function=shutil.copyfile)
         else:
             shutil.copyfile(ROOT / name, target)
     for path in (tmp_path / "elsewhere").rglob("*.py"):

@@ -64,14 +64,20 @@ kind: ServiceAccount
 automountServiceAccountToken: false
 {{- end }}
 
-{{- /* The permissions of discovery on a node. RBAC has no field selector: reading the pods of one node needs all pods. */}}
+{{- /* The permissions of discovery on a node. RBAC has no field selector: reading the pods of one node needs all pods. The
+agent asks a namespace of its own path where it is the only one, and then needs its Role alone. */}}
 {{- define "sizewatch.discovery-role" -}}
+{{- $namespaces := dig "discovery" "kubernetes" "namespaces" list (index .root.Values .part).config }}
+{{- $kind := ternary "Role" "ClusterRole" (eq (len $namespaces) 1) -}}
 apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
+kind: {{ $kind }}Binding
 {{ include "sizewatch.cluster-metadata" . }}
+{{- if eq $kind "Role" }}
+  namespace: {{ first $namespaces | quote }}
+{{- end }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
-  kind: ClusterRole
+  kind: {{ $kind }}
   name: {{ include "sizewatch.cluster-name" . }}
 subjects:
   - kind: ServiceAccount
@@ -79,8 +85,11 @@ subjects:
     namespace: {{ .root.Release.Namespace }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
+kind: {{ $kind }}
 {{ include "sizewatch.cluster-metadata" . }}
+{{- if eq $kind "Role" }}
+  namespace: {{ first $namespaces | quote }}
+{{- end }}
 rules:
   - apiGroups: ['']
     resources: [pods]
