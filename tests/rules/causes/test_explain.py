@@ -90,11 +90,8 @@ def test_mean_is_compared_with_benchmark(
     rule: str, mean: float, planned: dict[str, Any], cause: str, text: str
 ) -> None:
     measured, workload = [{"prompt_tokens_mean": mean}] * 3, {"prefix_hit_ratio": 0.6, **planned}
-    made = answered(
-        rule,
-        context(*measured, workload=workload, slo={"ttft_p99_seconds": 0.26}),
-        each(20, lambda n: slow(n, share=0.2)),
-    )
+    of = context(*measured, workload=workload, slo={"ttft_p99_seconds": 0.26})
+    made = answered(rule, of, each(20, lambda n: slow(n, share=0.2)))
     assert first(made).cause == cause
     assert text in first(made).evidence
 
@@ -190,9 +187,10 @@ def test_slow_minutes_must_show_it() -> None:
     made = [slow(n, prompts=300.0, share=0.3 if n > 4 else 0.0) for n in range(8)]
     usual = {"prompt_tokens_per_request": seen({80.0: 6000}, LENGTHS)}
     made[:5] = [replace(one, histograms={**one.histograms, **usual}) for one in made[:5]]
-    for measured, certainty in (({}, "likely"), ({"prompt_tokens_mean": 60.0}, "certain")):
-        of = context(*[measured] * 3, workload=WORKLOAD)
-        assert certainties(answered(TTFT, of, made))[0] == ("prompt lengths", certainty), "a certain mean comes first"
+    known = [context(*[means] * 3, workload=WORKLOAD) for means in ({}, {"prompt_tokens_mean": 60.0})]
+    assert [first(answered(TTFT, of, made)).certainty for of in known] == [LIKELY, CERTAIN], (
+        "a certain mean comes first"
+    )
 
 
 def test_slow_minutes_need_no_planned_hits() -> None:
@@ -222,9 +220,8 @@ def test_slow_minutes_need_no_planned_hits() -> None:
 
 
 def test_machine_delays_every_token() -> None:
-    fast = {"tpot_seconds": seen({0.02: 180.0})}
     for waited, causes in ((0.02, []), (0.1, [("queueing", "likely")])):
-        parts = {**fast, "queue_seconds": seen({waited: 180.0}, (0.01, 0.02, 0.1))}
+        parts = {"tpot_seconds": seen({0.02: 180.0}), "queue_seconds": seen({waited: 180.0}, (0.01, 0.02, 0.1))}
         made = [replace(window, histograms={**window.histograms, **parts}) for window in each(5, slow)]
         assert certainties(answered(TTFT, context(workload=WORKLOAD), made)) == causes
 
