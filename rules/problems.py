@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
+
+Path = tuple[str | int, ...]
 
 MOST_PROBLEMS = 1_000
 """Maximum number of reported problems per document."""
@@ -27,6 +30,42 @@ def find_close_name(word: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, list(known), n=1, cutoff=0.7)), "")
+
+
+STEPS: Mapping[str, Path] = {"items": (0,), "additionalProperties": ("NAME",), "patternProperties": ("NAME",)}
+"""Steps from a list or a mapping of a JSON Schema into its values."""
+
+
+def list_keys(part: Any, sections: Mapping[str, Any], place: Path = ()) -> Iterator[Path]:
+    """Yield the place of every key below a part of a JSON Schema, whose references are to `sections`."""
+    if isinstance(part, list):
+        for choice in part:
+            yield from list_keys(choice, sections, place)
+    elif isinstance(part, dict):
+        part = sections.get(str(part.get("$ref")).rpartition("/")[2], part)
+        for key, inner in part.get("properties", {}).items():
+            yield (*place, key)
+            yield from list_keys(inner, sections, (*place, key))
+        for name, inner in part.items():
+            if name != "properties":
+                yield from list_keys(inner, sections, (*place, *STEPS.get(name, ())))
+
+
+def find_home(path: Path, places: Sequence[Path]) -> Path:
+    """Return what an unknown key may mean: a key of its section, or the place of another section's.
+
+    Empty if none is close, or if several sections have a key of this name.
+    """
+    key, names = str(path[-1]), [str(place[-1]) for place in places]
+    close = key
+    if key not in names:
+        close = find_close_name(key, names)
+    homes = [place for place, name in zip(places, names, strict=True) if name == close]
+    if len(homes) == 1 and (len(homes[0]), homes[0][0]) != (len(path), path[0]):
+        return homes[0]
+    if homes and close != key:
+        return (close,)
+    return ()
 
 
 def unknown_name_text(name: str, known: tuple[str, ...], what: str) -> str:

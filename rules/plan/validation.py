@@ -16,9 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticCustomError
 
 from rules.confidence import mean_bounds
-from rules.problems import MOST_PROBLEMS, cap_problems, find_close_name
-
-Path = tuple[str | int, ...]
+from rules.problems import MOST_PROBLEMS, Path, cap_problems, find_home, list_keys
 
 Contradictions = Iterator[tuple[Path, str]]
 """Path within a section, and text, of each problem that several valid values have together."""
@@ -91,8 +89,8 @@ def problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
     elif value is None and kind in ("string_type", "float_type", "int_type", "bool_type"):
         result = "is empty: fill in this line (`plan init` marks it FILL IN), or delete it"
     elif kind == "extra_forbidden":
-        close = find_close_name(str(path[-1]), (key for key in _list_keys(model) if key != path[-1]))
-        result += f"; did you mean {close}?" if close else ""
+        home = find_home(path, _list_keys(model))
+        result += f"; did you mean {path_text(home)}?" if home else ""
     elif kind == "less_than_equal" and str(path[-1]).endswith("_seconds"):
         result += f" (seconds: {value:.6g} ms are written {value / 1000:.6g})"
     elif kind == "less_than_equal" and isinstance(limit := entry["ctx"]["le"], float) and limit == 1:
@@ -101,11 +99,10 @@ def problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
 
 
 @cache
-def _list_keys(model: type[BaseModel]) -> tuple[str, ...]:
-    """Return the keys of a model and of all its sections."""
+def _list_keys(model: type[BaseModel]) -> tuple[Path, ...]:
+    """Return the place of every key of a model and of all its sections."""
     schema = model.model_json_schema()
-    sections = (schema, *schema.get("$defs", {}).values())
-    return tuple(dict.fromkeys(key for section in sections for key in section.get("properties", ())))
+    return tuple(list_keys(schema, schema.pop("$defs", {})))
 
 
 def bound_mean(lengths: Any, longest: float | None) -> tuple[float, float | None] | None:

@@ -224,6 +224,7 @@ MISTAKES: dict[str, tuple[tuple[dict[str, Any], str], ...]] = {
     ),
     "": (
         ({"scrape_interval": "2m"}, "scrape_interval: must be from 500ms to 1m, not 2m"),
+        ({"alertmanagers": []}, "alertmanagers: is not a key; did you mean alerting.alertmanagers?"),
         ({"scrape_interval": True}, f"scrape_interval: {NO_DURATION} 'True'"),
         ({"scrape_timeout": "20s"}, "scrape_timeout: must not exceed scrape_interval (15s)"),
         ({"data_dir": "${HOME}"}, "data_dir: holds ${...}, which is replaced in the keys that end in _file only"),
