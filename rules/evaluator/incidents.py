@@ -281,7 +281,11 @@ def _select_root(findings: Sequence[Finding]) -> Finding:
     """Return the most upstream finding; of several the loudest, the one that most symptoms suspect, the earliest."""
     by_rule = group_by(findings, lambda finding: finding.rule)
     causes = {id(finding): _list_causes(finding, by_rule) for finding in findings}
-    roots = [finding for finding in findings if not causes[id(finding)] or _is_evident(finding, causes[id(finding)])]
+    roots = []
+    for finding in findings:
+        upstream = causes[id(finding)]
+        if not upstream or _is_evident(finding, upstream):
+            roots.append(finding)
     rules = {root.rule for root in roots}
     suspected: Counter[str] = Counter()
     for finding in findings:
@@ -307,7 +311,10 @@ def _list_causes(finding: Finding, by_rule: Mapping[str, Sequence[Finding]]) -> 
     What is only likely explains what is certain if that suspects it, finds the same cause, or began while it lasted.
     """
     named = {cause.cause for cause in finding.worst.causes}
-    suspects = {rule for cause, rules in SUSPECTED.items() if cause in named or finding.rule in rules for rule in rules}
+    suspects: set[str] = set()
+    for cause, rules in SUSPECTED.items():
+        if cause in named or finding.rule in rules:
+            suspects.update(rules)
     sharp, late = finding.started_at + SHARP_SECONDS, finding.end + NEAR_SECONDS
     causes = []
     for rule, group in by_rule.items():

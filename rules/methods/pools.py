@@ -158,7 +158,7 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
 
 def _find_odd(pattern: str, replica: str, minutes: Sequence[ComparedMinute]) -> OddReplica | None:
     """Return a replica that stands out in several minutes, in most of them and of the last quarter, else None. Each side
-    is equally likely by chance. What gets more work than its neighbours in more minutes than chance allows is not proven."""
+    is equally likely by chance. More work in more minutes than chance allows is no proof."""
     shown = [(own, usual) for own, usual, is_odd, _ in minutes if is_odd]
     last = [is_odd for _, _, is_odd, _ in minutes[-max(1, len(minutes) // 4) :]]
     if len(shown) < max(SEPARATE, len(minutes) // 2 + 1) or sum(last) <= len(last) / 2:
