@@ -29,7 +29,7 @@ from agent.config.load import build_tier_contexts, load, select_tier
 from agent.config.peer import Peer
 from agent.config.targets import TIER_NAME
 from agent.doctor.engine_hosts import find_host
-from agent.errors import CannotJudgeError, ConfigError, ScrapeError
+from agent.errors import CannotJudgeError, ConfigError, NotAResultError, ScrapeError
 from agent.files import EVERYBODY_READS, write_files
 from agent.history.daily_queries import read_production
 from agent.http_client.client import place_of
@@ -295,7 +295,14 @@ def _import(options: SimpleNamespace) -> int:
 
 
 def _imported(options: SimpleNamespace, tier: str | None) -> ImportedCurve:
-    runs, errors = read_all_results(options.files)
+    try:
+        runs, errors = read_all_results(options.files)
+    except NotAResultError as error:
+        if not error.text.startswith(("is no benchmark result", "is no JSON", "is no text")):
+            raise
+        raise NotAResultError(
+            error.path, f"{error.text}. Formats, and what to do with others: docs/plan-import.md"
+        ) from None
     runs = select_configuration(runs, options.configuration)
     remarks = [ImportRemark(source=str(error.path), text=f"{error.text}; left out") for error in errors]
     kind = None
