@@ -14,8 +14,8 @@ from functools import cache, lru_cache, partial
 
 from agent.fleet.stored_pages import StoredPage
 from agent.prometheus.answers import MatrixSeries
-from rules.engines.reader import SeriesLayout, compile_layout, is_mapped_name, snapshot, sources
-from rules.engines.registry import ENGINES, PROCESS_START, EngineTable, detect_engine, normalize_name
+from rules.engines.reader import SeriesLayout, compile_layout, is_mapped_name, snapshot
+from rules.engines.registry import ENGINES, PROCESS_START, EngineTable, detect_engine, normalize_name, sources
 from rules.gpu_sources.devices import PageChanges, same_refresh
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Sample
 from rules.telemetry.snapshots import GpuReadout

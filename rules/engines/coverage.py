@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rules.engines.reader import SUFFIXES
 from rules.engines.registry import (
     PROCESS_START,
+    SUFFIXES,
     EngineTable,
     SourceRow,
     normalize_name,

@@ -10,7 +10,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from statistics import fmean
 
 from rules.engines.registry import (
@@ -21,6 +20,7 @@ from rules.engines.registry import (
     SourceRow,
     normalize_name,
     select_rows,
+    sources,
     strip_wrapper_prefix,
 )
 from rules.replicas.stalls import RANK_GAUGES, WORK, counts_each_step
@@ -38,7 +38,6 @@ PART_OF = (
 )
 """Counters of which the first is a part of the second. A page with an excess makes both unusable."""
 
-SUFFIXES = ("_bucket", "_sum", "_count")
 SeriesName = tuple[str, Mapping[str, str]]
 _ByName = Mapping[str, list[tuple[int, Mapping[str, str]]]]
 _Faults = list[tuple[str, str]]
@@ -98,20 +97,6 @@ def is_mapped_name(name: str, engines: tuple[EngineTable, ...] = ENGINES) -> boo
     """Return whether a sample of this printed name feeds any family of any engine."""
     plain = normalize_name(name)
     return plain == PROCESS_START or any(strip_wrapper_prefix(plain, engine) in sources(engine) for engine in engines)
-
-
-@cache
-def sources(engine: EngineTable) -> frozenset[str]:
-    """Return the names of all samples that the table reads, as it spells them."""
-    names = {*engine.signatures, engine.born, *engine.info, *(sample for _, sample in engine.fact_gauges)}
-    for row in engine.rows:
-        names.add(row.zero_with)
-        if row.kind is FamilyKind.HISTOGRAM:
-            names.update(row.source + suffix for suffix in SUFFIXES)
-        else:
-            names.update((row.sample, *row.plus))
-    # A row without `zero_with` has "", which would match every unnamed series.
-    return frozenset(names - {""})
 
 
 def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesLayout:
@@ -293,8 +278,7 @@ def _amounts(
         numbers = [values[slot] for slots in amount.groups for slot in slots]
         if row.none is not None and row.none in numbers:
             continue
-        repeats = len(numbers) > len(amount.groups)
-        largest = [max([values[slot] for slot in slots]) for slots in amount.groups] if repeats else numbers
+        largest = [max([values[slot] for slot in slots]) for slots in amount.groups]
         total = _COMBINE[row.across](largest) * amount.factor
         if amount.scale is not None:
             total *= values[amount.scale]

@@ -10,14 +10,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from itertools import chain
 from typing import Any
 
 from rules.tables import freeze, read_tables, table_path
 from rules.telemetry.families import BY_NAME, FamilyKind
 
+SUFFIXES = ("_bucket", "_sum", "_count")
 PROCESS_START = "process_start_time_seconds"
-"""Metric of every Prometheus client about its process, for all engines (not in multiprocess mode)."""
+"""Metric of every Prometheus client about its process (not in multiprocess mode)."""
 
 
 class LabelAggregation(StrEnum):
@@ -100,7 +102,7 @@ class EngineTable:
     signature_without: tuple[str, ...] = ()
     unique_names: tuple[str, ...] = ()
     carries_engines: bool = False
-    wrappers: tuple[str, ...] = ()
+    wrappers: tuple[str, ...] = ("ray_", "kserve_")
     rows: tuple[SourceRow, ...]
     repeats: tuple[str, ...] = ("pid",)
     rank_label: str = ""
@@ -168,9 +170,27 @@ def normalize_name(name: str) -> str:
     return name.replace(":", "_")
 
 
+@cache
+def sources(engine: EngineTable) -> frozenset[str]:
+    """Return the names of all samples that the table reads, counters also with `_total`."""
+    names = {*engine.signatures, engine.born, *engine.info, *(sample for _, sample in engine.fact_gauges)}
+    for row in engine.rows:
+        names.add(row.zero_with)
+        if row.kind is FamilyKind.HISTOGRAM:
+            names.update(row.source + suffix for suffix in SUFFIXES)
+        else:
+            names.update((row.sample, *row.plus))
+        if row.kind is FamilyKind.COUNTER and not row.part:
+            names.update(more.removesuffix("_total") + "_total" for more in (row.source, *row.plus))
+    # A row without `zero_with` has "", the name of unnamed series.
+    return frozenset(names - {""})
+
+
 def strip_wrapper_prefix(name: str, engine: EngineTable) -> str:
-    """Return the name without the prefix of Ray or KServe."""
-    return next((name.removeprefix(prefix) for prefix in engine.wrappers if name.startswith(prefix)), name)
+    """Return the name without what Ray, KServe or OpenTelemetry (`_total`) add."""
+    plain = next((name.removeprefix(prefix) for prefix in engine.wrappers if name.startswith(prefix)), name)
+    bare = plain.removesuffix("_total")
+    return bare if {plain, bare} <= sources(engine) else plain
 
 
 def detect_engine(

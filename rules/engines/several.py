@@ -39,7 +39,6 @@ STACK_ROUTER = (
 )
 """Begins of the names of the vLLM production-stack's router, which prints names of its engines beside them."""
 
-
 MODELS = "{} share one tier and its plan: give each model its own address, and that target its own tier"
 
 

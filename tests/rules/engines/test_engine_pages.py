@@ -201,6 +201,7 @@ REUSED, MISSED = "trtllm_kv_cache_reused_blocks_total", "trtllm_kv_cache_missed_
         (V0_OFF, {"prefix_hit_gauge": None, "kv_utilization": 0.395}),
         # The counter of finished requests appears with the first of them, the gauges with the first step.
         (without_lines(V0, "vllm:request_success"), {"requests_finished": 0, "requests_ended_by_length": 0}),
+        (without_lines(V0, "request_success", "preemptions"), {"requests_finished": 40, "requests_aborted": None}),
         (
             without_lines(V0, 'finished_reason="length"', 'finished_reason="abort"'),
             {"requests_finished": 1916, "requests_aborted": 0},
@@ -333,6 +334,7 @@ CLEARED = re.sub(r'(?m)^(.*_requests(_total)?\{.*"clear_kv_blocks".*) \S+$', r"\
         *((with_value(LLAMACPP, "llamacpp:predicted_tokens_seconds", nan), LLAMACPP) for nan in ("nan", "-nan", "NaN")),
         (without_lines(WITH_VLLM, "kvbm_"), "".join(line for line in WITH_VLLM.splitlines(True) if "vllm:" in line)),
         (OLD_WORKER, WORKER),
+        *((re.sub(r"(_request_(count|success|failure))\b", r"\1_total", text), text) for text in (TGI, TRITON_PLAIN)),
         (CLEARED, WORKER),
         (TRITON.replace('model="ensemble"', 'model="tensorrt_llm_bls"'), TRITON),
         (TRITON.replace('model="tensorrt_llm"', 'model="llama"'), TRITON),

@@ -36,7 +36,6 @@ ENGINE = EngineTable(
     signatures=("toy_running",),
     signature_labels=("rank",),
     signature_without=("old",),
-    wrappers=("ray_",),
     rows=(
         row("requests_finished", "toy_done_total"),
         row("requests_failed", "toy_done_total", where={"reason": "error"}),
