@@ -1,6 +1,6 @@
 """dcgm-exporter: labels, blanks, memory and faults. Its fields and their sources are rows of `dcgm.toml`.
 
-The exporter queries DCGM every 30 s by default, independent of scrapes.
+The exporter queries DCGM every 30 s by default, independent of scrapes. OpenTelemetry adds `_total` to counters.
 MIG: an instance is a separate GPU, "<UUID>/<GPU_I_ID>", and replaces its parent GPU. Measurements of the whole GPU are
 printed for each instance: a gap there, because a sum over instances would count them several times.
 DCGM_FI_PROF_GR_ENGINE_ACTIVE of an instance is a share of the instance's own time.
@@ -21,8 +21,7 @@ PREFIX = "DCGM_FI_"
 USED, FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
 RESERVED, TOTAL = "DCGM_FI_DEV_FB_RESERVED", "DCGM_FI_DEV_FB_TOTAL"
 MEMORY_FIELDS = (USED, FREE, RESERVED, TOTAL)
-"""Memory fields in MiB. FB_USED excludes the reserved part; FB_TOTAL is not in the default list; older exporters lack
-FB_RESERVED."""
+"""Memory fields in MiB. FB_USED excludes the reserved part. Old exporters lack FB_RESERVED, and most FB_TOTAL."""
 
 XID = "DCGM_FI_DEV_XID_ERRORS"
 """Last code until the driver is reloaded; 0 before any. A repeated code is indistinguishable."""
@@ -49,7 +48,8 @@ def read(samples: Iterable[Sample], t: float) -> GpuExporterPage:
     """Return the page of samples at ``t`` (unix seconds). Skip series without a UUID and report them."""
     devices: dict[tuple[str, str], Device] = {}
     nameless = 0
-    for name, labels, value in samples:
+    for printed, labels, value in samples:
+        name = printed.removesuffix("_total")
         if not name.startswith(PREFIX):
             continue
         key = (label(labels, UUID_LABELS), label(labels, MIG_LABELS))
@@ -121,7 +121,7 @@ def _more(device: Device, faults: frozenset[str] | str) -> dict[str, float | str
 DCGM = GpuExporter(
     signature=lambda name, labels: name.startswith(PREFIX),
     wanted=lambda name: name.startswith(PREFIX),
-    plain=lambda name: name,
+    plain=lambda name: name.removesuffix("_total"),
     read=read,
     **KEYS,
 )

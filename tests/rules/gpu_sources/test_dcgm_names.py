@@ -188,7 +188,7 @@ NEW_LABELS = {"gpu": "3", "uuid": "GPU-a", "modelName": "NVIDIA H200", "hostname
 @pytest.mark.parametrize(
     "samples",
     [
-        [(name, NEW_LABELS, value) for name, value in FULL.items()],
+        [(f"{name}_total", NEW_LABELS, value) for name, value in FULL.items()],
         [sample for pod in ("a", "b", "c") for sample in page(f'pod="{pod}"', **FULL)],
         # Series of links need no UUID.
         [*page(**FULL), ("DCGM_FI_DEV_NVLINK_ERRORS", {"gpu_uuid": "GPU-a", "nvlink": "1"}, 0.0)],
