@@ -37,7 +37,7 @@ STEPS: Mapping[str, Path] = {"items": (0,), "additionalProperties": ("NAME",), "
 
 
 def list_keys(part: Any, sections: Mapping[str, Any], place: Path = ()) -> Iterator[Path]:
-    """Yield the place of every key below a part of a JSON Schema, whose references are to `sections`."""
+    """Yield the place of each key in a part of a JSON Schema that refers to `sections`."""
     if isinstance(part, list):
         for choice in part:
             yield from list_keys(choice, sections, place)

@@ -76,13 +76,16 @@ def make_command(name: str, text: str, parameters: Parameters, run: Callable[[Si
 
 
 def name_options(error: click.UsageError) -> click.UsageError:
-    """Return the error with the options that may be meant, where a command has no argument for a word that was given."""
-    word = error.message.removeprefix("Got unexpected extra argument (").removesuffix(")")
-    if error.ctx is None or word in (error.message, error.message.removesuffix(")")):
+    """Return the error of a word too many with the options that may be meant."""
+    _, _, word = error.message.rstrip(")").partition("extra argument (")
+    ways = []
+    if error.ctx is not None and word:
+        for parameter in error.ctx.command.params:
+            if parameter.name in ("history", "config", "url", "store"):
+                ways.append(f"{max(parameter.opts, key=len)} {word}")
+    if not ways:
         return error
-    options = [each for each in error.ctx.command.params if each.name in ("history", "config", "url", "store")]
-    ways = " or ".join(f"{max(each.opts, key=len)} {word}" for each in options)
-    return click.UsageError(error.message + (ways and f"; write {ways}"), error.ctx)
+    return click.UsageError(f"{error.message}; write {' or '.join(ways)}", error.ctx)
 
 
 def option(names: str, metavar: str, text: str, kind: Any = str, **more: Any) -> click.Option:

@@ -288,21 +288,18 @@ def _import(options: SimpleNamespace) -> int:
     if plan is None:
         head, notes = _comments(imported)
         print("\n".join(curve_lines(imported.curve, 2, head=head, notes=notes)))
-        code = _tell(remarks_of(imported, observed=options.config is not None))
-    else:
-        code = _put(options, imported, plan, tier)
-    return code
+        return _tell(remarks_of(imported, observed=options.config is not None))
+    return _put(options, imported, plan, tier)
 
 
 def _imported(options: SimpleNamespace, tier: str | None) -> ImportedCurve:
     try:
         runs, errors = read_all_results(options.files)
     except NotAResultError as error:
-        if not error.text.startswith(("is no benchmark result", "is no JSON", "is no text")):
+        # Others are results that cannot be used.
+        if not error.text.startswith(("is no benchmark", "is no JSON", "is no text")):
             raise
-        raise NotAResultError(
-            error.path, f"{error.text}. Formats, and what to do with others: docs/plan-import.md"
-        ) from None
+        raise NotAResultError(error.path, f"{error.text}. Formats, and how to convert: docs/plan-import.md") from None
     runs = select_configuration(runs, options.configuration)
     remarks = [ImportRemark(source=str(error.path), text=f"{error.text}; left out") for error in errors]
     kind = None

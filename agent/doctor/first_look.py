@@ -38,7 +38,7 @@ FEWER_HITS, LONGER, ENOUGH_REQUESTS = 0.2, 1.5, 10
 """Traffic is unlike the engine's life: so much less of the prompts is found in the cache, texts are so many times longer."""
 
 GRAVE_WAIT, MOST = 5.0, 0.5
-"""Multiple of the objective from which a queue is critical; share (0-1) of clients that leave above which none is ok: ours."""
+"""Multiple of the objective of a critical queue, share (0-1) of clients that left above which none is ok: ours."""
 
 SHARES = {"left_share": "requests_aborted", "no_room_share": NO_ROOM, "bad_share": HTTP_REFUSED}
 """Shares of the table and the counter of each: clients that left, and refusals by kind, as `RequestsRefused` counts them."""
@@ -102,7 +102,7 @@ def look_at_tier(
     since_start = [v for v in _judge_span(tier, counted, replay.end) if _is_firing(v) and v.rule not in known]
     ongoing = {v.rule: text for v in since_start if (text := _describe_ongoing(few.get(v.rule)))}
     known |= ongoing.keys()
-    # An objective seems to be missed by too few requests, or cannot be judged.
+    # Objectives that too few requests seem to miss, or that cannot be judged.
     doubts = [r.text for r in quick if isinstance(r, Unknown) and r.rule in BURNS and r.rule not in known]
     age = _find_age(pages.values())
     return TierLook(
@@ -194,13 +194,13 @@ def _ease_minimums(tier: TierContext) -> TierContext:
 
 
 def _doubt_left(spans: Mapping[str, Window], basis: PlanFacts) -> Iterator[str]:
-    """Yield that clients left most requests of the span, beyond chance. Why they did is on no page."""
+    """Yield that clients left most requests, beyond chance. No page tells why."""
     left = _read_shown("left_share", sum_windows(spans.values()), basis) if spans else None
     if not isinstance(left, Reading) or left.value is None:
         return
     if is_significant_share(left.value * left.n, left.n, left.n, MOST, LIKELY_CONFIDENCE):
         share, requests = number(left.value, "ratio"), format_count(round(left.n), "request")
-        yield f"{share} of {requests} were left by their clients: were answers too slow, or do callers give up soon?"
+        yield f"{share} of {requests} were left by their clients: were the answers too slow?"
 
 
 def _describe_ongoing(result: RuleResult | None) -> str:

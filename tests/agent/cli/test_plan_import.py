@@ -250,8 +250,7 @@ def test_other_files_of_a_folder_are_remarks(tmp_path: Path, capsys: Captured) -
     assert f"{tmp_path}/binary.json: is no text in UTF-8; left out" in err
     assert f"{tmp_path}/folder.json: is a folder; left out" in err
     said = refused(capsys, tmp_path / "server.json", tmp_path / "notes.txt")
-    assert said.startswith(f"{tmp_path}/server.json: is no benchmark result that sizewatch reads (vllm-bench")
-    assert said.endswith("notes.txt: is no JSON. Formats, and what to do with others: docs/plan-import.md")
+    assert said.endswith("notes.txt: is no JSON. Formats, and how to convert: docs/plan-import.md")
 
 
 def test_mixed_inference_perf_folder_is_a_curve(capsys: Captured) -> None:
