@@ -59,7 +59,7 @@ def find_home(path: Path, places: Sequence[Path]) -> Path:
     key, names = str(path[-1]), [str(place[-1]) for place in places]
     close = key
     if key not in names:
-        close = find_close_name(key, names)
+        close = find_close_name(key, dict.fromkeys(names))
     homes = [place for place, name in zip(places, names, strict=True) if name == close]
     if len(homes) == 1 and (len(homes[0]), homes[0][0]) != (len(path), path[0]):
         return homes[0]
