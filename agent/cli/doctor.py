@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -106,6 +107,8 @@ def _look(options: SimpleNamespace) -> int:
             text = "pages that are further apart do not tell what happened when; save two within 5 min"
             raise ConfigError((f"--for {format_duration(seconds)}: {text}",))
         looks = look_at_files(files, bodies, seconds, objectives)
+        if len(bodies) > 1:
+            print(f"The pages count as {format_duration(seconds)} apart (--for): all rates follow.", file=sys.stderr)
     else:
         pages = find_pages(options.url, cli.ways_in(options))
         problems = pages.problems

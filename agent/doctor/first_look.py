@@ -327,12 +327,15 @@ def _grade(verdicts: list[Verdict]) -> Iterator[Verdict]:
 
 
 def _order(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
-    """Return the findings, what explains others first, notes last. Of one rule and subject the first counts."""
+    """Return the findings, critical ones and then what explains others first, notes last.
+
+    Of one rule and subject the first counts.
+    """
     unique = {(v.rule, v.subject): v for v in reversed(tuple(verdicts)) if v.rule not in ABOUT_BENCHMARK}
 
-    def rank(verdict: Verdict) -> tuple[bool, int, bool, str]:
+    def rank(verdict: Verdict) -> tuple[bool, bool, int, str]:
         rule = BY_NAME[verdict.rule]
-        return rule.stage == 0, rule.stage, verdict.status is not Status.CRITICAL, verdict.rule
+        return rule.stage == 0, verdict.status is not Status.CRITICAL, rule.stage, verdict.rule
 
     return tuple(sorted(unique.values(), key=rank))
 

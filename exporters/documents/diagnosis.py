@@ -70,6 +70,7 @@ RUN_FACTS: Mapping[str, str] = {
     "max_model_len": "context",
     "enable_prefix_caching": "prefix caching",
     "gpu_memory_utilization": "GPU memory share",
+    "num_gpu_blocks_override": "KV blocks fixed by hand",
 }
 """Facts of a page that say how an engine runs, with their words."""
 
@@ -146,6 +147,8 @@ def diagnosis_json(diagnosis: EngineDiagnosis) -> dict[str, Any]:
 def diagnosis_text(diagnosis: EngineDiagnosis) -> str:
     """Return the screen: what runs, what is wrong, why, what to do first, and what would tell more."""
     parts: list[RenderableType] = []
+    if diagnosis.problems:
+        parts += [text_grid([["no page", problem] for problem in diagnosis.problems]), ""]
     if len(diagnosis.looks) > 1:
         tiers = ", ".join(f"{look.tier} ({format_count(len(look.pages), 'engine')})" for look in diagnosis.looks)
         parts += [text_grid([["mixed", f"{len(diagnosis.looks)} tiers, each judged alone: {tiers}"]], indent=0), ""]
@@ -160,10 +163,8 @@ def diagnosis_text(diagnosis: EngineDiagnosis) -> str:
         if len(look.loads) > 1:
             parts += [_replica_grid(look), ""]
         parts += [_signal_grid(look), "", text_grid(_describe_rest(look, diagnosis))]
-    rows = [["no page", problem] for problem in diagnosis.problems]
     if diagnosis.looks:
-        rows.append(["next", diagnosis.next_command])
-    parts.append(text_grid(rows))
+        parts.append(text_grid([["next", diagnosis.next_command]]))
     return terminal_text(*parts)
 
 
@@ -171,7 +172,11 @@ def _describe_engines(look: TierLook) -> Iterator[list[str]]:
     """Yield what runs. Replicas that run alike stand in one row."""
     alike: dict[str, list[str]] = {}
     for replica, page in look.pages.items():
-        facts = [f"{words} {ON.get(text, text)}" for name, words in RUN_FACTS.items() if (text := page.facts.get(name))]
+        facts = []
+        for name, words in RUN_FACTS.items():
+            text = page.facts.get(name, "")
+            if text not in ("", "None"):
+                facts.append(f"{words} {ON.get(text, text)}")
         tokens = engine_kv_tokens(page.facts)
         if tokens:
             facts.insert(0, f"KV cache of {tokens:,.0f} tokens")
@@ -220,7 +225,10 @@ def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[l
         word = "so far"
         if look.span_seconds:
             word = "earlier"
-        text = f"since its start: {verdict.sentence} ({verdict.certainty})"
+        observed = ""
+        if not isinstance(verdict.observed, Missing):
+            observed = f", observed {quantity(verdict.observed, verdict.unit)}"
+        text = f"since its start: {verdict.sentence} ({verdict.certainty}{observed})"
         yield ["still", f"{text}; {ongoing}"] if ongoing else [word, text]
 
 
