@@ -86,7 +86,9 @@ def look_at_tier(
     judged = {result.rule for result in results if isinstance(result, Verdict)}
     spans = {name: windows[name] for name in last if name in windows and windows[name].covered_seconds > 0}
     # The age of a page that was saved at an unknown time is not known either.
-    pages = {replica: page if is_dated else replace(page, started_at=None) for replica, page in last.items()}
+    pages = {
+        replica: page if is_dated else replace(page, started_at=None, ready_at=None) for replica, page in last.items()
+    }
     lives = {replica: readings.window_since_start(page) for replica, page in pages.items()}
     changes = _compare_with_life(tuple(lives.values()), tuple(spans.values()))
     quick = [result for result in _judge_span(tier, spans, replay.end) if result.rule not in judged]

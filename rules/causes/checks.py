@@ -23,7 +23,7 @@ from rules.telemetry.reading_methods import lookup_share, mean_level, ratio, rep
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import Window
-from rules.telemetry.wording import format_count, number
+from rules.telemetry.wording import format_count, format_duration, number
 from rules.telemetry.work import mean_length
 from rules.verdicts.context import RuleContext, read_plan_value
 from rules.verdicts.held_windows import hold
@@ -192,7 +192,7 @@ def check_evictions(context: CauseContext) -> CauseResult | None:
     most, seen = max(shares, key=itemgetter(0))
     preempted, finished = (seen.counters[family] for family in EVICTIONS)
     text = f"{preempted:,.0f} preemptions for {finished:,.0f} finished requests ({number(most, 'ratio')})"
-    text += f" in {math.ceil(seen.span / windows.MINUTE_SECONDS)} min"
+    text += f" in {format_duration(seen.span)}"
     return CauseResult(supported=most > NOTICEABLE, text=text)
 
 

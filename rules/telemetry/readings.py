@@ -50,8 +50,8 @@ UNKNOWN_LIFETIME_SECONDS = 1.0
 
 
 def window_since_start(page: Snapshot) -> Window:
-    """Return the counters and histograms of a page as increases since its process started. Keep its gauges."""
-    start = page.started_at
+    """Return the counters and histograms of a page as increases since its engine was ready. Keep its gauges."""
+    start = page.started_at if page.ready_at is None else page.ready_at
     if start is None or start >= page.t:
         start = page.t - UNKNOWN_LIFETIME_SECONDS
     span = page.t - start

@@ -144,7 +144,7 @@ def test_screen_leads_from_finding_to_next_command(files: Any, capsys: pytest.Ca
     for part in (
         "KV blocks fixed by hand ",
         "evidence  observed",
-        "why ",
+        "(50.0%) in 15 s (certain)",
         "do first",
         "since its start",
         "--for 5m",

@@ -9,6 +9,7 @@ import recorded
 from hypothesis import given
 from hypothesis import strategies as st
 from making import EDGES, START, gauge, histogram, reading, window
+from paths import TESTS
 
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
@@ -19,7 +20,7 @@ from rules.telemetry.derived import PlanFacts
 from rules.telemetry.gpu_windows import gpu_utilization
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.reading_methods import replica_rate, total_rate
-from rules.telemetry.readings import NOTHING, read, read_all
+from rules.telemetry.readings import NOTHING, read, read_all, window_since_start
 from rules.telemetry.signals import BY_NAME, SIGNALS, Gap, Missing, Reading, Signal, SignalKind, SignalValue
 from rules.telemetry.windows import EVERYTHING, Window
 from rules.telemetry.work import CapacityLengths, MeanTokens, computed_share
@@ -625,3 +626,8 @@ def test_repeated_hits_make_nothing_cheaper() -> None:
     assert computed_share(minute(counters=counters)) is None
     less = {**counters, "prefix_queried_tokens": 6000.0, "prefix_hit_tokens": 600.0}
     assert computed_share(minute(counters=less)) == 0.9
+
+
+def test_life_begins_when_the_engine_was_ready() -> None:
+    (page,) = PageReader().read_engines((TESTS / "pages" / "lora_mixed.prom").read_bytes(), 2e9).values()
+    assert window_since_start(page).start == page.ready_at != page.started_at
