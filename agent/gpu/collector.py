@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.durations import Backoff
 from agent.errors import ScrapeError
 from agent.gpu.owners import GpuAssignment
 from agent.http_client.client import PageFetcher
@@ -25,6 +24,9 @@ GpuRead = tuple[tuple[GpuReadout, ...], tuple[str, ...]]
 UNREAD_SECONDS = 120.0
 """Age in seconds of a stale GPU: four refreshes of dcgm-exporter's default."""
 
+GONE_SECONDS = 300.0
+"""Age in seconds of a MIG instance that no longer exists, as of a replica that is gone (`agent.fleet.stored_pages`)."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -37,10 +39,7 @@ class GpuReader(Protocol):
 
 
 class ExporterPage:
-    """Reader of a GPU exporter's page. Values that the exporter has not refreshed are not returned again.
-
-    A failing page is skipped for some cycles, as that of a target. The last error is repeated then.
-    """
+    """Reader of a GPU exporter's page. Values that the exporter has not refreshed are not returned again."""
 
     def __init__(self, fetcher: PageFetcher, exporter: GpuExporter) -> None:
         self._fetcher = fetcher
@@ -48,9 +47,6 @@ class ExporterPage:
         self._series = SeriesReader(exporter.wanted)
         self._changes = PageChanges()
         self._last: GpuExporterPage | None = None
-        self._backoff = Backoff()
-        self._cycles = 0
-        self._error = ""
 
     @property
     def standing_faults(self) -> Mapping[str, frozenset[str] | None]:
@@ -59,16 +55,10 @@ class ExporterPage:
 
     def read(self, now: float) -> GpuRead:
         """Return the readouts refreshed since the last call. `now` is unix seconds."""
-        self._cycles += 1
-        if not self._backoff.is_due(self._cycles):
-            return (), (self._error,)
         try:
             parsed = self._series.read(self._fetcher.fetch())
         except ScrapeError as error:
-            self._backoff = self._backoff.record_failure(self._cycles)
-            self._error = f"{self._exporter.title}: {error}"
-            return (), (self._error,)
-        self._backoff = self._backoff.record_success()
+            return (), (f"{self._exporter.title}: {error}",)
         page = self._exporter.read(samples(parsed), now)
         if self._last is not None and same_refresh(self._last, page):
             return (), page.problems
@@ -123,11 +113,21 @@ class GpuCollector:
             _log.exception("unexpected error reading GPUs")
             text = f"defect in sizewatch while reading GPUs: {type(error).__name__}"
             return GpuReadings(windows={}, problems=(text,))
-        return GpuReadings(windows=diff_latest(self.latest, map(drop_impossible, readouts)), problems=problems)
+        windows = diff_latest(self.latest, map(drop_impossible, readouts))
+        # A lost GPU stays known. Its parts come and go, and stand in its place.
+        read, hosts = {readout.gpu for readout in readouts}, {readout.host for readout in readouts}
+        wholes = {gpu.rpartition("/")[0] for gpu in read}
+        for gpu, last in [*self.latest.items()]:
+            may_go = last.index is None or "/" in gpu or gpu in wholes
+            if may_go and last.host in hosts and gpu not in read and now - last.t > GONE_SECONDS:
+                del self.latest[gpu]
+        return GpuReadings(windows=windows, problems=problems)
 
     def note_owners(self, owners: Mapping[tuple[str, str], GpuAssignment], now: float) -> None:
         """Note which replicas miss GPUs at `now` (unix seconds), and forget all others."""
-        self._missing = {key: self._missing.get(key, now) for key, owned in owners.items() if owned.missing}
+        late = {gpu for gpu, last in self.latest.items() if now - last.t > UNREAD_SECONDS}
+        missing = (key for key, owned in owners.items() if owned.missing or late.intersection(owned.gpus))
+        self._missing = {key: self._missing.get(key, now) for key in missing}
 
     def trouble(self, replica: tuple[str, str], owned: GpuAssignment, now: float) -> str:
         """Return which GPUs of a replica have not been read or found for too long, as a text. Empty if none."""

@@ -28,11 +28,13 @@ class TimeSum:
     covered_seconds: float = 0.0
     until: float | None = None
     """End of the covered time."""
+    polled: bool = False
+    """True if the last addition was a poll."""
 
     def add_poll(self, rate: float, at: float) -> None:
         """Add a polled rate per second for the time since the last addition."""
         self._add(rate, _covered_seconds(self.until, at))
-        self.until = at
+        self.until, self.polled = at, True
 
     def _add(self, rate: float, seconds: float) -> None:
         self.total += rate * seconds
@@ -49,8 +51,6 @@ class BusySum(TimeSum):
 
     last_sample: int | None = None
     """Newest sample in microseconds of the driver's clock, which counts from boot or from 1970."""
-    polled: bool = False
-    """True if the last addition was a poll."""
 
     def add_samples(self, samples: Iterable[tuple[int, float]], at: float) -> None:
         """Add one or more driver samples (microseconds, ratio 0-1), all newer than ``last_sample``.
@@ -69,30 +69,20 @@ class BusySum(TimeSum):
             start = stamp if start is None else max(start, stamp)
         self.last_sample, self.until, self.polled = rows[-1][0], at, False
 
-    def add_poll(self, rate: float, at: float) -> None:
-        """Add a polled utilisation (ratio 0-1) for the time since the last addition."""
-        super().add_poll(rate, at)
-        self.polled = True
-
 
 @dataclass(kw_only=True)
 class EnergySum(TimeSum):
     """Joules of one GPU."""
 
-    last_total: int | None = None
-    """Driver's total at the last addition: millijoules since the driver was loaded."""
+    last_total: int = 0
+    """Driver's last total: millijoules since the driver was loaded."""
 
     def add_total(self, millijoules: int, at: float) -> None:
-        """Add the increase of the driver's total. A total that fell was restarted: that time is not covered."""
-        if self.last_total is not None and self.until is not None and millijoules >= self.last_total:
+        """Add the increase of the driver's total. Time after a poll or a total that fell, a restart, is not covered."""
+        if self.until is not None and not self.polled and millijoules >= self.last_total:
             self.total += (millijoules - self.last_total) / 1e3
             self.covered_seconds += at - self.until
-        self.last_total, self.until = millijoules, at
-
-    def add_poll(self, rate: float, at: float) -> None:
-        """Add a polled power (watts) for the time since the last addition."""
-        super().add_poll(rate, at)
-        self.last_total = None
+        self.last_total, self.until, self.polled = millijoules, at, False
 
 
 @dataclass(kw_only=True)

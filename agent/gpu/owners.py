@@ -65,12 +65,20 @@ class GpuAssignment:
     missing: str = ""
 
 
+def hosts_of(readouts: Mapping[str, GpuReadout]) -> str:
+    """Return the names of the machines where a source has read GPUs of several, else an empty text."""
+    hosts = sorted({readout.host for readout in readouts.values()} - {""})
+    return " or ".join(hosts) if len(hosts) > 1 else ""
+
+
 def gpus_by_index(readouts: Mapping[str, GpuReadout]) -> dict[str, str]:
-    """Return the GPUs by index: those still read. Several make a text that is no GPU's name."""
-    gpus = {}
+    """Return the GPUs by index: those still read. Several, or several machines, make a text that is no GPU's name."""
+    gpus, hosts = {}, hosts_of(readouts)
     for index, group in group_by(readouts.values(), lambda readout: readout.index).items():
         since = max(readout.t for readout in group) - 2 * REFRESH_SECONDS
         gpus[str(index)] = " and ".join(readout.gpu for readout in group if readout.t > since)
+        if hosts:
+            gpus[str(index)] = f"of {hosts}"
     return gpus
 
 
@@ -98,7 +106,7 @@ def _by_name(target: Target, readouts: Mapping[str, GpuReadout], by_index: Mappi
     advice = f" (where MIG is on, name its instances: {instances})" if instances else ""
     missing = ""
     if unseen:
-        missing = f"GPU {', '.join(unseen)} is configured for it and has never been read here{advice}"
+        missing = f"GPU {', '.join(unseen)} is configured for it and is not read here{advice}"
     for name in filter(by_index.get, unseen):
         missing = f"GPU {name} is {by_index[name]}: name it by UUID"
     # A GPU named twice, by index and by UUID, counts once.
@@ -106,6 +114,8 @@ def _by_name(target: Target, readouts: Mapping[str, GpuReadout], by_index: Mappi
 
 
 def _by_process(target: Target, readouts: Mapping[str, GpuReadout], ancestors: Lineage, alone: bool) -> GpuAssignment:
+    if hosts := hosts_of(readouts):
+        return GpuAssignment(gpus=(), missing=f"its GPUs are not known: those read are of {hosts}")
     if target.pid_file is None:
         return GpuAssignment(gpus=tuple(readouts) if alone else ())
     try:

@@ -97,9 +97,7 @@ def _codes(device: Device) -> frozenset[str] | str:
     known = [value for value, _ in series if _blank(None, value) is None]
     if not known:
         return f"{XID} is {_blank(None, series[0][0])}"
-    if (odd := no_codes(known)) is not None:
-        return odd
-    return frozenset(f"xid-{value:.0f}" for value in known if value != 0)
+    return no_codes(known) or frozenset(f"xid-{value:.0f}" for value in known if value != 0)
 
 
 def _more(device: Device, faults: frozenset[str] | str) -> dict[str, float | str]:

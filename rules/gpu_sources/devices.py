@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rules.gpu_sources.exporter import Field, GpuExporterPage, Ticks
 from rules.telemetry.families import GPU_NAMES
-from rules.telemetry.gpu_windows import MOST_CODE, Impossible, check_level, drop_impossible
+from rules.telemetry.gpu_windows import MOST_CODE, THROTTLED_COVERED, Impossible, check_level, drop_impossible
 from rules.telemetry.snapshots import GpuReadout
 
 RATIO_SLACK = 0.01
@@ -22,6 +22,9 @@ RATIOS = frozenset(name for name, row in GPU_NAMES.items() if row.unit == "ratio
 
 NAMESPACE_LABELS = ("namespace", "pod_namespace", "exported_namespace")
 """Namespace labels of the pod: dcgm-exporter's new and old spelling, and the one that Prometheus makes of it."""
+
+HOST_LABELS = ("Hostname", "hostname", "node", "instance")
+"""Labels of the machine: the exporters' own, and those that Prometheus adds to a page of several machines."""
 
 Blank = Callable[[Field | None, float], str | None]
 """Check of a row's value: the reason why it is blank, in words that follow "is", or None."""
@@ -36,6 +39,7 @@ class Device:
     product: str
     blank: Blank
     part: str = ""
+    host: str = ""
     values: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
     """By the exporter's name: each series' value, and whether a pod owns the series."""
     pids: set[int] = field(default_factory=set)
@@ -45,6 +49,7 @@ class Device:
     def add(self, name: str, value: float, labels: Mapping[str, str], pod_labels: Iterable[str]) -> None:
         """Add a series. The first of `pod_labels` that it has names the pod that owns it."""
         pod, namespace = label(labels, pod_labels), label(labels, NAMESPACE_LABELS)
+        self.host = self.host or label(labels, HOST_LABELS)
         self.values.setdefault(name, []).append((value, bool(pod)))
         self.pods |= {f"{namespace}/{pod}"} if pod and namespace else set()
 
@@ -122,6 +127,7 @@ def readout(device: Device, t: float, rows: Iterable[Field], more: Mapping[str, 
     whole = GpuReadout(
         t=t,
         gpu=device.gpu,
+        host=device.host,
         index=device.index,
         product=device.product,
         counters=counters,
@@ -166,7 +172,6 @@ MOST_CODES, OTHER_CODES = 64, "other"
 """Distinct codes that are counted for a GPU: each is a series of its own for good."""
 
 FAULTS, BY_CODE = "gpu_fault_events", "gpu_fault_events_by_code"
-COVERED = "gpu_throttled_covered_seconds"
 
 
 def same_refresh(a: GpuExporterPage, b: GpuExporterPage) -> bool:
@@ -174,13 +179,10 @@ def same_refresh(a: GpuExporterPage, b: GpuExporterPage) -> bool:
 
     Only the energy counter grows with every refresh: without it (MIG) equal pages may be two of a steady GPU.
     """
-    counts_energy = any("gpu_energy_joules" in gpu_readout.counters for gpu_readout in a.readouts)
-    if not counts_energy or len(a.readouts) != len(b.readouts) or a.faults != b.faults or a.ticks != b.ticks:
+    if not b.readouts or not any("gpu_energy_joules" in readout.counters for readout in a.readouts):
         return False
-    return all(
-        replace(gpu_readout, t=candidate.t) == candidate
-        for gpu_readout, candidate in zip(a.readouts, b.readouts, strict=True)
-    )
+    stamped = tuple(replace(readout, t=b.readouts[0].t) for readout in a.readouts)
+    return replace(a, readouts=stamped, problems=b.problems) == b
 
 
 @dataclass(slots=True)
@@ -239,4 +241,4 @@ def _count_ticks(gpu: _Gpu, now: Ticks, t: float) -> dict[str, float]:
                 gpu.seconds[name] = gpu.seconds.get(name, 0.0) + part * (t - gpu.ticks_t)
             gpu.covered += t - gpu.ticks_t
         gpu.ticks, gpu.ticks_t = now, t
-    return {COVERED: gpu.covered} | {name: gpu.seconds.get(name, 0.0) for name in now.of}
+    return {THROTTLED_COVERED: gpu.covered} | {name: gpu.seconds.get(name, 0.0) for name in now.of}

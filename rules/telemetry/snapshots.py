@@ -84,13 +84,12 @@ class GpuReadout:
     ``counters`` only grow within one reader's life: use increases, never levels. ``gaps`` holds a readable reason for
     each queried name without a value (and ``pids`` for hidden processes), never a zero. ``sampled`` names counters and
     gauges that come from a plain poll although a time sum exists in principle. Natural levels (memory, temperature, a
-    limit) are never in it.
+    limit) are never in it. ``t`` is in unix seconds, ``gpu`` a UUID, ``host`` the exporter's name of the machine or "".
     """
 
     t: float
-    """Unix seconds of the values."""
     gpu: str
-    """UUID."""
+    host: str = ""
     index: int | None = None
     product: str
     """Product name as the source spells it ("NVIDIA H100 80GB HBM3"), or empty."""

@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,7 +15,7 @@ from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.gpu.collector import UNREAD_SECONDS, ExporterPage, GpuCollector
 from agent.gpu.nvml_reader import NvmlReader
-from agent.gpu.owners import GpuAssignment, Lineage, PidFileError, assign_gpus, lineage, read_pid
+from agent.gpu.owners import GpuAssignment, PidFileError, assign_gpus, lineage, read_pid
 from agent.scrape.scrapers import Target
 from rules.gpu_sources.amd import AMD
 from rules.gpu_sources.dcgm import DCGM as DCGM_EXPORTER
@@ -32,12 +33,6 @@ def target(replica: str, *gpus: str, pid_file: Path | None = None) -> Target:
     )
 
 
-def owners(
-    targets: Sequence[Target], readouts: Mapping[str, GpuReadout], ancestors: Lineage = lineage
-) -> dict[tuple[str, str], tuple[str, ...]]:
-    return {key: owned.gpus for key, owned in assign_gpus(targets, readouts, ancestors).items()}
-
-
 TWO = by_uuid(readout("GPU-a", 0), readout("GPU-b", 1))
 
 
@@ -50,7 +45,8 @@ def proc(folder: Path, parents: Mapping[int, int]) -> Path:
 
 
 HALVES = by_uuid(readout("MIG-1c1e9a04", None, pids=(os.getpid(),)), readout("MIG-2c1e9a04", None, pids=()))
-UNREAD = "is configured for it and has never been read here"
+UNREAD = "is configured for it and is not read here"
+PAIR = by_uuid(replace(readout("GPU-a", 0), host="n1"), replace(readout("GPU-b", 0, t=T - 999), host="n2"))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +57,12 @@ UNREAD = "is configured for it and has never been read here"
         (("1", "0"), TWO, ("GPU-b", "GPU-a"), ""),
         (("1", "GPU-b"), TWO, ("GPU-b",), ""),
         ((), TWO, (), ""),
+        (("auto",), TWO, ("GPU-a", "GPU-b"), ""),
+        (("0",), by_uuid(readout("GPU-new", 0, t=T + 120), readout("GPU-old", 0)), ("GPU-new",), ""),
         (("0",), by_uuid(readout("GPU-c", 0), *TWO.values()), (), "GPU 0 is GPU-c and GPU-a: name it by UUID"),
         (("0", "7", "GPU-x"), TWO, ("GPU-a",), f"GPU 7, GPU-x {UNREAD}"),
+        (("0", "GPU-b"), PAIR, ("GPU-b",), "GPU 0 is of n1 or n2: name it by UUID"),
+        (("auto",), PAIR, (), "its GPUs are not known: those read are of n1 or n2"),
         (("0",), HALVES, (), f"GPU 0 {UNREAD} (where MIG is on, name its instances: {', '.join(HALVES)})"),
     ],
 )
@@ -74,10 +74,8 @@ def test_gpus_are_owned_by_uuid_or_index(
 
 
 def test_auto_needs_a_single_target() -> None:
-    assert owners([target("r", "auto")], TWO) == {("t", "r"): ("GPU-a", "GPU-b")}
-    assert owners([target("r", "auto"), target("s", "auto")], TWO) == {("t", "r"): (), ("t", "s"): ()}
-    readouts = by_uuid(readout("GPU-new", 0, t=T + 120), readout("GPU-old", 0, t=T))
-    assert owners([target("r", "0")], readouts) == {("t", "r"): ("GPU-new",)}
+    found = assign_gpus([target("r", "auto"), target("s", "auto")], TWO)
+    assert [owned.gpus for owned in found.values()] == [(), ()]
 
 
 def test_pid_file_finds_gpus_of_descendants(tmp_path: Path) -> None:
@@ -128,11 +126,8 @@ def test_lineage_ends_where_proc_does(tmp_path: Path) -> None:
 
 
 DCGM = """\
-# TYPE DCGM_FI_DEV_GPU_TEMP gauge
 DCGM_FI_DEV_GPU_TEMP{{gpu="0",UUID="GPU-a",device="nvidia0",modelName="H"}} {celsius}
-# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
 DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{gpu="0",UUID="GPU-a",device="nvidia0",modelName="H"}} {millijoules}
-# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="GPU-a",device="nvidia0",modelName="H"}} {code}
 """
 
@@ -140,21 +135,15 @@ DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="GPU-a",device="nvidia0",modelName="H"}} {c
 class Exporter:
     """A dcgm-exporter whose page is set by the test; an error in its place is raised."""
 
-    def __init__(self) -> None:
-        self.page: bytes | ScrapeError = b""
-        self.asked = 0
+    page: bytes | ScrapeError = b""
 
     def show(self, celsius: float, millijoules: float, code: int = 0) -> None:
         self.page = DCGM.format(celsius=celsius, millijoules=millijoules, code=code).encode()
 
     def fetch(self) -> bytes:
-        self.asked += 1
         if isinstance(self.page, ScrapeError):
             raise self.page
         return self.page
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 def test_dcgm_value_counts_once_per_refresh() -> None:
@@ -180,17 +169,13 @@ def test_dcgm_value_counts_once_per_refresh() -> None:
     assert gpus.latest["GPU-a"].counters["gpu_fault_events_by_code/xid-48"] == 2
 
 
-def test_failing_dcgm_page_is_left_alone() -> None:
+def test_failing_dcgm_page_is_a_problem() -> None:
     exporter = Exporter()
     gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
     exporter.page = ScrapeError(ScrapeFailure.CONNECT, "connection refused")
-    problems = [gpus.read_gpus(T + 15 * n).problems for n in range(8)]
-    assert set(problems) == {("dcgm-exporter: connect: connection refused",)}
-    assert exporter.asked == 5
+    assert gpus.read_gpus(T).problems == ("dcgm-exporter: connect: connection refused",)
     exporter.show(50, 1)
-    for n in range(8, 13):
-        last = gpus.read_gpus(T + 15 * n)
-    assert last.problems == ()
+    assert gpus.read_gpus(T + 15).problems == ()
     assert "GPU-a" in gpus.latest
 
 
@@ -232,6 +217,8 @@ def test_unread_gpu_is_told_after_two_minutes() -> None:
     assert gpus.trouble(("t", "other"), GpuAssignment(gpus=()), T + 1000) == ""
     missing = GpuAssignment(gpus=(), missing="GPU 7 is missing")
     assert [none.trouble(("t", "r"), missing, T + n * 1000) for n in range(3)] == ["", "", ""]
+    gpus.note_owners({("t", "r"): owned}, T + 150)
+    assert gpus.trouble(("t", "r"), missing, T + 300) == "GPU 7 is missing"
 
 
 def test_missing_gpus_are_told_after_a_while() -> None:
@@ -246,6 +233,17 @@ def test_missing_gpus_are_told_after_a_while() -> None:
     assert trouble(missing, T + UNREAD_SECONDS + 1) == "GPU 7 is missing"
     assert trouble(none, T + 200) == ""
     assert trouble(missing, T + 201) == "", "an engine that restarts has a while again"
+
+
+def test_gone_parts_are_forgotten() -> None:
+    last_seen = {"a/1": 0, "b/0": 15, "c/1@n2": 0, "d": 0, "lost": 15, "a/2": 345, "b": 345, "d/5": 345}
+    page: list[GpuReadout] = []
+    gpus = GpuCollector(Mock(read=lambda now: (page, ())))
+    for t in (0, 15, 330, 345):
+        shown = (readout(gpu, None if "/" in gpu else 0, t=T + t) for gpu, end in last_seen.items() if t <= end)
+        page[:] = (replace(one, host=one.gpu.partition("@")[2]) for one in shown)
+        gpus.read_gpus(T + t)
+    assert list(gpus.latest) == ["c/1@n2", "lost", "a/2", "b", "d/5"]
 
 
 def test_defect_costs_the_gpus_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -69,7 +69,7 @@ def one(samples):
 
 def test_full_dcgm_page_in_base_units():
     gpu = one(page(**FULL))
-    assert (gpu.t, gpu.gpu, gpu.index, gpu.product, gpu.pids) == (100.0, "GPU-a", 3, "NVIDIA H200", ())
+    assert (gpu.t, gpu.gpu, gpu.index, gpu.product, gpu.host) == (100.0, "GPU-a", 3, "NVIDIA H200", "node-1")
     assert gpu.counters == pytest.approx(
         {
             "gpu_energy_joules": 123_456.789,
