@@ -52,19 +52,19 @@ def list_keys(part: Any, sections: Mapping[str, Any], place: Path = ()) -> Itera
 
 
 def find_home(path: Path, places: Sequence[Path]) -> Path:
-    """Return what an unknown key may mean: a key of its section, or the place of another section's.
-
-    Empty if none is close, or if several sections have a key of this name.
-    """
-    key, names = str(path[-1]), [str(place[-1]) for place in places]
-    close = key
-    if key not in names:
-        close = find_close_name(key, dict.fromkeys(names))
-    homes = [place for place, name in zip(places, names, strict=True) if name == close]
-    if len(homes) == 1 and (len(homes[0]), homes[0][0]) != (len(path), path[0]):
-        return homes[0]
-    if homes and close != key:
-        return (close,)
+    """Return what an unknown key may mean: a key of its section, else the only place below it, else elsewhere."""
+    depth, own, below = len(path) - 1, list[Path](), list[Path]()
+    for place in places:
+        steps = zip(place, path[:depth], strict=False)
+        if len(place) > depth and all(step in (given, 0, "NAME") for step, given in steps):
+            below.append((*path[:depth], *place[depth:]))
+            if len(place) == len(path):
+                own.append(place[depth:])
+    for candidates in (own, below, places):
+        names = [str(place[-1]) for place in candidates]
+        close = find_close_name(str(path[-1]), dict.fromkeys(names))
+        if names.count(close) == 1:
+            return candidates[names.index(close)]
     return ()
 
 
