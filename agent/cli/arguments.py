@@ -77,12 +77,11 @@ def make_command(name: str, text: str, parameters: Parameters, run: Callable[[Si
 
 def name_options(error: click.UsageError) -> click.UsageError:
     """Return the error of a word too many with the options that may be meant."""
-    _, _, word = error.message.rstrip(")").partition("extra argument (")
     ways = []
-    if error.ctx is not None and word:
+    if error.ctx is not None and "extra argument (" in error.message:
         for parameter in error.ctx.command.params:
             if parameter.name in ("history", "config", "url", "store"):
-                ways.append(f"{max(parameter.opts, key=len)} {word}")
+                ways.append(f"{max(parameter.opts, key=len)} {parameter.metavar}")
     if not ways:
         return error
     return click.UsageError(f"{error.message}; write {' or '.join(ways)}", error.ctx)

@@ -73,7 +73,7 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     ("doctor 127.0.0.1:9 -c quiet/sizewatch.yaml", 2, "give addresses, which need no configuration"),
     ("inspect", 2, "Missing argument"),
     ("replay x --step 0s", 2, "Error: "),
-    ("forecast a.csv", 2, "extra argument (a.csv); write --history a.csv or --config a.csv"),
+    ("forecast a.csv", 2, "extra argument (a.csv); write --history CSV or --config FILE"),
     # A file that is missing, or is another's.
     ("run", 2, NEITHER),
     ("backtest", 2, "no configuration"),
