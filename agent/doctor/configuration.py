@@ -162,10 +162,11 @@ PUBLIC = frozenset({"ca_file", "client_ca_file", "cert_file", "pid_file"})
 
 
 def check_secrets(config: Config) -> Iterator[CheckResult]:
-    """Report each file of a secret that everybody on this machine may read."""
+    """Report each file of a secret that everybody on this machine may read. A mounted Secret is its containers' alone."""
     web_file = find_web_file(config.web.config_file)
     for key, path in dict.fromkeys((*named_files(config, PUBLIC), *named_files(web_file, PUBLIC))):
-        if os.path.exists(path) and os.stat(path).st_mode & stat.S_IROTH:
+        is_open = os.path.exists(path) and os.stat(path).st_mode & stat.S_IROTH
+        if is_open and not Path(path).with_name("..data").is_symlink():
             yield warn(f"{key}: {path} can be read by everybody on this machine", f"chmod o-rwx {path}")
 
 
@@ -239,10 +240,9 @@ def check_history(config: Config, now: float) -> Iterator[CheckResult]:
     if not os.access(path, os.W_OK):
         yield fail(f"{path}: cannot be written by this user", "run as the user that owns it, or chown it")
         return
-    # Where no writer left a log, reading must leave no files either.
-    alone = not os.path.exists(f"{path}-wal")
     try:
-        with HistoryStore.open_reader(path, alone=alone) as reader:
+        # Where no writer left a log, reading must leave no files either.
+        with HistoryStore.open_reader(path, alone=not os.path.exists(f"{path}-wal")) as reader:
             ahead_seconds = (reader.newest_minute_end or now) - now
     except HistoryFormatError as error:
         yield warn(str(error), "no command reads it until then; nothing has to be done")

@@ -165,7 +165,7 @@ def diagnosis_text(diagnosis: EngineDiagnosis) -> str:
         parts += [_signal_grid(look), "", text_grid(_describe_rest(look, diagnosis))]
     if diagnosis.looks:
         parts.append(text_grid([["next", diagnosis.next_command]]))
-    return terminal_text(*parts)
+    return terminal_text(*parts).rstrip("\n")
 
 
 def _describe_engines(look: TierLook) -> Iterator[list[str]]:

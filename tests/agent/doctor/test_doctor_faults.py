@@ -1,5 +1,4 @@
-"""What was found to go wrong (docs/reliability.md, docs/security.md), done for real: the doctor has a line for it with what to
-do, ends soon, changes nothing in the folder and says no secret. What one target answers is in test_doctor.py.
+"""What was found to go wrong, done for real: the doctor has a line with what to do, changes nothing and says no secret.
 
 Another fault is a function here that makes it in a folder and gives the configuration's keys, and a row in FAULTS.
 """
@@ -95,8 +94,11 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
 
 @contextmanager
 def open_secret(folder: Path) -> Iterator[Keys]:
+    (folder / "mount").mkdir()
+    (folder / "mount" / "..data").symlink_to("x")
     with serving() as port:
-        yield {"targets": [target(port, bearer_token_file=token(folder, 0o644))]}
+        web = {"bearer_token_file": token(folder / "mount", 0o644)}
+        yield {"targets": [target(port, bearer_token_file=token(folder, 0o644))], "web": web}
 
 
 @contextmanager
@@ -151,7 +153,7 @@ FAULTS: tuple[tuple[Fault, str, CheckLevel, str, str], ...] = (
     (full_disk, "data_dir", FAIL, "d: No space left on device", "free space"),
     (read_only_history, "history", FAIL, "d/history.db: cannot be written by this user", "run as the user that owns it"),
     (read_only_disk, "data_dir", FAIL, "d: Read-only file system", "name another data_dir"),
-    (open_secret, "secrets", WARN, "targets[0].bearer_token_file: ", "chmod o-rwx "),
+    (open_secret, "secrets", WARN, "bearer_token_file: ", "chmod o-rwx "),
     (PROCESSES, "target cpu-small/r", FAIL, "several engines answer at ", "give each engine's own address"),
     (MODELS, "target cpu-small/r", FAIL, "its model changes", "give each engine's own address"),
     (one_engine_twice, "config", FAIL, "targets[1].url: is that of targets[0]", "correct it"),
@@ -204,7 +206,6 @@ def test_sound_history_has_one_line(tmp_path: Path) -> None:
 
 
 def test_log_of_a_killed_daemon_is_read(tmp_path: Path) -> None:
-    """What stands in the log alone is of the history: a look at the file by itself would miss it."""
     path = history(tmp_path)
     code = (
         f"import os, sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('PRAGMA wal_autocheckpoint = 0');"
