@@ -10,6 +10,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,8 +53,8 @@ class Player:
         self._tracks = {t.name: t for t in tracks}
         self._clock = clock
         self._begin: float | None = None
-        pages = Starlette(routes=[Route("/{name}/metrics", self._respond)])
-        self._server = ThreadedServer(pages, "127.0.0.1:0")
+        routes = [Route(f"/{name}/metrics", partial(self._respond, name)) for name in self._tracks]
+        self._server = ThreadedServer(Starlette(routes=routes), "127.0.0.1:0")
 
     def url(self, name: str) -> str:
         return f"http://127.0.0.1:{self._server.port}/{name}/metrics"
@@ -61,15 +62,14 @@ class Player:
     def stop(self) -> None:
         self._server.stop()
 
-    def _respond(self, request: Request) -> Response:
-        body = self.page(request.path_params["name"])
+    def _respond(self, name: str, _: Request) -> Response:
+        body = self.page(name)
         return Response(status_code=503) if body is None else Response(body, media_type="text/plain; version=0.0.4")
 
     def page(self, name: str) -> bytes | None:
         """The page at this moment; None where the recording holds a failed scrape."""
-        now = self._clock()
-        self._begin = now if self._begin is None else self._begin
-        scrape, moved = self._tracks[name].scrape_at(now - self._begin)
+        self._begin = self._begin or self._clock()
+        scrape, moved = self._tracks[name].scrape_at(self._clock() - self._begin)
         if scrape.body is None or not moved:
             return scrape.body
         return _START_TIMES.sub(lambda match: match[1] + b" %r" % (float(match[2]) + moved), scrape.body)

@@ -154,6 +154,8 @@ def test_recording_plays_from_the_first_request() -> None:
     first = one.scrapes[0].t
     expected = [max((s for s in one.scrapes if s.t - first <= 46 + 15 * n), key=lambda s: s.t).body for n in range(4)]
     assert pages == expected
+    with pytest.raises(OSError, match="404"):
+        ask(player.url("y"))
     player.stop()
 
 

@@ -355,10 +355,7 @@ def test_incidents_of_one_root_are_counted() -> None:
 def test_replicas_of_down_tier_are_tickets() -> None:
     """On another node a replica may serve: then the rule file drops the page, and Alertmanager does not hold back these."""
     gone = [found("TargetDown", 90, "r"), found("TargetDown", 90, "back", lasted=20), found("TierDown", 80)]
-    assert incident_series(*gone) == {
-        ("TierDown", "", "critical"): 2,
-        ("TargetDown", "r", "warning"): 1,
-    }
+    assert incident_series(*gone) == {("TierDown", "", "critical"): 2, ("TargetDown", "r", "warning"): 1}
 
 
 def gauges(tier: TierStatus) -> dict[str, float]:
