@@ -26,7 +26,7 @@ from agent.config.web import Web, find_web_file
 from agent.durations import duration_text
 from agent.errors import ConfigError
 from rules.catalogue.registry import CATALOGUE
-from rules.engines.registry import itl_comparable
+from rules.engines.registry import ITL_PER_TOKEN
 from rules.plan.checks import check_plan
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.plan.schema import Plan, plan_version
@@ -162,7 +162,7 @@ def build_tier_contexts(loaded: LoadedConfig) -> dict[str, TierContext]:
     contexts = {}
     for name in sorted(planned.keys() | engines.keys()):
         tier = planned.get(name)
-        comparable = itl_comparable(engines.get(name) or (tier.engine if tier else None))
+        comparable = (engines.get(name) or (tier.engine if tier else None)) not in ITL_PER_TOKEN
         pools = {target.name: target.pool for target in loaded.config.targets if target.tier == name}
         contexts[name] = build_tier_context(name, tier, comparable, loaded.config.thresholds.get(name), pools)
     return contexts

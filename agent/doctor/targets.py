@@ -20,7 +20,7 @@ from agent.gpu.owners import AUTO, GpuAssignment
 from agent.http_client.client import PageFetcher, fetch_page, place_of
 from agent.scrape.scrapers import PageReader, Target, target_of_engine
 from rules.catalogue.registry import BURNS, RULES
-from rules.engines.coverage import engine_signals, version_range
+from rules.engines.coverage import ENGINE_SIGNALS, version_range
 from rules.engines.registry import ENGINES
 from rules.evaluator.benchmark_check import ASKED
 from rules.plan.gpus import engine_kv_tokens, kv_shortfall
@@ -193,10 +193,10 @@ def _find_signals(snapshot: Snapshot, tier: TierPlan | None) -> tuple[int, list[
     if all(name in snapshot.gauges for name in IN_SYSTEM):
         window = replace(window, counters={**window.counters, NET_CHANGE: 0.0})
     facts = build_tier_context("", tier).basis
-    gaps = {s.name: v.gap for s in engine_signals() if isinstance(v := read(s, window, facts), Missing)}
+    gaps = {s.name: v.gap for s in ENGINE_SIGNALS if isinstance(v := read(s, window, facts), Missing)}
     missing = [name for name, gap in gaps.items() if gap is Gap.NOT_EXPOSED]
     unplanned = sum(gap is Gap.NOT_IN_PLAN for gap in gaps.values())
-    return len(engine_signals()) - len(missing) - unplanned, missing
+    return len(ENGINE_SIGNALS) - len(missing) - unplanned, missing
 
 
 def _is_needed(rule: Rule, tier: TierPlan | None) -> bool:

@@ -16,6 +16,7 @@ from agent.fleet.stored_pages import StoredPage
 from agent.prometheus.answers import MatrixSeries
 from rules.engines.reader import SeriesLayout, compile_layout, is_mapped_name, snapshot
 from rules.engines.registry import ENGINES, PROCESS_START, EngineTable, detect_engine, normalize_name, sources
+from rules.engines.several import restore_labels
 from rules.gpu_sources.devices import PageChanges, same_refresh
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Sample
 from rules.telemetry.snapshots import GpuReadout
@@ -154,7 +155,7 @@ class EnginePages:
 
 def find_layout(names: tuple[Name, ...], engines: tuple[EngineTable, ...]) -> SeriesLayout | None:
     """Return the layout of these series by the engine that they are of, None for no engine of these."""
-    series = [(name, dict(labels)) for name, labels in names]
+    series = restore_labels([(name, dict(labels)) for name, labels in names])
     engine = detect_engine(((normalize_name(name), labels) for name, labels in series), engines)
     if engine is not None:
         return compile_layout(series, engine)
@@ -173,9 +174,7 @@ def _order(named: tuple[Name, MatrixSeries]) -> tuple[str, float, tuple[tuple[st
 def _name(series: MatrixSeries, of_the_target: frozenset[str]) -> Name:
     """Return the series with the labels of its page. Replicas of one release differ only in target labels."""
     own = {k: v for k, v in series.labels.items() if k != "__name__" and k not in of_the_target}
-    moved = {k.removeprefix(EXPORTED): v for k, v in own.items() if k.removeprefix(EXPORTED) in of_the_target}
-    kept = {k: v for k, v in own.items() if k.removeprefix(EXPORTED) not in of_the_target}
-    return series.labels.get("__name__", ""), tuple(sorted((kept | moved).items()))
+    return series.labels.get("__name__", ""), tuple(sorted(own.items()))
 
 
 def exporter_selector(exporter: GpuExporter, matchers: str) -> str:

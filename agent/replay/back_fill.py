@@ -154,8 +154,8 @@ def _engine_queries(engines: tuple[EngineTable, ...], matchers: str) -> dict[str
     labels = {label for row in rows for label in (row.by, *row.where, *row.unless)}
     samples = {name for row in rows for name in (row.sample, *row.plus, row.zero_with)}
     for engine in engines:
-        labels |= {*engine.signature_labels, *engine.signature_without}
-        samples |= set(engine.signatures)
+        labels |= {*engine.signature_labels}
+        samples |= {*engine.signatures, *engine.unique_names}
     repeats = sorted({label for engine in engines for label in engine.repeats})
     by = [stored for label in sorted(labels - {""}) for stored in (label, EXPORTED + label)]
     stored_names = {name: source_names_regex((name,), engines) for name in sorted(samples - {""})}
@@ -177,11 +177,8 @@ def _query_minutes(
     minutes: dict[float, dict[Series, float]] = {}
     for name, query in queries.items():
         for series in api.query_range(query, first, last, MINUTE_SECONDS):
-            # A label of the page comes after the same label of the scrape.
-            ordered = sorted(series.labels.items(), key=lambda label: label[0].startswith(EXPORTED))
-            labels = {key.removeprefix(EXPORTED): value for key, value in ordered}
             for t, value in zip(series.times, series.values, strict=True):
-                minutes.setdefault(t - late, {})[name, tuple(sorted(labels.items()))] = value
+                minutes.setdefault(t - late, {})[name, tuple(sorted(series.labels.items()))] = value
     return minutes
 
 

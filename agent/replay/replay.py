@@ -18,7 +18,7 @@ from agent.prometheus.api import StoreApi
 from agent.scrape.scrapers import PageReader, name_replica
 from agent.sources.recording import RecordedTarget, Recording, Scrape, scrapes
 from agent.sources.store import StoreSource, group_by_cycle
-from rules.engines.registry import itl_comparable
+from rules.engines.registry import ITL_PER_TOKEN
 from rules.engines.several import MODELS
 from rules.evaluator import rule_evaluation
 from rules.evaluator.observation import Observation, ReplicaScrape
@@ -127,7 +127,7 @@ def replay(
     contexts: dict[str, TierContext] = {}
     for name, targets in windows.group_by(recording.targets, lambda target: target.tier).items():
         tier = tiers.get(name)
-        comparable = itl_comparable(targets[-1].engine or (tier.engine if tier else None))
+        comparable = (targets[-1].engine or (tier.engine if tier else None)) not in ITL_PER_TOKEN
         pools = {target.replica: target.pool for target in targets}
         contexts[name] = build_tier_context(name, tier, comparable, pools=pools)
     run = Replay(recording.name, contexts, step_seconds)

@@ -331,7 +331,7 @@ def _signal_text(value: SignalValue, unit: str) -> str:
 def _page_text(parts: list[RenderableType], uses: Sequence[FamilyUse], problems: Sequence[str]) -> str:
     """Return the parts with the use of every family and the problems of a page. A line an entry, for searches."""
     for title, is_read in (("Families that are read", True), ("Families that are not read", False)):
-        rows = [(use.name, use.text) for use in uses if use.is_read == is_read]
+        rows = [(use.name, use.text) for use in uses if bool(use.text) == is_read]
         if rows:
             parts += ["", title, text_grid(rows)]
     if problems:
@@ -351,7 +351,7 @@ def inspect_json(
 def _page_json(head: Mapping[str, Any], uses: Sequence[FamilyUse], problems: Sequence[str]) -> dict[str, Any]:
     families = []
     for use in uses:
-        families.append({"name": use.name, "use": "mapped" if use.is_read else "unread", "text": use.text})
+        families.append({"name": use.name, "use": "mapped" if use.text else "unread", "text": use.text})
     return {"schema": 1, **head, "families": families, "problems": list(problems)}
 
 

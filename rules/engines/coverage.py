@@ -6,7 +6,7 @@ For `sizewatch inspect` and the doctor. Only names and types count; the reader d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rules.engines.registry import (
@@ -19,16 +19,17 @@ from rules.engines.registry import (
     strip_wrapper_prefix,
 )
 from rules.telemetry.families import GPU_NAMES, FamilyKind
-from rules.telemetry.signals import SIGNALS, Signal
+from rules.telemetry.signals import SIGNALS
+
+ENGINE_SIGNALS = tuple(signal for signal in SIGNALS if not GPU_NAMES.keys() >= {*signal.families})
+"""Signals that an engine's page can give: all except GPU signals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyUse:
-    """Family as the page prints it. `families` are the names under which it is read, `text` the same in words."""
+    """Family as the page prints it. `families` are the names under which it is read, `text` the same in words or ""."""
 
     name: str
-    type: str
-    is_read: bool
     families: tuple[str, ...] = ()
     text: str = ""
 
@@ -36,22 +37,18 @@ class FamilyUse:
 def explain_families(engine: EngineTable, families: Mapping[str, str]) -> tuple[FamilyUse, ...]:
     """Return the use of each family of a page (printed name and type of its TYPE line), in the page's order."""
     rows = {printed: _rows_of(engine, printed, type_) for printed, type_ in families.items()}
-    won = _winners(engine, rows.values())
+    on_page = {row.source for own in rows.values() for row in own}
+    won = select_rows(engine.rows, lambda row: row.source in on_page)
     # Samples that are read but feed no family of ours.
     facts = (*engine.info, *(sample for _, sample in engine.fact_gauges), PROCESS_START, engine.born)
     uses = []
-    for printed, type_ in families.items():
+    for printed in families:
         name, *texts = _spellings(engine, printed)
         added = [row for row in won if any(re.sub("_(sum|count)$", "", more) in (name, *texts) for more in row.plus)]
         ours = tuple(dict.fromkeys(row.family for row in (*rows[printed], *added) if row in won))
         text = ", ".join(ours) or ("facts about the engine" if name in facts else "")
-        uses.append(FamilyUse(name=printed, type=type_, is_read=bool(text), families=ours, text=text))
+        uses.append(FamilyUse(name=printed, families=ours, text=text))
     return tuple(uses)
-
-
-def _winners(engine: EngineTable, source_rows: Iterable[Iterable[SourceRow]]) -> tuple[SourceRow, ...]:
-    on_page = {row.source for rows in source_rows for row in rows}
-    return select_rows(engine.rows, lambda row: row.source in on_page)
 
 
 def _rows_of(engine: EngineTable, printed: str, type_: str) -> list[SourceRow]:
@@ -83,15 +80,11 @@ def version_range(engine: EngineTable, families: Mapping[str, str]) -> str:
     }
     present = {row.source for source_rows in rows for row in source_rows}
     first = max((since[source] for source in present & since.keys()), default=0)
-    last = [engine.scanned.index(row.until) for row in _winners(engine, rows) if row.until in engine.scanned]
+    won = select_rows(engine.rows, lambda row: row.source in present)
+    last = [engine.scanned.index(row.until) for row in won if row.until in engine.scanned]
     before = min(last, default=len(engine.scanned)) + 1
     if before <= first:
         return ""
     words = [f"after {engine.scanned[first - 1]}"] if first else []
     words += [f"before {engine.scanned[before]}"] if before < len(engine.scanned) else []
     return " and ".join(words)
-
-
-def engine_signals() -> tuple[Signal, ...]:
-    """Return the signals that an engine's page can give: all except GPU signals."""
-    return tuple(s for s in SIGNALS if not all(family in GPU_NAMES for family in s.families))

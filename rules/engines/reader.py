@@ -168,7 +168,7 @@ def _facts(by_name: _ByName, engine: EngineTable) -> dict[str, str]:
             facts.update(labels)
     facts.pop("engine", None)
     label = engine.model_label
-    models = {labels[label] for entries in by_name.values() for _, labels in entries if label in labels}
+    models = {labels[label] for entries in by_name.values() for _, labels in entries if labels.get(label)}
     if models:
         facts["model"] = ",".join(sorted(models))
     return {name: to_printable_line(text) for name, text in facts.items()}

@@ -84,14 +84,13 @@ class SourceRow:
 class EngineTable:
     """Table of one engine generation. It equals only itself, because it is looked up for every name of a page.
 
-    `signatures` identify a page: one must be present with all `signature_labels` and none of `signature_without`.
-    `unique_names` do so without labels. `carries_engines`: its page passes the families of an engine through, and is
-    then read as that engine's. `wrappers`: prefixes that Ray or KServe add to names. `repeats`: labels whose series
-    repeat one number (processes, tensor-parallel ranks); the largest counts. `rank_label`: label of data-parallel
-    ranks, "" without. `info`: info series whose labels become facts. `fact_gauges` (fact, sample): gauges whose value
-    becomes a fact. `born`: `_created` series that show when the engine was ready. `version_path`: path beside the page
-    that returns {"version": "0.32.0"}; "" where there is none. `scanned`: releases behind the table, oldest first.
-    `not_exposed`: reason why a family is missing; `other` is the reason for every other family.
+    `unique_names` identify a page, and then `signatures`, if one has all `signature_labels`. `carries_engines`: its page
+    passes an engine's families through, and is then read as that engine's. `wrappers`: prefixes that Ray or KServe add.
+    `repeats`: labels whose series repeat one number (processes, tensor-parallel ranks); the largest counts.
+    `rank_label`: that of data-parallel ranks. `info`: info series whose labels become facts. `fact_gauges` (fact,
+    sample): gauges whose value becomes a fact. `born`: `_created` series that show when the engine was ready.
+    `version_path`: path beside the page that returns {"version": "0.32.0"}. `scanned`: releases behind the table, oldest
+    first. `not_exposed`: reason why a family is missing; `other` is the reason for every other family.
     """
 
     name: str
@@ -99,7 +98,6 @@ class EngineTable:
     title: str
     signatures: tuple[str, ...]
     signature_labels: tuple[str, ...] = ()
-    signature_without: tuple[str, ...] = ()
     unique_names: tuple[str, ...] = ()
     carries_engines: bool = False
     wrappers: tuple[str, ...] = ("ray_", "kserve_")
@@ -164,6 +162,9 @@ def _load_rows(keys: Mapping[str, Any], patterns: Mapping[str, str]) -> Iterator
 ENGINES = tuple(sorted(load_engine_tables(), key=lambda table: (table.carries_engines, -len(table.rows))))
 """In the order in which a page is asked: the fuller table first, and what carries another engine's families last."""
 
+ITL_PER_TOKEN = frozenset(table.name for table in ENGINES if table.itl_is_per_token)
+"""Engines whose ITL is not per output event, as it is in benchmarks (METRICS 1.1, 1.2; PEERS 3.2)."""
+
 
 def normalize_name(name: str) -> str:
     """Return a name with '_' for ':', as tables spell it (METRICS, trap 1)."""
@@ -183,7 +184,7 @@ def sources(engine: EngineTable) -> frozenset[str]:
         if row.kind is FamilyKind.COUNTER and not row.part:
             names.update(more.removesuffix("_total") + "_total" for more in (row.source, *row.plus))
     # A row without `zero_with` has "", the name of unnamed series.
-    return frozenset(names - {""})
+    return frozenset(names.union(engine.unique_names) - {""})
 
 
 def strip_wrapper_prefix(name: str, engine: EngineTable) -> str:
@@ -196,17 +197,18 @@ def strip_wrapper_prefix(name: str, engine: EngineTable) -> str:
 def detect_engine(
     series: Iterable[tuple[str, Mapping[str, str]]], engines: tuple[EngineTable, ...] = ENGINES
 ) -> EngineTable | None:
-    """Return the engine generation with a signature among the (mapped name, labels) of a page, or None. A page with
-    several signatures belongs to the first: a Dynamo worker passes its engine's metrics through."""
-    page = tuple(series)
+    """Return the engine generation of a page's (mapped names, labels), or None. Its own names decide, then the first
+    signature: a target may have a signature's label, and a Dynamo worker passes its engine's metrics through."""
+    page, signed = tuple(series), None
     for engine in engines:
-        required, refused = set(engine.signature_labels), set(engine.signature_without)
+        required = set(engine.signature_labels)
         for name, labels in page:
             plain = strip_wrapper_prefix(name, engine)
-            is_signature = plain in engine.signatures and required <= labels.keys() and refused.isdisjoint(labels)
-            if is_signature or plain in engine.unique_names:
+            if plain in engine.unique_names:
                 return engine
-    return None
+            if plain in engine.signatures and required <= labels.keys():
+                signed = signed or engine
+    return signed
 
 
 def select_rows(rows: Iterable[SourceRow], on_page: Callable[[SourceRow], bool]) -> tuple[SourceRow, ...]:
@@ -216,8 +218,3 @@ def select_rows(rows: Iterable[SourceRow], on_page: Callable[[SourceRow], bool])
         if row.family not in won and on_page(row):
             won[row.family] = row
     return tuple(won.values())
-
-
-def itl_comparable(engine: str | None, engines: tuple[EngineTable, ...] = ENGINES) -> bool:
-    """Return whether the engine's ITL is per output event, as in benchmarks (METRICS 1.1, 1.2; PEERS 3.2)."""
-    return not any(e.name == engine and e.itl_is_per_token for e in engines)

@@ -23,9 +23,6 @@ TELLING = (
 )
 """Labels whose values are engines: of SGLang's gateway, of Ray, of proxies, of a Prometheus server or a collector."""
 
-PARTS = frozenset({"engine", "pid", "stage"})
-"""Labels of parts of one engine, beside every rank: vLLM's `engine` is a data-parallel rank, a stage is of vLLM-Omni."""
-
 PLACED = ("kv_utilization", "requests_running")
 """Families of which an engine has one value for each of its parts."""
 
@@ -51,12 +48,24 @@ def is_router(families: Iterable[str]) -> bool:
     return any(normalize_name(name).startswith(STACK_ROUTER) for name in families)
 
 
+def restore_labels(names: Sequence[SeriesName]) -> Sequence[SeriesName]:
+    """Return a page's series with the labels that Prometheus renamed. Those of their target, which differ, stay."""
+    restored = [(name, dict(labels)) for name, labels in names]
+    renamed = {label for _, labels in names for label in labels if label.startswith("exported_")}.difference(TELLING)
+    for label in sorted(renamed, key=len, reverse=True):
+        own = label.removeprefix("exported_")
+        for _, labels in restored:
+            labels |= {f"{own} of the target": labels.get(own, ""), own: labels.pop(label, "")}
+    return restored
+
+
 def split_page(
     names: Sequence[SeriesName], engines: tuple[EngineTable, ...] = ENGINES
 ) -> tuple[str, dict[str, SeriesLayout]]:
     """Return the label that tells the engines of a page apart, and their layouts by its values.
 
     A page of one engine has no label, and "" as its name; one without has none. SeveralEnginesError: no label tells."""
+    names = restore_labels(names)
     plain = [(normalize_name(name), labels) for name, labels in names]
     engine = detect_engine(plain, engines)
     if engine is None:
@@ -133,10 +142,11 @@ def _compile_engine(
         raise SeveralEnginesError(f"the page is of mixed origin: it has names of {' and of '.join(titles)}")
     if engine.name == "dynamo":
         return compile_layout(series, engine)
-    for family in PLACED:
-        placed = _placed(plain, (engine,), (family,))
-        for label in sorted({label for _, labels in placed for label in labels} - PARTS - {*engine.repeats}):
-            if _find_label(placed, (label,))[0] and not label.endswith("rank"):
-                holds = f"the page holds {len({labels.get(label) for _, labels in placed})} engines"
-                raise SeveralEnginesError(f"{holds}, which no known label tells apart (its label {label} differs)")
+    # A stage is of vLLM-Omni. What an unknown rank counts may be its own, or what others count too.
+    parts = {*engine.repeats, engine.rank_label, "stage"}
+    for families, ending in ((PLACED, ""), ({row.family for row in engine.rows}, "rank")):
+        placed = _placed(plain, (engine,), families)
+        for label in sorted({label for _, labels in placed for label in labels if label.endswith(ending)} - parts):
+            if _find_label(placed, (label,))[0]:
+                raise SeveralEnginesError(f"nothing tells whether the page is one engine's (its label {label} differs)")
     return compile_layout(series, engine)

@@ -97,11 +97,11 @@ class GpuExporter:
 def explain_families(exporter: GpuExporter, families: Mapping[str, str]) -> tuple[FamilyUse, ...]:
     """Return the use of each family of a page (printed name and type of its TYPE line), in the page's order."""
     uses = []
-    for printed, type_ in families.items():
+    for printed in families:
         name = exporter.plain(printed)
         ours = tuple(dict.fromkeys(row.ours for row in exporter.fields if name in row.names))
         text = ", ".join(ours) or exporter.also_read.get(name, "")
-        uses.append(FamilyUse(name=printed, type=type_, is_read=bool(text), families=ours, text=text))
+        uses.append(FamilyUse(name=printed, families=ours, text=text))
     return tuple(uses)
 
 

@@ -30,7 +30,7 @@ def why_unread(table: str, name: str) -> str:
 
 def unexplained(engine: EngineTable, found: Iterable[FamilyUse]) -> list[str]:
     """Families of a page that the table has no row and the list no reason for."""
-    plain = {use.name: strip_wrapper_prefix(normalize_name(use.name), engine) for use in found if not use.is_read}
+    plain = {use.name: strip_wrapper_prefix(normalize_name(use.name), engine) for use in found if not use.text}
     return [name for name, own in plain.items() if not why_unread(engine.label, own)]
 
 

@@ -14,7 +14,7 @@ from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
 from exporters.docs.reference_pages import engines_page
 from rules.engines import registry
-from rules.engines.coverage import engine_signals, explain_families, version_range
+from rules.engines.coverage import ENGINE_SIGNALS, explain_families, version_range
 from rules.engines.registry import ENGINES, EngineTable, LabelAggregation, load_engine_tables, normalize_name
 from rules.tables import read_tables
 from rules.telemetry.families import BY_NAME, FamilyKind, stem
@@ -48,7 +48,7 @@ def families(name: str) -> dict[str, str]:
 
 def readings(engine: EngineTable, printed: dict[str, str]) -> dict[str, str]:
     """What each family of a page is read as; "" where it is not read."""
-    return {use.name: use.text if use.is_read else "" for use in explain_families(engine, printed)}
+    return {use.name: use.text for use in explain_families(engine, printed)}
 
 
 @pytest.mark.parametrize("page", engine_pages(PAGES), ids=lambda page: page.name)
@@ -203,7 +203,7 @@ def test_wrapped_names_read_alike(name: str, own: str, prefix: str) -> None:
     text = page_text(name).replace(own, prefix.format(own[:-1]))
     assert wrapped.read(text.encode(), START) == plain.read(page_text(name).encode(), START)
     uses = [explain_families(reader.engine, reader.families) for reader in (plain, wrapped)]
-    assert [(use.is_read, use.text) for use in uses[0]] == [(use.is_read, use.text) for use in uses[1]]
+    assert [use.text for use in uses[0]] == [use.text for use in uses[1]]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_family_tells_first_and_last_release() -> None:
     assert matrix["kv_utilization"][place("llamacpp/server")] == "to 2024.9"
     assert matrix["kv_utilization"][place("vllm/v1")] == "yes", "under two names, one after the other"
     assert "| `preemptions` | llama.cpp does not preempt: a slot keeps its cache until the request ends |" in page
-    names = {signal.name for signal in engine_signals()}
+    names = {signal.name for signal in ENGINE_SIGNALS}
     assert {"ttft_p99_seconds", "kv_utilization", "cold_start_seconds"} <= names - {"gpu_utilization"}
     assert "gpu_utilization" not in names
 
@@ -298,7 +298,8 @@ def test_every_file_belongs_to_an_engine() -> None:
     assert len(tables) == len(ENGINES) + len({"kvbm", "lmcache"})
 
 
-def test_what_carries_engines_is_asked_last() -> None:
+def test_tables_tell_how_an_engine_is_read() -> None:
+    assert {"dynamo", "sglang"} == registry.ITL_PER_TOKEN
     carriers = [engine.name for engine in ENGINES if engine.carries_engines]
     assert [engine.name for engine in ENGINES[-len(carriers) :]] == carriers
     assert {*carriers} == {"dynamo", "triton"}

@@ -14,7 +14,6 @@ from rules.engines.registry import (
     LabelAggregation,
     SourceRow,
     detect_engine,
-    itl_comparable,
     select_rows,
     strip_wrapper_prefix,
 )
@@ -35,7 +34,7 @@ ENGINE = EngineTable(
     title="Toy",
     signatures=("toy_running",),
     signature_labels=("rank",),
-    signature_without=("old",),
+    unique_names=("toy_own",),
     rows=(
         row("requests_finished", "toy_done_total"),
         row("requests_failed", "toy_done_total", where={"reason": "error"}),
@@ -187,7 +186,7 @@ def test_bad_number_is_named_and_absent(value: float) -> None:
 
 
 def test_only_mapped_samples_are_wanted() -> None:
-    yes = ("toy:done_total", "ray_toy_ttft_seconds_bucket", "toy_ttft_seconds_sum", "toy_steps_total_count", "toy:info")
+    yes = ("toy:done_total", "ray_toy_ttft_seconds_bucket", "toy_ttft_seconds_sum", "toy_steps_total_count", "toy:own")
     no = ("toy:steps_total_bucket", "toy:steps_total", "toy_running_total", "other", "toy_done_total_created")
     assert all(is_mapped_name(name, (ENGINE,)) for name in (*yes, "process_start_time_seconds", "toy_done_created"))
     assert not any(is_mapped_name(name, (ENGINE,)) for name in no)
@@ -198,7 +197,7 @@ def test_only_mapped_samples_are_wanted() -> None:
     assert strip_wrapper_prefix("toy_ray_x", ENGINE) == "toy_ray_x"
 
 
-TWO_LABELS = replace(ENGINE, signature_labels=("rank", "model"), signature_without=("old", "older"))
+TWO_LABELS = replace(ENGINE, signature_labels=("rank", "model"))
 
 
 @pytest.mark.parametrize(
@@ -207,22 +206,15 @@ TWO_LABELS = replace(ENGINE, signature_labels=("rank", "model"), signature_witho
         (ENGINE, "toy_running", {"rank": "0"}, True),
         (ENGINE, "ray_toy_running", {"rank": "0"}, True),
         (ENGINE, "toy_running", {}, False),
-        (ENGINE, "toy_running", {"rank": "0", "old": "1"}, False),
+        (ENGINE, "toy_own", {}, True),
         (ENGINE, "toy_running_total", {"rank": "0"}, False),
         (TWO_LABELS, "toy_running", {"rank": "0", "model": "m"}, True),
         (TWO_LABELS, "toy_running", {"rank": "0"}, False),
-        (TWO_LABELS, "toy_running", {"rank": "0", "model": "m", "older": "1"}, False),
+        (TWO_LABELS, "kserve_toy_own", {"rank": "0"}, True),
     ],
 )
 def test_signature_needs_its_labels(of: EngineTable, name: str, labels: dict[str, str], is_found: bool) -> None:
     assert detect_engine([("other", {}), (name, labels)], (of,)) is (of if is_found else None)
-
-
-def test_itl_comparable_unless_per_token() -> None:
-    by_token = replace(ENGINE, name="other", itl_is_per_token=True)
-    names = ("toy", "other", None)
-    assert [itl_comparable(name, (ENGINE, by_token)) for name in names] == [True, False, True]
-    assert not itl_comparable("dynamo")
 
 
 def test_winners_keep_the_tables_order() -> None:

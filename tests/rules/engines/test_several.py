@@ -1,6 +1,9 @@
 """Pages of several engines, of routers, and of one engine that only look like several."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from making import START, page_text, read
@@ -74,9 +77,10 @@ def test_labels_of_public_deployments_tell_engines_apart(
 
 def test_data_parallel_ranks_stay_one_engine() -> None:
     ranks = [f'engine="{rank}",worker_addr="w{worker}"' for worker in (1, 2) for rank in (0, 1)]
-    found = running(engines_of(page(V1, *ranks)))
-    assert {name: of[0] for name, of in found.items()} == {"w1": 3.0, "w2": 7.0}
-    assert [of[1] for of in found.values()] == pytest.approx([0.15, 0.35])
+    for names in (V1, (*V1[:2], "vllm:gpu_cache_usage_perc")):
+        found = running(engines_of(page(names, *ranks)))
+        assert {name: of[0] for name, of in found.items()} == {"w1": 3.0, "w2": 7.0}
+        assert [of[1] for of in found.values()] == pytest.approx([0.15, 0.35])
 
 
 @pytest.mark.parametrize(
@@ -87,6 +91,7 @@ def test_data_parallel_ranks_stay_one_engine() -> None:
         (SGLANG, ('dp_rank="0",tp_rank="0"', 'dp_rank="1",tp_rank="0"')),
         (SGLANG, ('tp_rank="0",moe_ep_rank="0"', 'tp_rank="1",moe_ep_rank="1"')),
         (V1, ('engine="0",pid="1"', 'engine="0",pid="2"')),
+        (V1, tuple(f'engine="a",exported_engine="b",exported_exported_engine="{rank}"' for rank in (0, 1))),
     ],
 )
 def test_parts_of_one_engine_are_one_replica(names: tuple[str, str, str], labels: tuple[str, ...]) -> None:
@@ -94,6 +99,22 @@ def test_parts_of_one_engine_are_one_replica(names: tuple[str, str, str], labels
     for label in ("worker_addr", "model_name"):
         total = engines_of(page(V1, f'engine="0",{label}="w1"', 'engine="0"'))
         assert running(total) == {"": (1.0, 0.1)}, "a total beside its worker is not added"
+
+
+def with_labels(text: str, more: str) -> str:
+    """The page with these labels on each series."""
+    return re.sub(r"(?m)^([a-z]\S*?)(?:{(.*)})? (\S+)$", rf"\1{{{more},\2}} \3", text)
+
+
+@pytest.mark.parametrize("path", sorted((TESTS / "pages").glob("*.prom")), ids=lambda path: path.name)
+def test_labels_of_a_target_hide_none_of_its_page(path: Path) -> None:
+    """honor_labels: false, with labels that an engine's table asks for."""
+    target = {"engine": "a", "endpoint": "http", "model_name": "b", "dp_rank": "c", "status": "up"}
+    renamed = re.sub(rf'([{{,])(?=({"|".join(target)})=")', r"\1exported_", path.read_text())
+    more = ",".join(f'{name}="{value}"' for name, value in target.items())
+    alone, behind = read(path.read_text()), read(with_labels(renamed, more))
+    assert {**behind.facts, **alone.facts} == behind.facts
+    assert replace(behind, facts=alone.facts) == alone
 
 
 def test_page_series_belong_to_no_engine() -> None:
@@ -118,12 +139,17 @@ def refusal(body: bytes, engine: str | None = None) -> str:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (page(V1, 'engine="0",flavour="x"', 'engine="0",flavour="y"'), "2 engines, which no known label tells apart"),
-        (page(SGLANG, 'lane="1"', 'lane="2"', 'lane="3"'), r"3 engines, .*\(its label lane differs\)"),
+        (page(V1, 'engine="0",flavour="x"', 'engine="0",flavour="y"'), "is one engine's"),
+        (page(SGLANG, 'tp_rank="0",attn_cp_rank="0"', 'tp_rank="0",attn_cp_rank="1"'), "attn_cp_rank differs"),
+        (
+            page(V1, 'engine="0"') + b"".join(b'vllm:prompt_tokens_total{rank="%d"} 1\n' % n for n in (0, 1)),
+            "label rank",
+        ),
+        (page(V1, 'engine="a",exported_engine="0"', 'engine="b",exported_engine="0"'), "engine of the target differs"),
         (page(V1, 'engine="0"') + page(SGLANG, 'tp_rank="0"'), "mixed origin: it has names of SGLang and of vLLM"),
         ((CASES / "02-shim" / "page.prom").read_bytes(), "mixed origin"),
         (page(V1, 'engine="0"') + b"tgi_queue_size 0\n", "mixed origin: it has names of TGI and of vLLM"),
-        (TRITON + TRITON.replace(b'zone="a"', b'zone="b"'), r"2 engines, .*\(its label zone differs\)"),
+        (TRITON + TRITON.replace(b'zone="a"', b'zone="b"'), "its label zone differs"),
         (QUEUES, "queues of 2 backends"),
         (page(V1, *(f'engine="0",worker="{n}"' for n in range(300))), "300 engines by their label worker, more than"),
     ],
@@ -249,31 +275,9 @@ def test_data_parallel_vllm_adds_up() -> None:
     assert (two.facts, two.contradictory, two.broken) == (facts, one.contradictory, one.broken)
 
 
-@pytest.mark.parametrize(
-    ("page", "name"), [("vllm-0.33.0.prom", "kv_cache_usage_perc"), ("vllm-0.8.5.prom", "gpu_cache_usage_perc")]
-)
-def test_kv_cache_averages_over_engines(page: str, name: str) -> None:
-    text = in_two_engines(page_text(page))
-    for engine, value in (("0", "0.5"), ("1", "0.9")):
-        text = with_value(text, f'vllm:{name}{{engine="{engine}"', value)
-    gauges = read(text).gauges
-    assert (gauges["kv_utilization"], gauges["kv_utilization_max"]) == (pytest.approx(0.7), 0.9)
-
-
 def through_router(text: str, *workers: str) -> str:
     """As sgl-router's /engine_metrics prints it: every ':' of the page is '_', each worker's series have its address."""
-    lines = text.replace(":", "_").splitlines(keepends=True)
-    found = [line for line in lines if line.startswith("#")]
-    for worker in workers:
-        for line in lines:
-            name, _, value = line.rpartition(" ")
-            if line.startswith("#"):
-                continue
-            if "{" in name:
-                found.append(f'{name[:-1]},worker_addr="{worker}"}} {value}')
-            else:
-                found.append(f'{name}{{worker_addr="{worker}"}} {value}')
-    return "".join(found)
+    return "".join(with_labels(text.replace(":", "_"), f'worker_addr="{worker}"') for worker in workers)
 
 
 @pytest.mark.parametrize(
