@@ -173,7 +173,7 @@ def _monitoring(tier: TierReport, report: Report) -> Section:
             verdict = "outside the target, no finding"
         verdict += f": {row.sentence.partition('. First suspect: ')[0]}"
         cells.append((row.title, row.target.text, observed_text(row, tier.currency), verdict))
-        tones.append("note" if row.status == "ok" else row.status)
+        tones.append("note" if row.status in ("ok", "not_judged") else row.status)
     head = ("what", "target", "observed", "verdict")
     return Section(title="Plan against production", text=tuple(text), head=head, rows=tuple(cells), tones=tuple(tones))
 

@@ -69,6 +69,8 @@ def test_outside_the_target_is_not_ok(rps: float, kv: float, sentence: str) -> N
         ok = [line for line in text.splitlines() if line.removeprefix("<p>").startswith("ok: ")]
         assert ok
         assert not any("Fleet utilisation" in line for line in ok)
+    unjudged = replace(found.tiers[0], monitoring=(replace(row, status="not_judged"),))
+    assert all("outside the target" in text for text in texts(replace(found, tiers=(unjudged,))))
 
 
 def test_row_without_slo_is_not_judged() -> None:
