@@ -33,7 +33,7 @@ Numbers = Mapping[str, float]
 """Numbers of a replica in a minute: rates per second, seconds per token, tokens a request, shares of the KV cache (0-1)."""
 
 ComparedMinute = tuple[float, float, bool, Sequence[str]]
-"""Number of a replica, its neighbours', whether it stands out, and of which WORK it had more."""
+"""A replica's number, its neighbours', whether it stands out, and which WORK may be why (half of `alike` more)."""
 
 WORK = ("rps", "arrived", "made", "prompt", "output")
 
@@ -135,7 +135,7 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
             for pattern, replica, minute in _compare_replicas(context, dict(pool)):
                 compared.setdefault((pattern, replica), []).append(minute)
     n = len({binned.replica for binned in warm if binned.window.covered_seconds > 0})
-    odd = [row for key, minutes in compared.items() if (row := _find_odd(*key, minutes)) is not None]
+    odd = [row for key, minutes in compared.items() if (row := _find_odd(*key, minutes))]
     if odd:
         worst = max(odd)
         expected = range_reading(0.0, context.limit("slower" if worst.pattern == "straggler" else "busier"), n)
@@ -205,7 +205,7 @@ def _compare_replicas(context: RuleContext, rows: Mapping[str, Numbers]) -> Iter
         return {replica for replica, (own, usual) in pairs if own > factor * usual}
 
     def compare_work(replica: str, own: float, usual: float, is_odd: bool) -> ComparedMinute:
-        return own, usual, is_odd, [name for name in WORK if is_odd and replica in find_above(1.0, name)]
+        return own, usual, is_odd, [name for name in WORK if is_odd and replica in find_above((1 + alike) / 2, name)]
 
     # Requests wait there while neighbours have room: more work came, or the replica is held up.
     queues = {replica: own >= QUEUE > usual for replica, (own, usual) in _beside_median(rows, "waiting").items()}

@@ -84,9 +84,9 @@ APART, SAME = ({"a": "decode", "b": pool, "c": "prefill"} for pool in ("prefill"
         (lambda n: served(n, token=0.03, rps=4.0), {}, FINE, BALANCED),
         (lambda n: served(n, token=0.03, output=150.0), {}, FINE, BALANCED),
         (lambda n: served(n, token=0.03, prompt=150.0), {}, FINE, BALANCED),
-        # A little more work in every minute may be why it is slow, or why it has a queue; in every second it is chance.
+        # More work in every minute may be why it is slow, or has a queue; less than 10 % more, or in every second, is none.
         *((partial(odd, output=115.0), {}, GUESSED, "hardly more or longer") for odd in (slow, held)),
-        (lambda n: slow(n, output=100.0 + 15 * (n % 2)), {}, WARNED, "with no more and no longer"),
+        (lambda n: slow(n, output=109.0 + 8 * (n % 2)), {}, WARNED, "with no more and no longer"),
         # Every rank is full.
         (lambda n: served(n, kv_utilization_max=0.95, kv_utilization=0.9), {}, FINE, BALANCED),
         # Over by now, and in too few minutes.
