@@ -151,12 +151,12 @@ def _find_home(finding: Finding, near: Sequence[_Group]) -> _Group | None:
     """Return the newest incident that explains a finding, else that it explains, else a recent one."""
     latest_first = tuple(reversed(near))
     home = next((group for group in latest_first if group.explains(finding)), None)
-    if home is not None or not stage_of(finding.rule):
+    if home or not stage_of(finding.rule):
         return home
     staged = [group for group in latest_first if min(map(stage_of, group.ends))]
     home = next((group for group in staged if group.is_explained_by(finding)), None)
     home = home or next((group for group in staged if finding.started_at <= group.root_began_at + APART_SECONDS), None)
-    if home is not None:
+    if home:
         home.root_began_at = finding.started_at
     return home
 
@@ -175,17 +175,17 @@ def _incident(
     active = [finding for finding in findings if finding.ended_at is None] or findings
     lasting = [verdicts[id(finding)] for finding in active]
     missed = _select_missed(findings, lasting)
-    idle = [candidate.idle for candidate in lasting if candidate.idle is not None]
+    idle = [candidate.idle for candidate in lasting if candidate.idle]
     verdict = verdicts[id(root)]
     names = {finding.subject.replica for finding in findings if finding.subject.replica is not None}
     claimed = findings
-    if root.subject.replica is not None:
-        # The state of one replica is no evidence about another.
-        claimed = [finding for finding in claimed if finding.subject == root.subject]
     if root.rule in BY_NAME and BY_NAME[root.rule].per_scrape:
-        # A rule that follows single scrapes fires when its claim begins to hold, not before.
-        claimed = [finding for finding in claimed if finding.rule == root.rule]
+        # A rule that follows single scrapes fires when its claim begins, not before.
+        claimed = [finding for finding in findings if finding.rule == root.rule]
     end = root.ended_at if ended_at is None else max(finding.end for finding in claimed)
+    if root.subject.replica is not None:
+        # Another replica's state is no begin.
+        claimed = [finding for finding in claimed if finding.subject == root.subject]
     when = describe_period(claimed[0].started_at, end, now, zone)
     action = next(iter(verdict.actions), "")
     relief = _select_relief(findings, verdicts)
@@ -226,14 +226,14 @@ def _select_relief(findings: Iterable[Finding], verdicts: Mapping[int, Verdict])
     known = (finding for finding in findings if finding.rule in BY_NAME and finding.certain_transitions)
     paging = (finding for finding in known if BY_NAME[finding.rule].severity is Severity.PAGE)
     first = min(paging, key=lambda finding: stage_of(finding.rule), default=None)
-    return next(iter(verdicts[id(first)].actions), "") if first is not None else ""
+    return next(iter(verdicts[id(first)].actions), "") if first else ""
 
 
 def _select_missed(findings: Sequence[Finding], verdicts: Iterable[Verdict]) -> MissedObjective | None:
     """Return the largest share of missed requests. A note caused none, and requests that no replica took are not known."""
     silent = all(finding.rule in BY_NAME and BY_NAME[finding.rule].severity is Severity.REPORT for finding in findings)
     down = any(finding.rule == "TierDown" for finding in findings)
-    known = (verdict.missed for verdict in verdicts if verdict.missed is not None)
+    known = (verdict.missed for verdict in verdicts if verdict.missed)
     missed = [] if silent else [objective for objective in known if not down or objective.share.value]
     return max(missed, key=lambda objective: (objective.share.value or 0.0, objective.share.n), default=None)
 
@@ -251,7 +251,7 @@ def _describe_effect(verdicts: Iterable[Verdict], root: Finding) -> str:
     """Return the first effect that is seen, else one that is forecast. Demand that ready replicas take has none."""
     symptoms = {v.rule: v for v in verdicts if v.rule in EFFECTS and v.rule != root.rule}
     demand = symptoms.get("DemandExceedsCapacity")
-    if demand is not None and getattr(demand.observed, "value", 0.0) <= getattr(demand.expected, "high", -1.0):
+    if demand and getattr(demand.observed, "value", 0.0) <= getattr(demand.expected, "high", -1.0):
         del symptoms[demand.rule]
     seen = next((text for rule, text in EFFECTS.items() if rule in symptoms and not symptoms[rule].is_forecast), "")
     return seen or (EXPECTED_EFFECT if symptoms else "")

@@ -68,11 +68,11 @@ def test_root_refines_under_one_id() -> None:
 
 
 def test_replicas_alike_are_one_incident() -> None:
-    lost = [finding("TargetDown", 10.0 * n, 100.0, replica=f"r{n}") for n in range(5)]
+    lost = [finding("TargetDown", 10.0 * n, 100.0 + 10.0 * n, replica=f"r{n}") for n in range(5)]
     (incident,) = group_incidents(lost)
     assert incident.root.subject.replica == "r0"
     (later,) = group_incidents([finding("TpotDivergence", -300.0, 300.0, certainty=Certainty.LIKELY), *lost], now=400.0)
-    assert later.sentence == "TargetDown is seen from 00:00 to 00:01; tokens come slower"
+    assert later.sentence == "TargetDown is seen from 00:00 to 00:02; tokens come slower"
     other = finding("GpuXid", -300.0, replica="r9", certainty=Certainty.LIKELY)
     (joined,) = group_incidents([other, finding("GpuXid", 0.0, replica="r0")], now=400.0)
     assert joined.sentence == "GpuXid is seen since 00:00", "the state of another replica is no begin"
