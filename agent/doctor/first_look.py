@@ -158,7 +158,7 @@ def _compare_with_life(lives: tuple[Window, ...], spans: tuple[Window, ...]) -> 
 
 def _add_changes(verdict: Verdict, changes: tuple[str, ...]) -> Verdict:
     """Return a finding about latency with changed traffic as its first cause, where nothing else explains it."""
-    unexplained = {cause.cause for cause in verdict.causes} <= {"slower machine"}
+    unexplained = {cause.cause for cause in verdict.causes} <= explain.LAST.keys()
     if verdict.rule not in BURNS or not changes or not unexplained:
         return verdict
     changed = Cause(cause="changed traffic", certainty=Certainty.LIKELY, evidence=changes)

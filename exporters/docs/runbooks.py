@@ -21,7 +21,7 @@ from exporters.render.terminal import terminal_text
 from exporters.render.text import table
 from exporters.status.page import text_page
 from rules.catalogue.registry import BY_NAME, RULES, SUSPECTED
-from rules.causes.explain import LATENCY, SUSPECTS
+from rules.causes.explain import LAST, LATENCY, SUSPECTS
 from rules.telemetry.wording import format_duration
 from rules.verdicts.rule import LatencyPattern, Rule, Severity
 
@@ -71,7 +71,7 @@ def causes_of(rule: Rule) -> list[str]:
     """Return the causes that checks may find, in the order of the checks."""
     causes = dict.fromkeys(suspect.cause for suspect in SUSPECTS if suspect.explains(rule))
     if rule.method in LATENCY:
-        causes["slower machine"] = None
+        causes |= dict.fromkeys(cause for cause, families in LAST.items() if rule.family in families)
     return list(causes)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from operator import itemgetter
 
 from rules.catalogue.registry import BY_NAME as CATALOGUE
 from rules.causes.context import FIRST_TOKEN, FROM_ARRIVAL, MOST_LATE, NOT_ASKED, USERS, CauseContext, CauseResult
@@ -15,6 +14,7 @@ from rules.methods.evidence import best_value
 from rules.methods.load import offered_load
 from rules.plan.capacity import benchmarked_mean
 from rules.plan.curve import CERTAIN_REQUESTS
+from rules.plan.load_bins import mean_waiting
 from rules.telemetry import histograms, windows
 from rules.telemetry.gauges import STEP_FAMILY
 from rules.telemetry.gpu_windows import SLOWER, THROTTLED_COVERED, throttled
@@ -22,12 +22,11 @@ from rules.telemetry.outcomes import HELD, READ, outcomes
 from rules.telemetry.reading_methods import lookup_share, mean_level, ratio, replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
-from rules.telemetry.windows import Window
 from rules.telemetry.wording import format_count, format_duration, number
 from rules.telemetry.work import mean_length
 from rules.verdicts.context import RuleContext, read_plan_value
 from rules.verdicts.held_windows import hold
-from rules.verdicts.verdict import RuleResult, Status, Unknown
+from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown
 
 LONGER = 1.2
 """Factor above planned lengths that is evidence. Bucket edges of 1-2-5 grids allow no finer distinction."""
@@ -121,7 +120,7 @@ def check_longer(key: str, context: CauseContext) -> CauseResult | None:
             seen = f"above {length.low:,.0f}" if length.high is None else f"{length.low:,.0f} to {high:,.0f}"
             text = f"P95 {seen} tokens{when}, {planned:,.0f} planned"
             results.append(CauseResult(supported=length.low > limit, proven=not when, text=text))
-    if mean is not None and mean.supported:
+    if mean and mean.supported:
         results.append(mean)
     return max(results, key=lambda result: (result.supported, result.proven), default=None)
 
@@ -172,7 +171,7 @@ def check_speculation(context: CauseContext) -> CauseResult | None:
         is_gone = planned is not None and context.total.counters.get("spec_drafts", 0.0) <= 0
         text = "it does not run, the plan has it" if is_gone else "it does not run"
         return CauseResult(supported=is_gone, text=text) if accepted.gap in NOTHING_THERE else None
-    value, expected = accepted.value or 0.0, planned.acceptance if planned is not None else None
+    value, expected = accepted.value or 0.0, planned.acceptance if planned else None
     is_worse = expected is not None and value < expected - LOST
     wanted = "the plan has none" if planned is None else "as planned"
     if expected is not None:
@@ -189,7 +188,7 @@ def check_evictions(context: CauseContext) -> CauseResult | None:
     shares = [(share.value or 0.0, seen) for seen in sums if isinstance(share := ratio(seen, *EVICTIONS), Reading)]
     if not shares:
         return None
-    most, seen = max(shares, key=itemgetter(0))
+    most, seen = max(shares, key=lambda pair: pair[0])
     preempted, finished = (seen.counters[family] for family in EVICTIONS)
     text = f"{preempted:,.0f} preemptions for {finished:,.0f} finished requests ({number(most, 'ratio')})"
     text += f" in {format_duration(seen.span)}"
@@ -198,8 +197,8 @@ def check_evictions(context: CauseContext) -> CauseResult | None:
 
 def check_load(context: CauseContext) -> CauseResult | None:
     capacity = context.context.capacity
-    load = offered_load(context.total, capacity) if capacity is not None else None
-    return CauseResult(supported=load.is_above, text=str(load)) if load is not None else None
+    load = offered_load(context.total, capacity) if capacity else None
+    return CauseResult(supported=load.is_above, text=str(load)) if load else None
 
 
 def check_benchmark(context: CauseContext) -> CauseResult | None:
@@ -253,15 +252,15 @@ def judge_beside(context: CauseContext, name: str) -> RuleResult:
 
 
 def check_queueing_cause(context: CauseContext) -> CauseResult | None:
-    """Check for late requests that waited beyond the limit in the queue (edges prove it), or for a mean queue or wait."""
+    """Check for waits beyond the limit (edges prove it), a mean queue, or long waits without slow tokens."""
     if part := measure_part("queue_seconds", "in the queue", context):
         return part
     whole, waited = (histograms.mean(context.total.histograms.get(name, ())) for name in (FIRST_TOKEN, "queue_seconds"))
-    if whole and waited and waited > MOST * whole:
+    tokens = getattr(judge_beside(context, "TpotDivergence"), "status", None)
+    if whole and waited and waited > MOST * whole and tokens not in FIRING:
         text = f"{waited / whole:.0%} of the time to first tokens is spent in the queue"
         return CauseResult(supported=True, proven=False, text=text)
-    levels = (mean_level(context.total, family) for family in ("requests_waiting_capacity", "requests_waiting"))
-    waiting = next((level.value or 0.0 for level in levels if isinstance(level, Reading)), None)
+    waiting = mean_waiting(context.binned)
     if waiting is None:
         return None
     text = f"{number(waiting, '')} requests waiting a replica on average"
@@ -292,11 +291,11 @@ def measure_part(family: str, where: str, context: CauseContext) -> CauseResult 
 def check_throttling_cause(context: CauseContext) -> CauseResult | None:
     """Check the shares of time in which clocks were held down, of all replicas, then of each if most were late there."""
 
-    def is_held(window: Window) -> bool:
+    def is_held(window: windows.Window) -> bool:
         return (best_value(throttled(window)) or 0.0) > NOTICEABLE
 
     totals, known, minutes = {"": context.total}, [], context.slow_minutes
-    if minutes is not None and minutes.share(is_held) > MOST:
+    if minutes and minutes.share(is_held) > MOST:
         groups = hold(context.binned).by_replica.items()
         totals |= {f" at {name}": group.sum_families((*SLOWER, THROTTLED_COVERED)) for name, group in groups}
     for where, total in totals.items():

@@ -69,8 +69,7 @@ READ = frozenset(
     {
         *("in_system_change", "preemptions", "prefix_hit_tokens", "prefix_queried_tokens", "adapters_running"),
         *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "prompt_tokens", "generation_tokens"),
-        *("requests_waiting_capacity", "requests_waiting_deferred"),
-        *("prompt_tokens_per_request", "generation_tokens_per_request"),
+        *("requests_waiting_deferred", "prompt_tokens_per_request", "generation_tokens_per_request"),
         *(*FROM_ARRIVAL, "queue_seconds", "prefill_seconds", THROTTLED_COVERED, *COVERED[THROTTLED_COVERED]),
         *("kv_transfer_failures", "restarts", "gpu_fault_events", "gpu_ecc_uncorrectable_errors"),
         *outcomes.READ,
@@ -118,13 +117,13 @@ def prove_when_slow(examine: Examine) -> Examine:
 
     def examine_slow(context: CauseContext) -> CauseResult | None:
         result = examine(context)
-        minutes = context.slow_minutes if result is not None and result.supported and result.proven else None
+        minutes = context.slow_minutes if result and result.supported and result.proven else None
         if result is None or minutes is None:
             return result
         shown = 0.0
         for minute, late in minutes.slow:
             alone = examine(replace(context, binned=(minute,), total=minute.window))
-            shown += late if alone is not None and alone.supported else 0.0
+            shown += late if alone and alone.supported else 0.0
         return replace(result, proven=shown >= MOST_LATE * math.fsum(late for _, late in minutes.slow))
 
     return examine_slow
@@ -137,9 +136,9 @@ def _list_late(
     late = []
     for binned in batch:
         parts, allowed = binned.window.histograms.get(family), limit
-        if parts and curve is not None and binned.bin is not None:
+        if parts and curve and binned.bin is not None:
             expected = curve.expectation(binned.bin, metric, binned.rps or 0.0, binned.in_system)
-            allowed = expected.value * factor if expected is not None else None
+            allowed = expected.value * factor if expected else None
         if parts and allowed is not None:
             late.append((binned, histograms.share_above(parts, allowed)))
     return late

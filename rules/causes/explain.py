@@ -1,6 +1,6 @@
 """Causes of a finding, with evidence and counter-evidence.
 
-Proven causes come first, then suspicions, each in the order of SUSPECTS. Else the machine is slow if every token is.
+Proven causes come first, then suspicions, each in the order of SUSPECTS. Else prefill or the machine is slow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from rules.verdicts.rule import Method, Rule
 from rules.verdicts.verdict import FIRING, Cause, Status, Verdict
 
 MACHINE = "the machine is slower than the benchmarked one (neighbours, clocks): no other cause was found"
+PREFILL = "prefill is slower than benchmarked (clocks, bursts), tokens are not: no other cause was found"
 UNMEASURED = "the machine is slow (neighbours, clocks, throttling), or the objective is too strict: no benchmark tells"
+LAST = {"prefill": FROM_ARRIVAL, "slower machine": OBJECTIVES}
+"""Causes if no check finds one, and their families."""
 
 LATENCY = frozenset({judge_tail}) | USERS
 SLOW = LATENCY | frozenset({judge_representative})
@@ -41,12 +44,10 @@ HITS = frozenset({judge_mean, judge_band})
 OF_ONE_FAMILY = LATENCY | HITS
 """Methods whose rules are about one family. A check lists the families that it explains."""
 
-PREFIX_HITS = ("prefix_hit_ratio",)
-
 
 @dataclass(frozen=True, slots=True)
 class CauseCheck:
-    """Check of a cause, and the methods and families of the rules that it can explain. `claim`: a template in other words."""
+    """Check of a cause, and the methods and families of the rules that it explains. `claim`: a template in other words."""
 
     cause: str
     examine: Examine
@@ -58,7 +59,7 @@ class CauseCheck:
         return rule.method in self.methods and (rule.method not in OF_ONE_FAMILY or rule.family in self.families)
 
 
-ROUTED = (*PREFIX_HITS, *FROM_ARRIVAL)
+ROUTED = ("prefix_hit_ratio", *FROM_ARRIVAL)
 check_prompts, check_outputs = (partial(checks.check_longer, key) for key in ("prompt_tokens", "generation_tokens"))
 
 SUSPECTS: tuple[CauseCheck, ...] = (
@@ -67,11 +68,11 @@ SUSPECTS: tuple[CauseCheck, ...] = (
     CauseCheck("hardware faults", checks.check_hardware_faults, FAILING),
     CauseCheck("restarts", checks.check_restarts, FAILING),
     CauseCheck("client requests", checks.check_client_errors, TURNED_AWAY),
-    CauseCheck("evictions", checks.check_evictions, HITS, PREFIX_HITS),
+    CauseCheck("evictions", checks.check_evictions, HITS, ("prefix_hit_ratio",)),
     CauseCheck("cold cache", checks.check_cold_cache, OF_ONE_FAMILY, ROUTED),
     CauseCheck("routing", checks.check_routing, OF_ONE_FAMILY, ROUTED),
     CauseCheck("prefix hits", checks.check_prefix_hits, EITHER, claim="fewer prefix hits"),
-    CauseCheck("benchmark", checks.check_repeated_prompts, OF_ONE_FAMILY, (*PREFIX_HITS, *OBJECTIVES[:2])),
+    CauseCheck("benchmark", checks.check_repeated_prompts, OF_ONE_FAMILY, ("prefix_hit_ratio", *OBJECTIVES[:2])),
     CauseCheck("adapters held back", prove_when_slow(checks.check_held_back), SLOW, FROM_ARRIVAL),
     CauseCheck("prompt lengths", check_prompts, EITHER, claim="prompts are longer than {than}"),
     CauseCheck("output lengths", check_outputs, EITHER, claim="outputs are longer than {than}"),
@@ -89,7 +90,7 @@ SUSPECTS: tuple[CauseCheck, ...] = (
 
 
 def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindow]) -> Verdict:
-    """Add the causes to a firing verdict, the first suspect first: by `binned`, or those on the curve if it compares it."""
+    """Add the causes to a firing verdict, first suspect first: by `binned`, or those on the curve if it compares it."""
     if verdict.status not in FIRING:
         return verdict
     rule = BY_NAME[verdict.rule]
@@ -103,22 +104,23 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
         total = replace(total, counters={**total.counters, **hold(prefill).sum_families(checks.HIT_RATE).counters})
     context = CauseContext(rule=rule, context=view, binned=used, total=total)
     facts = [(row.cause, row.claim or row.cause, row.examine(context)) for row in SUSPECTS if row.explains(rule)]
-    supported = [(cause, claim, fact) for cause, claim, fact in facts if fact is not None and fact.supported]
+    supported = [(cause, claim, fact) for cause, claim, fact in facts if fact and fact.supported]
     causes = []
     for cause, claim, fact in sorted(supported, key=lambda row: not row[2].proven):
         evidence = f"{claim.format(than=fact.than)}: {fact.text}"
         causes.append(Cause(cause=cause, certainty=Certainty.of(fact.proven), evidence=(evidence,)))
     if not causes and rule.method in LATENCY:
-        tokens = checks.judge_beside(context, "TpotDivergence")
-        if rule.family in FROM_ARRIVAL and isinstance(tokens, Verdict) and tokens.status is Status.OK:
-            return verdict
-        excluded = (f"not {cause}: {fact.text}" for cause, _, fact in facts if fact is not None and fact.text)
-        text = MACHINE if view.curve is not None else UNMEASURED
-        causes = [Cause(cause="slower machine", certainty=Certainty.LIKELY, evidence=(text, *excluded))]
+        excluded = (f"not {cause}: {fact.text}" for cause, _, fact in facts if fact and fact.text)
+        name, text = "slower machine", MACHINE if view.curve else UNMEASURED
+        tokens = getattr(checks.judge_beside(context, "TpotDivergence"), "status", None)
+        known = [cause for cause, _, fact in facts if fact]
+        if tokens is Status.OK and rule.family in FROM_ARRIVAL and "prefill" not in known:
+            name, text = "prefill", PREFILL
+        causes = [Cause(cause=name, certainty=Certainty.LIKELY, evidence=(text, *excluded))]
     if not causes:
         return verdict
-    unknown = [cause for cause, _, fact in facts if fact is None]
-    levels = [gauge for name in IN_SYSTEM if (gauge := total.gauge(name)) is not None]
+    unknown = [cause for cause, _, fact in facts if fact is None and cause != causes[0].cause]
+    levels = [gauge for name in IN_SYSTEM if (gauge := total.gauge(name))]
     peak, mean = (sum(getattr(level, name) for level in levels) for name in ("maximum", "mean"))
     if rule.method in LATENCY and peak > 2 + 2 * mean + SIGMA * mean**0.5:
         unknown.append(f"bursts (up to {peak:.0f} requests at a replica, {mean:.1f} on average)")

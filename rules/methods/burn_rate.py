@@ -127,7 +127,7 @@ def _judge_standing_queue(context: RuleContext, promise: Promise) -> Verdict | N
 def judge_promise(context: RuleContext, promise: Promise) -> RuleResult | None:
     """Return the worst rung that fires, certain ones first, else unknown, ok or None."""
     rungs = [_judge_rung(context, promise, name, status) for name, status in RUNGS]
-    return max((rung for rung in rungs if rung is not None), key=itemgetter(0), default=(0, None))[1]
+    return max((rung for rung in rungs if rung), key=itemgetter(0), default=(0, None))[1]
 
 
 def _judge_rung(context: RuleContext, promise: Promise, name: str, status: Status) -> tuple[int, RuleResult] | None:

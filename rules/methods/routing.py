@@ -277,7 +277,7 @@ def judge_tiers(context: RuleContext) -> RuleResult:
         return context.verdict(Status.OK, Certainty.CERTAIN, alone, alone, sentence)
     if not any(FINISHED in binned.window.counters for binned in context.binned):
         return context.unmeasured(FINISHED)
-    pairs = [pair for name in rest if (pair := _compare(context, name)) is not None]
+    pairs = [pair for name in rest if (pair := _compare(context, name))]
     if not pairs:
         text = f"no {SEPARATE} minutes with traffic on both, or no speeds to compare; others of the model: {join_names(rest)}"
         return context.unknown(Gap.TOO_FEW_REQUESTS, text)
@@ -293,7 +293,7 @@ def judge_tiers(context: RuleContext) -> RuleResult:
     status, certain = Status.OK, True
     if unrouted:
         plans = (context.tier.plan, context.fleet[pair.fast][0].plan)
-        points = [operating_point(plan) for plan in plans if plan is not None]
+        points = [operating_point(plan) for plan in plans if plan]
         have_knees = all(point is not None and point.knee_reached for point in points)
         status, certain = Status.WARNING, have_knees or pair.is_slower(unequal)
     elif equal:
