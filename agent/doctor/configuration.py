@@ -21,6 +21,7 @@ from agent.doctor.targets import NO_GPU
 from agent.durations import duration_text
 from agent.errors import SizewatchError, find_missing
 from agent.gpu.collector import GpuRead
+from agent.gpu.owners import hosts_of
 from agent.history.schema import HistoryError, HistoryFormatError
 from agent.history.store import HistoryStore
 from agent.kubernetes import pod_gpus
@@ -177,7 +178,9 @@ def check_gpus(gpus: GpuRead, loaded: LoadedConfig) -> Iterator[CheckResult]:
         yield ok("not read (gpus.source: none)")
     for problem in problems:
         yield _weigh_gpu_problem(problem, readouts, loaded)
-    if readouts:
+    if hosts := hosts_of(readouts):
+        yield warn(f"{len(readouts)} read, of {hosts}", "read the exporter of one machine, or name GPUs by UUID")
+    elif readouts:
         yield ok(f"{len(readouts)} read through {config.gpus.source}")
     for readout in readouts:
         gaps = [name for name in readout.gaps if name != "pids"]

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from agent.config.targets import LOOPBACK, PORTS
 from agent.gpu.collector import GpuRead, GpuReader
-from agent.gpu.owners import PROC, lineage
+from agent.gpu.owners import PROC, hosts_of, lineage
 from agent.scrape.engine_probe import EngineProbe
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import group_by
@@ -82,13 +82,11 @@ class HostGpus:
     def read(self, now: float) -> GpuRead:
         """Return the readouts of all hosts. `now` is unix seconds."""
         readouts: list[GpuReadout] = []
-        problems: list[str] = []
         for host, reader in self._readers:
-            of_host, texts = reader.read(now)
+            of_host, _ = reader.read(now)
             readouts += of_host
-            problems += texts
             self.hosts |= {readout.gpu: host for readout in of_host}
-        return tuple(readouts), tuple(problems)
+        return tuple(readouts), ()
 
     def close(self) -> None:
         for _, reader in self._readers:
@@ -126,6 +124,8 @@ def find_gpus(
             own = tuple(gpu for gpu in known if any(process.pid in lineage(pid) for pid in latest[gpu].pids))
             if own:
                 return EngineGpus(own)
+    if machines := hosts_of(map(latest.__getitem__, known)):
+        return EngineGpus(known, f"they are of {machines}")
     if sum(find_host(engine.url) == host for engine in engines) > 1:
         return EngineGpus(known, "which engine owns which of them is not known")
     if size is None or probe.holds or probe.page.ranks:

@@ -68,18 +68,11 @@ class Objectives:
     tpot: float | None
 
 
-class GpuPage(NamedTuple):
-    """Page of a GPU exporter among the addresses."""
-
-    url: str
-    exporter: GpuExporter
-
-
 class FoundPages(NamedTuple):
-    """Engines and GPU exporters at some addresses, and why others are neither. `places` are what is an address."""
+    """Engines and GPU exporters (by URL) at some addresses, why others are neither, and what is an address."""
 
     engines: tuple[EngineProbe, ...]
-    gpu_pages: tuple[GpuPage, ...]
+    gpu_pages: Mapping[str, GpuExporter]
     problems: tuple[str, ...]
     places: tuple[str, ...]
 
@@ -98,12 +91,12 @@ def find_pages(places: Sequence[str], ways: Ways) -> FoundPages:
     # Two spellings of an address are one engine: localhost:8000 and 127.0.0.1:8000 too.
     probes = (answer for answer in answers if isinstance(answer, EngineProbe))
     engines = {normalize_url(probe.url): probe for probe in probes}
-    gpu_pages = {answer.url: answer for answer in answers if isinstance(answer, GpuPage)}
+    gpu_pages = dict(answer for answer in answers if isinstance(answer, tuple))
     problems = ["; ".join(str(answer).splitlines()) for answer in answers if isinstance(answer, str | ConfigError)]
     if not engines:
-        problems += [f"{place_of(url)}: a page of {page.exporter.title}, no engine" for url, page in gpu_pages.items()]
+        problems += [f"{place_of(url)}: a page of {exporter.title}, no engine" for url, exporter in gpu_pages.items()]
     sound = [place for place, answer in zip(places, answers, strict=True) if not isinstance(answer, ConfigError)]
-    return FoundPages(tuple(engines.values()), tuple(gpu_pages.values()), tuple(problems), tuple(sound))
+    return FoundPages(tuple(engines.values()), gpu_pages, tuple(problems), tuple(sound))
 
 
 def _is_address(place: str) -> bool:
@@ -114,7 +107,7 @@ def _is_address(place: str) -> bool:
     return "://" in place or HOST_AND_PORT.fullmatch(place) is not None
 
 
-def _find_page(place: str, ways: Ways) -> EngineProbe | GpuPage | ConfigError | str:
+def _find_page(place: str, ways: Ways) -> EngineProbe | tuple[str, GpuExporter] | ConfigError | str:
     """Return the engine or GPU exporter at an address, or why it is neither. A wrong address is a ConfigError."""
     if not _is_address(place):
         # A password may stand before the host.
@@ -133,7 +126,7 @@ def _find_page(place: str, ways: Ways) -> EngineProbe | GpuPage | ConfigError | 
     except ConfigError as error:
         return ConfigError(tuple(f"{shown}: {problem}" for problem in error.problems))
     if exporter is not None:
-        return GpuPage(url, exporter)
+        return url, exporter
     if shown in answer.text:
         return answer.text
     return f"{shown}: {answer.text}"
@@ -331,7 +324,7 @@ def _list_gpu_readers(pages: FoundPages, ways: Ways) -> list[tuple[str, GpuReade
             return [("", NvmlReader())]
     return [
         (find_host(url), ExporterPage(PageFetcher(Peer.read(dict(url=url, **ways))), exporter))
-        for url, exporter in pages.gpu_pages
+        for url, exporter in pages.gpu_pages.items()
     ]
 
 

@@ -1,7 +1,4 @@
-"""Checks of an installation: a check is a function that yields results, and a row of CHECKS.
-
-Checks of targets take a `TargetPage`, whose target may come from a configuration or from an address.
-"""
+"""Checks of an installation: a check is a function that yields results, and a row of CHECKS."""
 
 from __future__ import annotations
 
@@ -46,6 +43,10 @@ def read_installation(loaded: LoadedConfig, clock: Callable[[], float]) -> Insta
     listed = list_targets(pods.loaded.config)
     with closing(GpuCollector(make_gpu_reader(loaded.config))) as collector:
         problems = collector.read_gpus(clock()).problems
+        if loaded.config.gpu_exporter is not None and collector.latest:
+            # Another connection to a service that balances reaches another machine.
+            collector.close()
+            problems = collector.read_gpus(clock()).problems
     readouts = tuple(collector.latest.values())
     assign = assign_gpus if pods.source is None else pods.source.assign_gpus
     owned = assign(listed, collector.latest)

@@ -5,7 +5,7 @@ A MIG instance is a GPU without an index. A process that has ended, or that this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,15 +65,15 @@ class GpuAssignment:
     missing: str = ""
 
 
-def hosts_of(readouts: Mapping[str, GpuReadout]) -> str:
+def hosts_of(readouts: Iterable[GpuReadout]) -> str:
     """Return the names of the machines where a source has read GPUs of several, else an empty text."""
-    hosts = sorted({readout.host for readout in readouts.values()} - {""})
+    hosts = sorted({readout.host for readout in readouts} - {""})
     return " or ".join(hosts) if len(hosts) > 1 else ""
 
 
 def gpus_by_index(readouts: Mapping[str, GpuReadout]) -> dict[str, str]:
     """Return the GPUs by index: those still read. Several, or several machines, make a text that is no GPU's name."""
-    gpus, hosts = {}, hosts_of(readouts)
+    gpus, hosts = {}, hosts_of(readouts.values())
     for index, group in group_by(readouts.values(), lambda readout: readout.index).items():
         since = max(readout.t for readout in group) - 2 * REFRESH_SECONDS
         gpus[str(index)] = " and ".join(readout.gpu for readout in group if readout.t > since)
@@ -114,7 +114,7 @@ def _by_name(target: Target, readouts: Mapping[str, GpuReadout], by_index: Mappi
 
 
 def _by_process(target: Target, readouts: Mapping[str, GpuReadout], ancestors: Lineage, alone: bool) -> GpuAssignment:
-    if hosts := hosts_of(readouts):
+    if hosts := hosts_of(readouts.values()):
         return GpuAssignment(gpus=(), missing=f"its GPUs are not known: those read are of {hosts}")
     if target.pid_file is None:
         return GpuAssignment(gpus=tuple(readouts) if alone else ())

@@ -224,8 +224,7 @@ def probe(url: str, **facts: str) -> EngineProbe:
 @pytest.fixture(autouse=True)
 def processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Process 70 serves port 8000; its worker 71 and the worker 91 of another program are on GPUs."""
-    serving = (Candidate(port=8000, pid=70, parallel=2), Candidate(port=30000))
-    monkeypatch.setattr(engine_hosts, "find_candidates", lambda: serving)
+    monkeypatch.setattr(engine_hosts, "find_candidates", lambda: (Candidate(port=8000, pid=70, parallel=2),))
     monkeypatch.setattr(engine_hosts, "lineage", lambda pid: frozenset((pid, pid // 10 * 10)))
 
 
@@ -261,8 +260,9 @@ def test_gpus_of_another_host_are_none() -> None:
     engines = [probe(HERE), probe(ELSEWHERE)]
     latest = {"a": readout("a"), "b": readout("b")}
     assert find_gpus(engines[1], engines, {"a": "", "b": "other"}, latest).gpus == ("b",)
+    latest = {name: replace(gpu, host=name) for name, gpu in latest.items()}
+    assert find_gpus(engines[1], engines[1:], {"a": "", "b": ""}, latest) == (("a", "b"), "they are of a or b")
 
 
 def test_no_gpu_leaves_no_doubt() -> None:
-    engines = [probe(HERE), probe(HERE)]
-    assert find_gpus(engines[0], engines, {}, {}) == ((), "")
+    assert find_gpus(probe(HERE), [probe(HERE)] * 2, {}, {}) == ((), "")

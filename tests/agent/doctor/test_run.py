@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import ssl
@@ -11,11 +12,13 @@ from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import hostile_store
 import pytest
 import trustme
 from engine_server import engines
+from loopback import answering
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
 from paths import TESTS
 from waiting import free_port
@@ -200,21 +203,22 @@ def test_configured_gpu_is_compared_with_the_plan(tmp_path: Path, nvml: StandIn)
     assert only(found, "plan cpu-small/r").text.endswith("1 x H100 80GB HBM3")
 
 
-DCGM_PAGE = b"""# TYPE DCGM_FI_DEV_GPU_TEMP gauge
-DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a",modelName="NVIDIA L40S"} 41
-"""
-AMD_PAGE = (TESTS / "gpu_exporter_pages" / "made-amd-1.5-mi300x.prom").read_bytes()
+DCGM_PAGE = b'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a",modelName="NVIDIA L40S",Hostname="n1"} 41\n'
+MIG_PAGE, AMD_PAGE = (
+    (TESTS / "gpu_exporter_pages" / f"made-{name}.prom").read_bytes() for name in ("dcgm-mig", "amd-1.5-mi300x")
+)
 
 
 @pytest.mark.parametrize(
-    ("source", "page", "title", "count", "first"),
+    ("source", "page", "title", "count", "gpu", "first"),
     [
-        ("dcgm", DCGM_PAGE, "dcgm-exporter", "1", "NVIDIA L40S, GPU-a, 0 processes seen; not given: "),
-        ("amd", AMD_PAGE, "AMD device-metrics-exporter", "2", "AMD Instinct MI300X OAM, 692501000010, 2 "),
+        ("dcgm", DCGM_PAGE, "dcgm-exporter", "1", 0, "NVIDIA L40S, GPU-a, 0 processes seen; not given: "),
+        ("dcgm", MIG_PAGE, "dcgm-exporter", "3", "GPU-5f3c/1", "NVIDIA H100 80GB HBM3 MIG 3g.40gb, GPU-5f3c/1, "),
+        ("amd", AMD_PAGE, "AMD device-metrics-exporter", "2", 0, "AMD Instinct MI300X OAM, 692501000010, 2 "),
     ],
 )
 def test_gpus_are_read_through_exporters(
-    tmp_path: Path, source: str, page: bytes, title: str, count: str, first: str
+    tmp_path: Path, source: str, page: bytes, title: str, count: str, gpu: object, first: str
 ) -> None:
     def read(port: int) -> tuple[CheckResult, ...]:
         gpus = {"source": source, source: {"url": f"http://127.0.0.1:{port}/metrics"}}
@@ -224,15 +228,15 @@ def test_gpus_are_read_through_exporters(
         found = read(port)
     assert_line(read(free_port()), "gpus", CheckLevel.FAIL, f"{title}: connect: ")
     assert only(found, "gpus").text == f"{count} read through {source}"
-    assert about(found, "gpu 0")[0].text.startswith(first)
+    assert about(found, f"gpu {gpu}")[0].text.startswith(first)
 
 
-def test_mig_instances_are_named(tmp_path: Path) -> None:
-    with serving((TESTS / "gpu_exporter_pages" / "made-dcgm-mig.prom").read_bytes()) as port:
-        keys = {"source": "dcgm", "dcgm": {"url": f"http://127.0.0.1:{port}/metrics"}}
-        found = run_checks(loaded(tmp_path, target(port, gpus=["GPU-5f3c/1"]), gpus=keys))
-    assert only(found, "gpus").text == "3 read through dcgm"
-    assert only(found, "gpu GPU-5f3c/1").text.startswith("NVIDIA H100 80GB HBM3 MIG 3g.40gb, GPU-5f3c/1, ")
+def test_balanced_exporters_are_no_machine(tmp_path: Path) -> None:
+    pages = itertools.cycle((DCGM_PAGE, DCGM_PAGE.replace(b"GPU-a", b"GPU-b").replace(b"n1", b"n2")))
+    said = MagicMock(__getitem__=lambda *_: b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n" + next(pages))
+    with answering(said) as url:
+        found = run_checks(loaded(tmp_path, gpus={"source": "dcgm", "dcgm": {"url": f"{url}/metrics"}}))
+    assert_line(found, "gpus", CheckLevel.WARN, "2 read, of n1 or n2")
 
 
 def test_wrong_configuration_fails_line_by_line(tmp_path: Path) -> None:

@@ -100,8 +100,7 @@ def test_pid_file_without_a_process_is_named(tmp_path: Path, text: str | None, w
     with pytest.raises(PidFileError, match=rf"engine\.pid: .*{why}"):
         read_pid(str(file))
     (found,) = assign_gpus([target("r", "auto", pid_file=file)], TWO).values()
-    assert found.gpus == ()
-    assert "its GPUs are not known: pid_file" in found.missing
+    assert (found.gpus, "its GPUs are not known: pid_file" in found.missing) == ((), True)
     file.write_text("10")
     (found,) = assign_gpus([target("r", "auto", pid_file=file)], TWO, lambda pid: frozenset({pid})).values()
     assert found.missing == "its GPUs are not known: process 10 uses none that is read"
@@ -175,8 +174,7 @@ def test_failing_dcgm_page_is_a_problem() -> None:
     exporter.page = ScrapeError(ScrapeFailure.CONNECT, "connection refused")
     assert gpus.read_gpus(T).problems == ("dcgm-exporter: connect: connection refused",)
     exporter.show(50, 1)
-    assert gpus.read_gpus(T + 15).problems == ()
-    assert "GPU-a" in gpus.latest
+    assert (gpus.read_gpus(T + 15).problems, *gpus.latest) == ((), "GPU-a")
 
 
 def test_amd_gpus_give_energy_throttling_and_faults() -> None:
@@ -249,8 +247,7 @@ def test_gone_parts_are_forgotten() -> None:
 def test_defect_costs_the_gpus_alone(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         turn = GpuCollector(Mock(read=Mock(side_effect=AttributeError("a binding that changed")))).read_gpus(T)
-    assert turn.problems == ("defect in sizewatch while reading GPUs: AttributeError",)
-    assert turn.windows == {}
+    assert (turn.problems, turn.windows) == (("defect in sizewatch while reading GPUs: AttributeError",), {})
     assert caplog.records[0].exc_info is not None
 
 
