@@ -224,11 +224,13 @@ def _joined(agents: list[_Seen]) -> _Seen:
     if len(agents) == 1:
         return agents[0]
     first = max(agents, key=lambda seen: (_UP in seen.by_name, seen.newest_time))
-    own = {series.labels[names.GPU] for rows in first.by_name.values() for series in rows if names.GPU in series.labels}
+    own = {""}
+    for rows in first.by_name.values():
+        own.update(series.labels.get(names.GPU, "") for series in rows)
     for agent in agents:
         for name, series in agent.by_name.items() if agent is not first else ():
             for matrix_series in series:
-                if matrix_series.labels.get(names.GPU, "") not in ("", *own):
+                if matrix_series.labels.get(names.GPU, "") not in own:
                     first.by_name.setdefault(name, []).append(_carried(matrix_series, first.scrape_times))
     return first
 

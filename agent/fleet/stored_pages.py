@@ -111,7 +111,11 @@ class TierPages:
         for page in pages:
             if page.replica not in self._known:
                 times.setdefault(page.replica, []).append(page.t)
-        return {name: median(b - a for a, b in pairwise(of)) for name, of in times.items() if len(of) > ENOUGH}
+        intervals = {}
+        for name, of_replica in times.items():
+            if len(of_replica) > ENOUGH:
+                intervals[name] = median(b - a for a, b in pairwise(of_replica))
+        return intervals
 
     def missing_scrapes(self, now: float) -> tuple[StoredPage, ...]:
         """Return a missing page of each replica without a scrape for too long."""

@@ -85,13 +85,11 @@ class SummedReader:
                 by_load.setdefault(load, []).append(binned)
             else:
                 rest.append(_without_load(binned.window))
-        grouped = [
-            by_load[load] for load in sorted(by_load, key=lambda load: (load[0] is None, load[0] or 0, *load[1:]))
-        ]
-        groups = [
-            replace(_mean_load(members), window=window)
-            for members, window in zip(grouped, self._sum_groups(grouped), strict=True)
-        ]
+        loads = sorted(by_load, key=lambda load: (load[0] is None, load[0] or 0, *load[1:]))
+        grouped = [by_load[load] for load in loads]
+        groups = []
+        for members, window in zip(grouped, self._sum_groups(grouped), strict=True):
+            groups.append(replace(_mean_load(members), window=window))
         if rest:
             groups.append(load_bins.bin_window(windows.sum_windows(rest), None, None))
         return tuple(groups), tuple(replace(binned, window=_slim(binned.window)) for binned in each)
@@ -111,7 +109,10 @@ class SummedReader:
     def _query(self, queries: Iterable[str], span: tuple[float, float]) -> list[MatrixSeries]:
         """Return the series at both ends of a span."""
         start, end = span
-        return [series for query in queries for series in self._api.query_range(query, start, end, end - start)]
+        series: list[MatrixSeries] = []
+        for query in queries:
+            series += self._api.query_range(query, start, end, end - start)
+        return series
 
     def _whole(self, members: Sequence[BinnedWindow], parts: Sequence[GroupSums], span: tuple[float, float]) -> Window:
         """Return the sums of a group with the counters and gauges of its replicas."""
@@ -151,19 +152,24 @@ def _names(members: Iterable[BinnedWindow]) -> list[str]:
 
 def _mean_load(members: Sequence[BinnedWindow]) -> BinnedWindow:
     """Return one binned window for all of one load, with the means of their loads."""
-    rps = [binned.rps for binned in members if binned.rps is not None]
-    in_system = [binned.in_system for binned in members if binned.in_system is not None]
     first = members[0]
     return BinnedWindow(
         replica=None,
         window=first.window,
-        rps=sum(rps) / len(rps) if rps else None,
-        in_system=sum(in_system) / len(in_system) if in_system else None,
+        rps=_mean(binned.rps for binned in members),
+        in_system=_mean(binned.in_system for binned in members),
         bin=first.bin,
         beyond=first.beyond,
         backlog=first.backlog,
         leftover=sum(binned.leftover for binned in members),
     )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return sum(known) / len(known)
 
 
 def _without_load(window: Window) -> Window:
@@ -274,9 +280,9 @@ class ReplicaReader:
 
     def _take(self, since: float, until: float) -> None:
         try:
-            series = [
-                sample for selector in self._selectors for sample in self._api.query_samples(selector, since, until)
-            ]
+            series: list[MatrixSeries] = []
+            for selector in self._selectors:
+                series += self._api.query_samples(selector, since, until)
         except StoreError as error:
             if error.kind not in TOO_LARGE or until - since <= LEAST_SECONDS:
                 raise

@@ -95,7 +95,10 @@ def read_trace(path: Path | str, *, zone: str = "UTC", bin_seconds: float | None
     path = Path(path)
     cells, unread = _read_cells(path)
     times, in_seconds = _read_times(path, cells[TIME], zone)
-    amounts = {name: _read_amounts(path, name, cells[name]) for name in (REQUESTS, *TOKENS) if name in cells}
+    amounts = {}
+    for name in (REQUESTS, *TOKENS):
+        if name in cells:
+            amounts[name] = _read_amounts(path, name, cells[name])
     width = _bin_width(path, cells[TIME], times)
     if amounts[REQUESTS].isna().all():
         raise TraceError(path, f"holds no number in the column {REQUESTS}")
@@ -162,7 +165,10 @@ def _read_cells(path: Path) -> tuple[pd.DataFrame, list[str]]:
             raise TraceError(path, text, int(cells.index[0]) if names else None)
     if len(cells) < 2:
         raise TraceError(path, "has a header and no row")
-    used = {name: cells[place].iloc[1:].str.strip() for place, name in enumerate(names) if name in COLUMNS}
+    used = {}
+    for place, name in enumerate(names):
+        if name in COLUMNS:
+            used[name] = cells[place].iloc[1:].str.strip()
     return pd.DataFrame(used), [name for name in names if name not in COLUMNS]
 
 

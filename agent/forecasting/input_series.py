@@ -99,7 +99,8 @@ def input_from_history(loaded: LoadedConfig, tier: str, bin_seconds: float | Non
     if not len(known):
         lacks = f"the history holds no {format_duration(width)} of its demand from end to end yet"
         raise CannotJudgeError(f"{tier}: {lacks}; `sizewatch run` keeps it, or give --history CSV")
-    kinds = [resample(select_bins(series, int(known[0]), int(known[-1]) + 1), width) for series in minutes]
+    first, last = int(known[0]), int(known[-1])
+    kinds = [resample(select_bins(series, first, last + 1), width) for series in minutes]
     late = until - kinds[0].end
     notes: tuple[str, ...] = ()
     if late > OLD_SECONDS:

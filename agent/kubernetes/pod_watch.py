@@ -121,7 +121,11 @@ class PodWatch:
             raise KubernetesApiError(": the list of pods has no resourceVersion")
         pods = map(parse_pod, items) if isinstance(items, list) else ()
         with self._lock:
-            self._pods = {pod.uid: self._with_reliable_times(pod) for pod in pods if pod and self._is_wanted(pod)}
+            wanted = {}
+            for pod in pods:
+                if pod and self._is_wanted(pod):
+                    wanted[pod.uid] = self._with_reliable_times(pod)
+            self._pods = wanted
             self._unready &= self._pods.keys()
             self._version, self._listed = version, True
         self._mark_available()

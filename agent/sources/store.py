@@ -118,7 +118,10 @@ class StoreSource(Source):
                     gpus={(page.tier, page.replica): ReplicaGpus(readouts=page.gpus) for page in cycle if page.gpus},
                     unavailable=dict(unavailable),
                 )
-            sums = {reader.tier: self._aggregate(reader, until, unavailable) for reader in self._readers if reader.sums}
+            sums = {}
+            for reader in self._readers:
+                if reader.sums:
+                    sums[reader.tier] = self._aggregate(reader, until, unavailable)
             if self._interrupted:
                 return
             peer = Peer(url=self.api.place)
@@ -172,7 +175,10 @@ class StoreSource(Source):
             return TierAggregate(groups=(), each=())
         known = self._last_minutes.get(tier, {})
         since = until - load_bins.AFTER_SECONDS - RECENT_SECONDS
-        before = {name: binned for name, binned in known.items() if since < binned.window.end <= until + AHEAD_SECONDS}
+        before = {}
+        for name, binned in known.items():
+            if since < binned.window.end <= until + AHEAD_SECONDS:
+                before[name] = binned
         try:
             groups, each = reader.minute(mapping, self._contexts[tier], before)
         except SizewatchError as error:

@@ -257,7 +257,9 @@ def public_surface(inputs: RenderInputs) -> dict[str, list[str]]:
     for context in list_contexts(inputs.command_line):
         options = itertools.chain.from_iterable(parameter.opts for parameter in context.command.params)
         commands.append(context.command_path)
-        commands += [f"{context.command_path} {option}" for option in options if option.startswith("--")]
+        for option in options:
+            if option.startswith("--"):
+                commands.append(f"{context.command_path} {option}")
     mapping = {
         "calibration": _keys(calibration_schema()),
         "commands": commands,

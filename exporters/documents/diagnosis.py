@@ -251,7 +251,9 @@ def _describe_finding(verdict: Verdict) -> Iterator[list[str]]:
 
 def _signal_grid(look: TierLook) -> RenderableType:
     age = "since its start" if look.age_seconds is None else f"since its start ({format_duration(look.age_seconds)})"
-    rows = [[LABELS[s.name], _words(s.since_start, s.unit), _words(s.lately, s.unit)] for s in look.signals]
+    rows = []
+    for signal in look.signals:
+        rows.append([LABELS[signal.name], _words(signal.since_start, signal.unit), _words(signal.lately, signal.unit)])
     head = ["", age, f"last {format_duration(look.span_seconds)}" if look.span_seconds else "now"]
     return text_grid(rows, head, words=1)
 

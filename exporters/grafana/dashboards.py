@@ -202,10 +202,12 @@ class Look(_Row):
 
     def describe_limits(self) -> str:
         """Return in words the rules whose limits colour a panel, "" if there are none."""
-        words = (
-            f"{rule} {key.replace('_', ' ')} {RULES[rule].thresholds[key].value:g}" for rule, key, _ in self.limits
-        )
-        return f"Colours: {', '.join(words)} (the catalogue's defaults)." if self.limits else ""
+        words = []
+        for rule, key, _ in self.limits:
+            words.append(f"{rule} {key.replace('_', ' ')} {RULES[rule].thresholds[key].value:g}")
+        if not words:
+            return ""
+        return f"Colours: {', '.join(words)} (the catalogue's defaults)."
 
 
 def _load_table(name: str) -> Any:
@@ -261,7 +263,9 @@ class Panel(_Row):
     def list_queries(self) -> list[tuple[str, str, str, str]]:
         """Return letter, style, legend and expression of each query. Columns of a table have no legend."""
         queries = [("lines", "", expr) for _, expr in self.columns.values()]
-        queries += [(style, legend, expr) for style in STYLES for legend, expr in getattr(self, style).items()]
+        for style in STYLES:
+            for legend, expr in getattr(self, style).items():
+                queries.append((style, legend, expr))
         return [(letter, *query) for letter, query in zip(ascii_uppercase, queries, strict=False)]
 
 

@@ -5,7 +5,7 @@ demand, which is arbitrary. A new signal is a column in `drifts` (direction of t
 
 The first regression predicts the demand one lead ahead (weighted, robust least squares). The second predicts how far
 above that demand may be (non-negative weights on the spreads, by pinball loss at a high level). `forecast.lead.online`
-calibrates the certainty afterwards, on out-of-sample errors. No clock, no I/O.
+calibrates the certainty afterwards, on out-of-sample errors.
 """
 
 from __future__ import annotations
