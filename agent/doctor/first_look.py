@@ -235,7 +235,9 @@ def _judge_latency(context: RuleContext) -> Iterator[RuleResult]:
     promise = f"the {number(objective, 'seconds')} {word} objective"
     parts = tuple(part for sample in context.binned for part in sample.window.histograms.get(family, ()))
     n = histograms.count_requests(parts)
-    requests = n if rule.per_request else math.fsum(_finished(sample.window) for sample in context.binned)
+    requests = n
+    if not rule.per_request:
+        requests = math.fsum(sample.window.counters.get("requests_finished", 0.0) for sample in context.binned)
     share = histograms.share_above(parts, objective)
     if n > 0:
         low, best, high = (count / n for count in (share.low, share.best, share.high))
@@ -276,9 +278,11 @@ def _judge_queues(context: RuleContext, objective: float, promise: str) -> Itera
         if waiting is None or waiting.seconds <= 0 or waiting.minimum < 1:
             continue
         length = waiting.integral / waiting.seconds
-        rate, seconds = _finished(window) / window.covered_seconds, math.inf
-        pace = "none finished meanwhile"
-        if "requests_finished" not in window.counters:
+        gone, pace = window.counters.get("requests_finished"), "none finished meanwhile"
+        if gone is None and (waits := window.histograms.get("queue_seconds")):
+            gone, pace = histograms.count_requests(waits), "none left it meanwhile"
+        rate, seconds = (gone or 0.0) / window.covered_seconds, math.inf
+        if gone is None:
             # The engine does not count them: the queue is seen, not how long it takes.
             seconds, pace = window.span, "how long they wait is not exposed; they wait all the time"
         elif rate > 0:
@@ -305,13 +309,9 @@ def _judge_failures(tier: TierContext, spans: Mapping[str, Window], now: float) 
     allowed = context.limit("allowed_share")
     if is_significant_share(value.value * value.n, value.n, value.n, allowed, LIKELY_CONFIDENCE):
         text = f"{number(value.value, 'ratio')} of {format_count(round(value.n), 'request')} failed"
-        if not any(map(_finished, spans.values())):
+        if not any(window.counters.get("requests_finished") for window in spans.values()):
             text += "; none finished: is the engine's process dead?"
         yield context.verdict(Status.CRITICAL, Certainty.LIKELY, value, range_reading(0.0, allowed, value.n), text)
-
-
-def _finished(window: Window) -> float:
-    return window.counters.get("requests_finished", 0.0)
 
 
 def _grade(verdicts: list[Verdict]) -> Iterator[Verdict]:

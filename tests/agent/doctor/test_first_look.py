@@ -263,6 +263,9 @@ def test_queue_without_finished_requests_is_told() -> None:
     queues = [v for each in looks("llamacpp") for v in each.verdicts if v.rule == "TtftSloBurn"]
     assert {verdict.unit for verdict in queues} == {"requests"}
     assert "how long they wait is not exposed" in queues[0].sentence
+    hidden, pages = rb"(?m)^\S+(request_success|time_to_first_token).*\n", pair(recorded("overload"), 0.5)
+    seen = look([replace(page, body=re.sub(hidden, b"", page.body or b"")) for page in pages])
+    assert "the last one waits about" in "".join(v.sentence for v in seen.verdicts if v.unit == "requests")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
