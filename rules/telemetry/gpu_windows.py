@@ -102,7 +102,8 @@ def diff_readouts(earlier: GpuReadout, later: GpuReadout) -> Window | None:
     impossible = find_impossible_increases(counters, dt)
     counters = {family: value for family, value in counters.items() if family not in impossible}
     for seconds, covered in COVERED.items():
-        if seconds not in later.counters and any(family in counters for family in covered):
+        known = later.counters.keys() & covered
+        if seconds not in later.counters and known and known <= counters.keys():
             counters[seconds] = dt
     gauges = {
         name: GaugeSum(integral=value * dt, seconds=dt, minimum=value, maximum=value, samples=1)

@@ -198,6 +198,9 @@ def test_gpu_counters_differ_and_gauges_hold() -> None:
     }
     heat = GaugeSum(integral=900, seconds=15, minimum=60, maximum=60, samples=1)
     assert found.gauges == {"gpu_temperature_celsius": heat}
+    zeros = dict.fromkeys(gpu_windows.COVERED[gpu_windows.THROTTLED_COVERED], 0.0)
+    fell = since(readout(0, counters={**zeros, "gpu_throttled_thermal_seconds": 9.0}), readout(15, counters=zeros))
+    assert gpu_windows.THROTTLED_COVERED not in fell.counters
     assert (found.start, found.end, found.gaps) == (START, START + 15, {})
     assert found.sampled == {"gpu_busy_seconds"}
     for seconds in (0.0, -5.0):
