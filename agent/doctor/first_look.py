@@ -86,14 +86,13 @@ def look_at_tier(
     judged = {result.rule for result in results if isinstance(result, Verdict)}
     spans = {name: windows[name] for name in last if name in windows and windows[name].covered_seconds > 0}
     # The age of a page that was saved at an unknown time is not known either.
-    pages = {
-        replica: page if is_dated else replace(page, started_at=None, ready_at=None) for replica, page in last.items()
-    }
+    pages = last
+    if not is_dated:
+        pages = {replica: replace(page, started_at=None, ready_at=None) for replica, page in last.items()}
     lives = {replica: readings.window_since_start(page) for replica, page in pages.items()}
     changes = _compare_with_life(tuple(lives.values()), tuple(spans.values()))
     quick = [result for result in _judge_span(tier, spans, replay.end) if result.rule not in judged]
-    lately = list(filter(_is_firing, (*results, *quick)))
-    lately += _judge_failures(tier, spans, replay.end)
+    lately = [*filter(_is_firing, (*results, *quick)), *_judge_failures(tier, spans, replay.end)]
     few = {result.rule: result for result in _judge_span(_ease_minimums(tier), spans, replay.end)}
     # Chance is excluded by the rule's own test: few refusals need not wait for its minimum of requests.
     lately += [r for r in few.values() if r.rule == REFUSED and REFUSED not in judged and _is_firing(r)]
@@ -103,9 +102,8 @@ def look_at_tier(
     loads = read_replicas(spans, tier.basis)
     since_start = [v for v in _judge_span(tier, counted, replay.end) if _is_firing(v) and v.rule not in known]
     ongoing = {v.rule: text for v in since_start if (text := _describe_ongoing(few.get(v.rule)))}
-    known |= ongoing.keys()
     # Objectives that too few requests seem to miss, or that cannot be judged.
-    doubts = [r.text for r in quick if isinstance(r, Unknown) and r.rule in BURNS and r.rule not in known]
+    doubts = [r.text for r in quick if isinstance(r, Unknown) and r.rule in {*BURNS} - known - ongoing.keys()]
     age = _find_age(pages.values())
     return TierLook(
         tier=name,
