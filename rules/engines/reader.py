@@ -123,7 +123,7 @@ def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesL
             try:
                 parts = _histogram_parts(row, by_name, engine)
             except (KeyError, ValueError):
-                faults.append((row.family, "has a bucket without a numeric le label"))
+                faults.append((row.family, "has no bucket, or one without a numeric le label"))
             else:
                 histograms |= {row.family: (factor, parts)} if parts or row.sample not in by_name else {}
         elif row.across is LabelAggregation.NEWEST_NAMES:
@@ -153,7 +153,7 @@ def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesL
 
 def _on_page(row: SourceRow, by_name: _ByName) -> bool:
     if row.sample not in by_name:
-        return row.zero_with in by_name
+        return row.zero_with in by_name or (row.kind is FamilyKind.HISTOGRAM and f"{row.source}_count" in by_name)
     return row.lazy or bool(_matching(row, by_name))
 
 
@@ -202,10 +202,11 @@ def _groups(row: SourceRow, by_name: _ByName, engine: EngineTable) -> dict[str, 
 
 
 def _histogram_parts(row: SourceRow, by_name: _ByName, engine: EngineTable) -> tuple[HistogramPart, ...]:
-    """Return the parts. Federation sorts edges as text. Raise KeyError or ValueError for a bucket without a number."""
+    """Return the parts. Raise KeyError or ValueError without a bucket (native ones, a summary), or for one without `le`."""
     buckets: dict[tuple[tuple[str, str], ...], list[tuple[float, int]]] = {}
-    for slot, labels in _matching(row, by_name):
-        buckets.setdefault(_without(labels, ("le",)), []).append((float(labels["le"]) * row.factor, slot))
+    for slot, labels in by_name.get(row.sample, by_name.get(f"{row.source}_count", ())):
+        if row.reads(labels):
+            buckets.setdefault(_without(labels, ("le",)), []).append((float(labels["le"]) * row.factor, slot))
     sums, counts = (
         {_without(labels, ("le",)): slot for slot, labels in by_name.get(row.source + end, ())}
         for end in ("_sum", "_count")

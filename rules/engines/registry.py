@@ -86,11 +86,10 @@ class EngineTable:
 
     `unique_names` identify a page, and then `signatures`, if one has all `signature_labels`. `carries_engines`: its page
     passes an engine's families through, and is then read as that engine's. `wrappers`: prefixes that Ray or KServe add.
-    `repeats`: labels whose series repeat one number (processes, tensor-parallel ranks); the largest counts.
-    `rank_label`: that of data-parallel ranks. `info`: info series whose labels become facts. `fact_gauges` (fact,
-    sample): gauges whose value becomes a fact. `born`: `_created` series that show when the engine was ready.
-    `version_path`: path beside the page that returns {"version": "0.32.0"}. `scanned`: releases behind the table, oldest
-    first. `not_exposed`: reason why a family is missing; `other` is the reason for every other family.
+    `repeats`: labels whose series repeat one number (tensor parallel); the largest counts. `rank_label`: data parallel.
+    `info`: series whose labels become facts. `fact_gauges` (fact, sample): gauges whose value does. `born`: `_created`
+    series that show when the engine was ready. `version_path`: path beside the page that returns {"version": "0.32.0"}.
+    `scanned`: releases, oldest first. `not_exposed`: reason why a family is missing; `other` is that of all others.
     """
 
     name: str

@@ -92,7 +92,7 @@ LEVELS = [at(KV, 0, rank="0", pid="11"), at(KV, 60, rank="0", pid="12")]
 FALLING = [*ttft("0", 1, 2, 2), *ttft("1", 5, 2, 6), DONE]
 OTHER_EDGES = [*ttft("0", 1, 2, 2), *ttft("1", 0, 5, 6, edges=("0.1", "2", "+Inf"))]
 UNIT = "prompt_tokens: is counted in units of block, which the page does not tell: ratios hold, amounts do not"
-NO_EDGE = "ttft_seconds: has a bucket without a numeric le label"
+NO_EDGE = "ttft_seconds: has no bucket, or one without a numeric le label"
 FALLS = 'ttft_seconds: has a bucket le="1" (2) below the one before it (5)'
 UNEQUAL = "ttft_seconds: has different bucket edges on its data-parallel engines"
 ADAPTERS = [at("toy_lora", START - 40, names="a,b"), at("toy_lora", START - 5, names="")]
@@ -127,7 +127,7 @@ FINISHED = {"requests_finished": 1}
         (LEVELS, {"gauges": {"kv_utilization": 0.6, "kv_utilization_max": 0.6}}),
         (FALLING, {"counters": FINISHED, "histograms": {}, "problems": (FALLS,)}),
         (OTHER_EDGES, {"histograms": {}, "problems": (UNEQUAL,), "broken": {"ttft_seconds"}}),
-        ([at("toy_ttft_seconds_bucket", 1), DONE], {"problems": (NO_EDGE,), "broken": {"ttft_seconds"}}),
+        ([at("toy_ttft_seconds_count", 1), DONE], {"problems": (NO_EDGE,), "broken": {"ttft_seconds"}}),
         ([at("toy_ttft_seconds_bucket", 1, le="wide"), DONE], {"problems": (NO_EDGE,), "broken": {"ttft_seconds"}}),
         # A sum of two numbers that overflows breaks its family alone.
         (
