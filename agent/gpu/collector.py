@@ -138,7 +138,7 @@ class GpuCollector:
         if late:
             seconds = now - min(self.latest[g].t for g in late)
             problems.append(f"GPU {', '.join(late)} has not been read for {seconds:.0f} s")
-        return "; ".join(problems)
+        return "; ".join(filter(None, problems))
 
     def close(self) -> None:
         if self._source is not None:

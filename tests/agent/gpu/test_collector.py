@@ -216,7 +216,8 @@ def test_unread_gpu_is_told_after_two_minutes() -> None:
     missing = GpuAssignment(gpus=(), missing="GPU 7 is missing")
     assert [none.trouble(("t", "r"), missing, T + n * 1000) for n in range(3)] == ["", "", ""]
     gpus.note_owners({("t", "r"): owned}, T + 150)
-    assert gpus.trouble(("t", "r"), missing, T + 300) == "GPU 7 is missing"
+    told = [gpus.trouble(("t", "r"), one, T + 300) for one in (missing, owned)]
+    assert told == ["GPU 7 is missing", "GPU GPU-a has not been read for 300 s"]
 
 
 def test_missing_gpus_are_told_after_a_while() -> None:
