@@ -127,8 +127,7 @@ class BenchmarkRun(BaseModel):
     `requests` succeeded; `failed` and `cut_off` (in flight at the end) are extra, `request_total` all. `clients` of a closed
     loop are its load, of an open one their limit. `burst`: all requests were sent at once. `at_once` is the mean number of
     requests in the system as reported. `itl` are gaps between two chunks, `tpot` is per request. Times of day are unix seconds.
-    `source` is the file, `location` the file and the place in it. `engine`, `gpu`, `gpus` and `configuration` are of
-    predictions. `set_point` works out the `point`.
+    `source` is the file, `location` the place in it. `engine`, `gpu`, `gpus` and `configuration` are of predictions.
     """
 
     origin: ClassVar[str] = "measured"

@@ -264,7 +264,9 @@ def _look(
     looks = []
     for tier, pages in last.items():
         texts = tuple(text for key, text in troubles.items() if key[0] == tier)
-        words = {name: f"{TITLES[page.engine]} {read_release(page)}".rstrip() for name, page in pages.items()}
+        words = {}
+        for name, page in pages.items():
+            words[name] = f"{TITLES[page.engine]} {read_release(page)}".rstrip()
         looks.append(look_at_tier(replay, tier, pages, words, gpus.get(tier, ""), is_dated, texts))
     return tuple(looks)
 

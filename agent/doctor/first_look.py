@@ -1,7 +1,7 @@
 """First look at engines: what a few pages show without a benchmark, a configuration or a history.
 
-The daemon's own methods judge the span between the pages. A span shorter than a rule's hold counts as one period of it, and
-its result is at most likely. A full KV cache and an engine that stopped are certain at once.
+The daemon's own methods judge the span between the pages. A span shorter than a rule's hold counts as one period of it:
+its result is likely at most. A full KV cache and an engine that stopped are certain at once.
 """
 
 from __future__ import annotations
@@ -189,7 +189,10 @@ def _judge_span(tier: TierContext, spans: Mapping[str, Window], now: float) -> I
 
 def _ease_minimums(tier: TierContext) -> TierContext:
     """Return the context in which rules judge a single request, for words about them only."""
-    eased = {rule.name: {"minimum_requests": 1.0} for rule in LIVE if "minimum_requests" in rule.thresholds}
+    eased = {}
+    for rule in LIVE:
+        if "minimum_requests" in rule.thresholds:
+            eased[rule.name] = {"minimum_requests": 1.0}
     return replace(tier, limits={**tier.limits, **eased})
 
 

@@ -28,11 +28,10 @@ class ForecastRequest:
     """Request for the forecast of a tier at `now` (unix seconds), with all inputs but the traffic.
 
     Minutes up to `settled_until` are complete, which takes `settling_seconds`. `lead_seconds` is the P95 of the cold
-    start, None if unknown, and `lead_source` its source. `capacity` is that of a replica, `margin` the margin of a
-    count. Without a capacity, `no_replicas` is the reason. `minimum_warm` is the plan's, `held` the last recommended
-    replicas. `replica_hour` and `late_request` are prices in `currency`. `certainty` (0-1) is that of the demand
-    quantile. If it or `hold_seconds` is None, it follows from the lead. `filled` are minutes that a back-fill added to the
-    past: a forecaster without them restarts.
+    start, None if unknown. Without a `capacity` of a replica, `no_replicas` is the reason. `held` are the last
+    recommended replicas. `replica_hour` and `late_request` are prices in `currency`. `certainty` (0-1) is that of the
+    demand quantile. If it or `hold_seconds` is None, it follows from the lead. `filled` are minutes that a back-fill
+    added to the past: a forecaster without them restarts.
     """
 
     tier: str

@@ -198,7 +198,9 @@ class HttpClient:
             self.close()
             self._adapter = _Adapter(self._exchange, **tls_options(self.peer))
             self._certificates = certificates
-        headers = {name: _secret(f"header {name}", path, True) for name, path in self.peer.header_files.items()}
+        headers = {}
+        for name, path in self.peer.header_files.items():
+            headers[name] = _secret(f"header {name}", path, True)
         if self.peer.bearer_token_file is not None:
             token = _secret("bearer_token_file", self.peer.bearer_token_file, True)
             headers["Authorization"] = f"Bearer {token}"

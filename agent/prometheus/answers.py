@@ -3,7 +3,7 @@
 Format: prometheus.io/docs/prometheus/latest/querying/api, "Format overview" and "Expression query result formats". NaN
 samples are dropped: they mean no value (0/0, or a stale marker of VictoriaMetrics). Infinities stay. Two values at one
 time raise an error: a sum would count twice. No error quotes the response. Its tables follow the sources of Prometheus 2.42
-(web/api/v1/api.go), VictoriaMetrics 1.79, Thanos 0.30 and Mimir 2.9. Add a status to `_KIND_BY_STATUS`, a wording to `_WORDS`.
+(web/api/v1/api.go), VictoriaMetrics 1.79, Thanos 0.30 and Mimir 2.9.
 """
 
 from __future__ import annotations

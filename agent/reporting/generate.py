@@ -1,7 +1,7 @@
 """Generator of reports: history queries day by day, the worth of pre-warming, and the files of a report.
 
-It loads the libraries of the page and the forecast, so only a process that writes a report imports it. The libraries
-for numbers load only if forecasting is enabled. Queries of a day fit into memory even for weeks of a busy tier.
+It loads the libraries of the page and the forecast, so only a process that writes a report imports it. Queries
+are of a day: they fit into memory even for weeks of a busy tier.
 """
 
 from __future__ import annotations

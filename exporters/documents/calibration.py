@@ -4,8 +4,7 @@ A planner multiplies its prediction by these factors. They are relative to the p
 at the same load of one replica. What is not comparable is named, never guessed.
 
 Bounds are of 95 % (two-sided) and of the measurement; the curve between two points is interpolated. Those of quantiles
-end at bucket edges: what lies inside a bucket is not known, so wide buckets give wide bounds. Those of means hold for
-requests, and samples of a gauge, that are independent of each other.
+end at bucket edges, so wide buckets give wide bounds. Those of means hold for independent requests or samples.
 """
 
 from __future__ import annotations
@@ -428,7 +427,9 @@ def calibration_text(made: CalibrationFile) -> str:
         missing = set()
         for load in row.bins:
             missing |= {(metric, why) for metric, why in load.missing.items() if metric not in row.factors}
-        parts += [*(f"  not compared: {QUANTITIES[metric][0]}: {why}" for metric, why in sorted(missing)), ""]
+        for metric, why in sorted(missing):
+            parts.append(f"  not compared: {QUANTITIES[metric][0]}: {why}")
+        parts.append("")
     parts += [f"{tier}: not calibrated: {why}" for tier, why in made.not_calibrated.items()]
     return terminal_text(*parts).rstrip()
 

@@ -95,9 +95,8 @@ class TierLook:
     says which replicas are unlike the others, `spread` whether they share the load. `span_seconds` is the time between
     the first and the last page, `age_seconds` that of the youngest engine, or None. `verdicts` fire now, the first to
     act on first. `since_start` fire over the engines' whole life only; `ongoing` are outside their limits in the span
-    too. `doubts` are objectives that too few requests seem to miss. `changes` tell what is unlike the engines' life.
-    `waiting` are the rules that a longer look settles, with the seconds that they need. `with_plan` are those that need
-    a plan. `troubles` say which engine gave no page, or restarted, during the look.
+    too. `doubts` are objectives that too few requests seem to miss. `waiting` are the rules that a longer look settles,
+    with seconds, `with_plan` those that need a plan.
     """
 
     tier: str
@@ -150,8 +149,11 @@ def diagnosis_text(diagnosis: EngineDiagnosis) -> str:
     if diagnosis.problems:
         parts += [text_grid([["no page", problem] for problem in diagnosis.problems]), ""]
     if len(diagnosis.looks) > 1:
-        tiers = ", ".join(f"{look.tier} ({format_count(len(look.pages), 'engine')})" for look in diagnosis.looks)
-        parts += [text_grid([["mixed", f"{len(diagnosis.looks)} tiers, each judged alone: {tiers}"]], indent=0), ""]
+        tiers = []
+        for look in diagnosis.looks:
+            tiers.append(f"{look.tier} ({format_count(len(look.pages), 'engine')})")
+        text = f"{len(tiers)} tiers, each judged alone: {', '.join(tiers)}"
+        parts += [text_grid([["mixed", text]], indent=0), ""]
     for look in diagnosis.looks:
         age = "" if look.age_seconds is None else f", up for {format_duration(look.age_seconds)}"
         seen = "one page seen"

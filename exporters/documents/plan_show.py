@@ -154,7 +154,10 @@ def _lengths_at(tier: TierPlan, curve: Curve | None, point: OperatingPoint) -> s
     """Return the request lengths behind the usable rps. Fleet utilisation is measured against them."""
     lengths = capacity_lengths(tier, curve, point)
     kinds = (("prompt", lengths.prompt_tokens), ("output", lengths.generation_tokens))
-    texts = [f"{spread(mean.low, mean.high, '')} {word} tokens" for word, mean in kinds if mean is not None]
+    texts = []
+    for word, mean in kinds:
+        if mean is not None:
+            texts.append(f"{spread(mean.low, mean.high, '')} {word} tokens")
     if not texts:
         return "lengths that the plan does not tell"
     text = f"{' and '.join(texts)} a request on average"

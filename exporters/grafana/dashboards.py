@@ -193,7 +193,9 @@ class Look(_Row):
 
     def field_config(self) -> Json:
         """Return unit, axis, thresholds and words for Grafana."""
-        words = {str(number): {"text": text, "color": colour} for number, (text, colour) in enumerate(self.states)}
+        words = {}
+        for number, (text, colour) in enumerate(self.states):
+            words[str(number)] = {"text": text, "color": colour}
         steps = [{"value": value, "color": colour} for value, colour in self.list_steps()]
         config: Json = {"unit": self.unit, "thresholds": {"mode": "absolute", "steps": steps}}
         config["mappings"] = [{"type": "value", "options": words}] if words else []

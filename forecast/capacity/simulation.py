@@ -2,8 +2,7 @@
 
 Protocol of the published baselines: a replica requested at minute `t` serves from `t + lead` and is billed from `t`.
 Scaling down goes to the highest target of the last `hold` minutes; starting replicas go first. A minute is violated
-when its demand exceeds the ready capacity. The baselines are a static peak, an HPA on utilisation and perfect
-foresight. `simulate_requests` is the product's own policy. A new policy maps demand to requested replicas.
+when its demand exceeds the ready capacity. The baselines are a static peak, an HPA on utilisation and perfect foresight.
 
 Policies are fixed before the evaluated time: pre-warming by its certainty, reacting by its cheapest utilisation before.
 One price applies to all: the price of the certainty in use. Comparisons have no margin.

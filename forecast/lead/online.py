@@ -1,7 +1,7 @@
 """Forecast of demand one lead (cold start) ahead, minute by minute, with the quantiles that size pre-warming.
 
 `OnlineLeadForecaster` gives the same results as `run_lead_forecast` over the same minutes with the same refits. So a
-simulation tests the code that runs live. There is no clock: a step is a minute.
+simulation tests the code that runs live. A step is a minute.
 
 The quantiles are conformal. Recent errors at this lead, each made without the answer, are divided by the spread
 expected then. Their quantile times the present spread gives the bound. Later data never changes earlier results.

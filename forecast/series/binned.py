@@ -1,7 +1,7 @@
 """Evenly spaced series of arriving work: requests or tokens per bin, NaN where unknown.
 
 An unobserved bin stays NaN: absence is never zero traffic. A partly observed bin is scaled up if at least KNOWN_SHARE
-of it was observed, else it is NaN. Nothing is interpolated between bins. Readers of a history or CSV build the series.
+of it was observed, else it is NaN. Nothing is interpolated between bins.
 """
 
 from __future__ import annotations

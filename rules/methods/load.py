@@ -1,7 +1,7 @@
 """Load of a tier: arrivals against capacity or benchmark, growing queues, rising TTFT (guide 9.3; DESIGN 3.4, 3.12).
 
 Completed requests saturate, so arrivals, requests in the system and a growing queue count too. Rules that share
-`compare_offered_load` recommend the same for the same minutes. A trend compares each replica with itself, without a plan.
+`compare_offered_load` recommend the same for the same minutes.
 """
 
 from __future__ import annotations

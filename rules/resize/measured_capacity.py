@@ -81,8 +81,7 @@ def _estimate_in_unit(context: TierContext, bins: Sequence[BinnedWindow]) -> tup
     The latter is 1 where it is not converted. None if neither production nor plan gives a capacity. If production broke
     the SLO above a load that kept it, the knee is between the two; the plan's value counts if it is too. Otherwise the
     plan counts as far as production reached. If production is slower than the benchmark at equal load, beyond chance, the
-    benchmark's curve is scaled first. A broken SLO below a load that kept it has another cause than load. While a queue
-    grows, latencies are of no load, and completions bound the capacity from above (DESIGN 24).
+    benchmark's curve is scaled first. While a queue grows, completions bound the capacity from above (DESIGN 24).
     """
     whole = windows.sum_families((binned.window for binned in bins), WORK_FAMILIES) if bins else None
     present = present_lengths(whole) if whole is not None else UNTOLD

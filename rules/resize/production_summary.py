@@ -71,9 +71,8 @@ class ProductionSummary:
     `total` is the sum of all observed hours, `lately` that of the last RECENT_SECONDS. `hours` are windows of an hour
     without histograms, under any plan. `plan_hours` and `bins` (recent, one per load bin, one beyond the benchmark) are
     under the present plan. `rates` are the arrivals by five minutes in `minutes` known minutes. `busiest` are those of
-    the busiest minute of a young history (by work), and `present` those of the last minute. `versions` are the plan
-    versions, newest last. `pools` has the same of each pool, where prefill and decode are served apart: the arrivals are
-    the tier's.
+    the busiest minute of a young history (by work), and `present` those of the last minute. `versions` of the plan have
+    the newest last. `pools` has the same of each pool, with the arrivals of the tier.
     """
 
     context: TierContext

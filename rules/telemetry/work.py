@@ -2,7 +2,7 @@
 
 A request costs its computed prompt tokens and its generated tokens. Their shares of a replica's time are unknown. Each
 kind alone therefore bounds the work, and the middle is the best estimate. This holds for any cost proportional to
-tokens. Attention over contexts longer than the benchmark's adds to it. `rules.telemetry.derived` divides by capacity.
+tokens. Attention over contexts longer than the benchmark's adds to it.
 """
 
 from __future__ import annotations

@@ -45,10 +45,9 @@ class Rule(CatalogueRow):
     default a ticket. `family` and `signal` name what is read from windows and from the curve. `per_request`: each
     request is observed once. An observation that is made many times a request is not independent, and counts as
     one. `serving_only`: minutes without a request count for nothing. `online_only`: not asked of a batch tier,
-    where nobody waits for a first token and a long queue is wanted (guide 1.4). `explains_failures`: its findings
-    explain failed requests. `needs` is a dotted path below the tier of the plan: without it the result is
-    not_in_plan. `about` names the reading in sentences. `reads_windows`: without any window the result is
-    scrape_failed. `levers` are the actions of each pattern, in place of all of them.
+    where a long queue is wanted (guide 1.4). `explains_failures`: its findings explain failed requests. `needs` is
+    a dotted path below the tier of the plan, else the result is not_in_plan. `about` names the reading in sentences.
+    `reads_windows`: without any the result is scrape_failed. `levers` are the actions of each pattern.
     `stage` is how far downstream the rule lies: a finding near in time of a rule with a lower one explains it.
     Rules of one stage do not explain each other. 0 is a note that explains nothing and is not explained.
     """
