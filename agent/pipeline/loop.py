@@ -87,7 +87,7 @@ class EvaluationLoop:
             if recently_alive and rule in BY_NAME and subject.tier in self.source.tiers and is_present:
                 self.state.rules[rule, subject] = state
             else:
-                end = now if recently_alive else max(seen_at, *(transition.t for transition in before.transitions))
+                end = now if recently_alive else max((seen_at, *(change.t for change in before.transitions)))
                 closed += close_rule_state(state, end)
         self._publish(
             StepResult(now=now, tiers=self.evaluator.tiers, closed=tuple(closed), open=self.state.open_findings())

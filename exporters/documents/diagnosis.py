@@ -70,9 +70,11 @@ RUN_FACTS: Mapping[str, str] = {
     "max_model_len": "context",
     "enable_prefix_caching": "prefix caching",
     "gpu_memory_utilization": "GPU memory share",
-    "num_gpu_blocks_override": "KV blocks fixed by hand",
 }
 """Facts of a page that say how an engine runs, with their words."""
+
+FIXED_BLOCKS = "num_gpu_blocks_override"
+"""Fact of vLLM: size of the KV cache that somebody set."""
 
 ON: Mapping[str, str] = {"True": "on", "False": "off"}
 
@@ -187,6 +189,9 @@ def _describe_engines(look: TierLook) -> Iterator[list[str]]:
         alike.setdefault(words, []).append(replica)
     for words, replicas in alike.items():
         yield ["engine", f"{', '.join(replicas)}: {words}"]
+    fixed = {page.facts.get(FIXED_BLOCKS, "None") for page in look.pages.values()}
+    for blocks in sorted(fixed - {"None"}):
+        yield ["fixed", f"the KV cache has {blocks} blocks by --num-gpu-blocks-override, whatever fits"]
     if look.gpus:
         yield ["GPUs", look.gpus]
     for text in look.odd:

@@ -158,7 +158,7 @@ def _compare_mean(context: RuleContext, row: Length, benchmarked: float) -> tupl
 
 def _count_left(context: RuleContext) -> float:
     """Return the requests whose lengths are not known, or only up to then: their clients left."""
-    whole = hold(context.binned).sum_families(READ | {NET_CHANGE, "ttft_seconds", "requests_aborted"})
+    whole = hold(context.binned).sum_families(READ | {"requests_aborted"})
     return count_gone(whole) + whole.counters.get("requests_aborted", 0.0)
 
 

@@ -1,10 +1,8 @@
 """Outcomes of requests: served, failed, refused for want of room, or refused as unserviceable.
 
-Bounds cover requests that two families may both count. Failed and refused requests arrived and were not served
-(`rules.telemetry.arrivals`). `rules.methods.burn_rate` judges outcomes.
+Bounds cover requests that two families may both count. Failed and refused requests arrived and were not served.
 
-`requests_finished` are served. They include requests that clients left: such an end is no error of the fleet. Those that
-the engine does not count are added (`count_gone`).
+`requests_finished` are served, with those that clients left: no error of the fleet. `count_gone` adds uncounted ones.
 `requests_failed` (the engine's word) and HTTP 5xx responses are failures. A request can be in both. A failure after
 the first token of a stream is no 5xx response: 200 was already sent. `admission_rejections` are refused for want of
 room. Their responses are 503, so they are also among the 5xx responses. HTTP 4xx responses are refused: the fleet
@@ -32,7 +30,9 @@ OVERDUE, OVERDUE_LEFT = "requests_overdue", "requests_overdue_left"
 HELD, HELD_LOST = "requests_held", "requests_held_lost"
 """Gauge of requests in engines that no longer step; counter of those that were lost with such an engine."""
 
-READ = frozenset({FINISHED, FAILED, ARRIVED, HTTP_OK, HTTP_REFUSED, HTTP_FAILED, NO_ROOM, *IN_SYSTEM})
+READ = frozenset(
+    {FINISHED, FAILED, ARRIVED, HTTP_OK, HTTP_REFUSED, HTTP_FAILED, NO_ROOM, NET_CHANGE, "ttft_seconds", *IN_SYSTEM}
+)
 """Families of a window that determine outcomes."""
 
 

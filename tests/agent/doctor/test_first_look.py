@@ -142,7 +142,7 @@ def test_screen_leads_from_finding_to_next_command(files: Any, capsys: pytest.Ca
     assert (code, err) == (1, "The pages count as 15 s apart (--for): all rates follow.\n")
     assert out.index("  critical ") < out.index("  warning ")
     for part in (
-        "KV blocks fixed by hand ",
+        "  fixed  ",
         "evidence  observed",
         "(50.0%) in 15 s (certain)",
         "do first",
