@@ -8,7 +8,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -160,9 +160,11 @@ def metric(daemon: Daemon, name: str) -> float:
 
 
 def health(daemon: Daemon) -> dict[str, Any]:
-    """What the status page's twin says of the agent itself."""
-    found: dict[str, Any] = json.loads(ask(daemon, "api/status"))["agent"]
-    return found
+    """What the status page's twin says of the agent itself, when the daemon has time to answer."""
+    with suppress(urllib.error.HTTPError):
+        return dict(json.loads(ask(daemon, "api/status"))["agent"])
+    time.sleep(0.1)
+    return health(daemon)
 
 
 @contextmanager
