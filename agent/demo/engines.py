@@ -68,8 +68,9 @@ class Player:
 
     def page(self, name: str) -> bytes | None:
         """The page at this moment; None where the recording holds a failed scrape."""
-        self._begin = self._begin or self._clock()
-        scrape, moved = self._tracks[name].scrape_at(self._clock() - self._begin)
+        now = self._clock()
+        self._begin = now if self._begin is None else self._begin
+        scrape, moved = self._tracks[name].scrape_at(now - self._begin)
         if scrape.body is None or not moved:
             return scrape.body
         return _START_TIMES.sub(lambda match: match[1] + b" %r" % (float(match[2]) + moved), scrape.body)
