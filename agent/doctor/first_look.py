@@ -37,7 +37,7 @@ LEVELS = frozenset({SignalKind.LEVEL, SignalKind.TOTAL_LEVEL})
 FEWER_HITS, LONGER, ENOUGH_REQUESTS = 0.2, 1.5, 10
 """Traffic is unlike the engine's life: so much less of the prompts is found in the cache, texts are so many times longer."""
 
-GRAVE_WAIT, MOST = 5.0, 0.5
+GRAVE_WAIT, MOST_LEFT = 5.0, 0.5
 """Multiple of the objective of a critical queue, share (0-1) of clients that left above which none is ok: ours."""
 
 SHARES = {"left_share": "requests_aborted", "no_room_share": NO_ROOM, "bad_share": HTTP_REFUSED}
@@ -201,7 +201,7 @@ def _doubt_left(spans: Mapping[str, Window], basis: PlanFacts) -> Iterator[str]:
     left = _read_shown("left_share", sum_windows(spans.values()), basis) if spans else None
     if not isinstance(left, Reading) or left.value is None:
         return
-    if is_significant_share(left.value * left.n, left.n, left.n, MOST, LIKELY_CONFIDENCE):
+    if is_significant_share(left.value * left.n, left.n, left.n, MOST_LEFT, LIKELY_CONFIDENCE):
         share, requests = number(left.value, "ratio"), format_count(round(left.n), "request")
         yield f"{share} of {requests} were left by their clients: were the answers too slow?"
 
