@@ -190,8 +190,8 @@ def _describe_engines(look: TierLook) -> Iterator[list[str]]:
     for words, replicas in alike.items():
         yield ["engine", f"{', '.join(replicas)}: {words}"]
     fixed = {page.facts.get(FIXED_BLOCKS, "None") for page in look.pages.values()}
-    for blocks in sorted(fixed - {"None"}):
-        yield ["fixed", f"the KV cache has {blocks} blocks by --num-gpu-blocks-override, whatever fits"]
+    for blocks in sorted(fixed - {"None", ""}):
+        yield ["fixed", f"the KV cache has {blocks} blocks by --num-gpu-blocks-override, not what the memory allows"]
     if look.gpus:
         yield ["GPUs", look.gpus]
     for text in look.odd:
