@@ -1,8 +1,4 @@
-"""Durations: parser and formatter (500ms, 15s, 5m, 1h, 7d, 13w), and delays after failures.
-
-A bare number is refused: seconds or minutes?
-A failing call is retried after a doubling delay; a failing target is skipped in some cycles.
-"""
+"""Durations: parser and formatter (500ms, 15s, 5m, 1h, 7d, 13w), and delays after failures."""
 
 from __future__ import annotations
 

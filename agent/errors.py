@@ -1,7 +1,4 @@
-"""Errors that sizewatch reports to a user. Foreign exceptions are translated where they arise.
-
-Add a new scrape failure as a member of `ScrapeFailure`, and a new class only if a caller must treat it differently.
-"""
+"""Errors that sizewatch reports to a user. Foreign exceptions are translated where they arise."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,7 +1,4 @@
-"""Alerting of the daemon, a sink of the evaluation loop: posts to Alertmanagers, and external alerts from the webhook.
-
-It never blocks the cycle: delivery has its own threads and the webhook has a queue.
-"""
+"""Alerting of the daemon, a sink of the evaluation loop: posts to Alertmanagers, and alerts from the webhook."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ class ExternalAlertStore:
 
     @property
     def alerts(self) -> tuple[ExternalAlert, ...]:
-        """Return all alerts, sorted by start."""
         return tuple(sorted(self._alerts.values(), key=lambda alert: (alert.started_at, alert.name)))
 
     def update(
@@ -127,7 +123,6 @@ class AlertingService(Sink):
         self._loop, self._past = loop, past
 
     def accept(self, result: StepResult) -> None:
-        """Note that a step was evaluated."""
         self._due = self._due or result.observation is not None
 
     def end_cycle(self, now: float) -> None:
@@ -160,7 +155,6 @@ class AlertingService(Sink):
         return changed
 
     def health(self) -> tuple[tuple[AlertmanagerHealth, ...], WebhookHealth | None]:
-        """Return the health of delivery and of the webhook."""
         received = self.receiver.health(self.foreign.left_out) if self.receiver is not None else None
         return tuple(delivery.health for delivery in self.deliveries), received
 

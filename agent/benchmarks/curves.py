@@ -146,7 +146,6 @@ def _provenance(measured: Sequence[BenchmarkRun]) -> tuple[Provenance | None, li
 
 
 def _notes_of(runs: Sequence[BenchmarkRun]) -> list[ImportRemark]:
-    """Return the remarks on the runs of a load."""
     notes = [ImportRemark(run.location, text) for run in runs for text in run.remarks]
     if len(runs) > 1:
         rest = ", ".join(run.location for run in runs[1:])

@@ -107,7 +107,6 @@ def look_up(data: Mapping[str, Any], place: str, default: Any = None) -> Any:
 
 
 def at_places(places: str, default: Any = None) -> Any:
-    """Return a field with these places."""
     return Field(default, validation_alias=_paths_of(places))
 
 
@@ -177,7 +176,6 @@ class BenchmarkRun(BaseModel):
 
     @property
     def sent(self) -> int:
-        """Return the number of requests sent."""
         return self.requests + self.failed + self.cut_off
 
     @classmethod

@@ -98,12 +98,10 @@ def argument(name: str, metavar: str, text: str, kind: Any = PATH, **more: Any) 
 
 
 def choice(name: str, values: Iterable[str], default: str | None, text: str) -> click.Option:
-    """Return an option that takes one of some words."""
     return click.Option([name], type=click.Choice(tuple(values)), default=default, help=text)
 
 
 def flag(names: str, text: str) -> click.Option:
-    """Return an option without a value."""
     return click.Option(names.split(), is_flag=True, help=text)
 
 
@@ -125,7 +123,6 @@ def since_option(text: str = "how far back", least: float = 0.001) -> click.Opti
 
 
 def tier_option(text: str = "one tier; default all of the plan") -> click.Option:
-    """Return `--tier T`."""
     return option("--tier", "T", text)
 
 
@@ -141,7 +138,6 @@ WAYS_IN = (
 
 
 def connection_options(owner: str = "the address") -> tuple[click.Option, ...]:
-    """Return the connection options."""
     return tuple(
         option(
             f"--{name.replace('_', '-')}", metavar, text.format(whose=owner), click.Path() if metavar == "FILE" else str
@@ -165,5 +161,4 @@ def ways_in(options: SimpleNamespace) -> dict[str, Any]:
 
 
 def print_result(options: SimpleNamespace, document: Mapping[str, Any], text: str) -> None:
-    """Print the document for `--format json`, else the text."""
     print(json.dumps(document, indent=2) if options.format == "json" else text)

@@ -1,7 +1,4 @@
-"""Command `sizewatch dashboards push`: upload of the dashboards by Grafana's HTTP API (Grafana 9 to 13).
-
-Requests: `GET` and `POST /api/folders`, `POST /api/dashboards/db`.
-"""
+"""Command `sizewatch dashboards push`: upload of the dashboards by Grafana's HTTP API (Grafana 9 to 13)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Command `sizewatch demo`: recorded engines served as three tiers and watched by the real daemon. With `--history` a
-simulated fleet with simulated weeks replaces the recordings.
-"""
+"""Command `sizewatch demo`: recorded engines, or with `--history` a simulated fleet, watched by the real daemon."""
 
 from __future__ import annotations
 

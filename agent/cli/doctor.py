@@ -141,7 +141,6 @@ def _look(options: SimpleNamespace) -> int:
 
 
 def _describe_objectives(objectives: Objectives, options: SimpleNamespace, source: str) -> str:
-    """Return the objectives in words: which were taken, and why where nobody gave them."""
     words = []
     for name, seconds in (("TTFT", objectives.ttft), ("TPOT", objectives.tpot)):
         words.append(f"{name} P99 {'none' if seconds is None else number(seconds, 'seconds')}")

@@ -1,7 +1,4 @@
-"""Commands `sizewatch forecast` and `sizewatch backtest`: expected demand, and a test against naive baselines.
-
-The series is a CSV, or the tier's demand from the history. The forecast libraries are imported on demand.
-"""
+"""Commands `sizewatch forecast` and `sizewatch backtest`: expected demand, and a test against naive baselines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Command `sizewatch init`: a configuration and a plan from engines that run. It asks nothing.
-
-Without addresses, engines are found by usual ports and command lines of processes.
-"""
+"""Command `sizewatch init`: a configuration and a plan from engines that run. It asks nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Command `sizewatch inspect FILE-or-URL`: what a page exposes.
-
-Each signal has a value or the reason for its absence.
-"""
+"""Command `sizewatch inspect FILE-or-URL`: what a page exposes, signal by signal, or why it does not."""
 
 from __future__ import annotations
 

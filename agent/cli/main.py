@@ -1,8 +1,4 @@
-"""Command line: command table and exit codes. `agent.cli.terminal` has the output.
-
-User errors exit with 2, defects with 70 and a traceback. A new command is a module in `agent/cli/` with `parameters`
-and `run`, and a row of GROUPS. Modules are imported on demand.
-"""
+"""Command line: the table of commands and how each ends. `agent.cli.terminal` has the output."""
 
 from __future__ import annotations
 
@@ -89,7 +85,6 @@ class CommandLine(click.Group):
 
 
 def command_line() -> CommandLine:
-    """Return the command line."""
     top = CommandLine(
         "sizewatch",
         # Stand-ins, by which click suggests a name.

@@ -90,7 +90,6 @@ def tier_facts(
     per_replica: int | None,
     assumed: bool = False,
 ) -> TierFacts:
-    """Return what is known of a tier from its engines and the GPUs of this machine."""
     first = running[0]
     product = common_product(here)
     remarks = [

@@ -1,7 +1,4 @@
-"""Command `sizewatch prewarm`: replicas to keep warm one cold start ahead, reasons, benefit and manifests.
-
-It only prints: the user applies a manifest. The forecast libraries are imported on demand.
-"""
+"""Command `sizewatch prewarm`: replicas to keep warm one cold start ahead, reasons, benefit and manifests."""
 
 from __future__ import annotations
 

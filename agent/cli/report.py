@@ -69,7 +69,6 @@ def describe_span(used: float, wanted: float) -> str:
 
 
 def _deliver(loaded: LoadedConfig, out: Path) -> bool:
-    """Send to every destination despite failures. Return whether all succeeded."""
     all_sent = True
     for destination in loaded.config.report.deliver:
         trouble = JobRunner().deliver(out, destination, "").trouble

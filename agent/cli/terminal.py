@@ -1,7 +1,4 @@
-"""Standard output and error of every command: safe text, colours and progress.
-
-Control characters in names and responses are removed. Severity words are coloured here only, on a terminal.
-"""
+"""Standard output and error of every command: text without control characters, colours on a terminal, progress."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ ERASE_LINE, ERASE_SCREEN = "\r\x1b[K", "\x1b[H\x1b[2J"
 
 
 def highlight(text: str) -> str:
-    """Return the text with its severity words in colour."""
     return _SEVERITY.sub(lambda word: click.style(word[0], fg=_COLOUR_OF[word[0].lower()], bold=True), text)
 
 

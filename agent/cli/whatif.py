@@ -1,7 +1,4 @@
-"""Command `sizewatch whatif`: effects, cost and limits of another replica count or load.
-
-It reads the daemon's history and changes nothing.
-"""
+"""Command `sizewatch whatif`: effects, cost and limits of another replica count or load."""
 
 from __future__ import annotations
 

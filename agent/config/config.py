@@ -35,7 +35,6 @@ Role = Literal["standalone", "node", "fleet"]
 
 
 def _refuse_rules(tiers: Any) -> Any:
-    """Refuse a rule where the name of a tier is due."""
     if isinstance(tiers, dict):
         refuse(((name,), f"is a rule: write {{TIER: {{{name}: ...}}}}") for name in tiers if name in CATALOGUE)
     return tiers
@@ -92,19 +91,16 @@ class Config(ConfigSection):
 
     @property
     def history_path(self) -> Path | None:
-        """Return the history file, or None without a history."""
         return Path(self.data_dir) / "history.db" if self.data_dir else None
 
     @property
     def report_folder(self) -> Path | None:
-        """Return the folder of weekly reports, or None if no reports are written."""
         if self.role == "node" or not self.data_dir or not self.report.enabled:
             return None
         return Path(self.report.directory) if self.report.directory else Path(self.data_dir) / "reports"
 
     @property
     def cycle_seconds(self) -> float:
-        """Return the seconds between two cycles."""
         return self.fleet.cycle_seconds if self.role == "fleet" else self.scrape_interval_seconds
 
     @property

@@ -197,7 +197,6 @@ def mistakes(config: Config, plan: Plan | None) -> tuple[str, ...]:
 
 
 def weaknesses(config: Config, plan: Plan | None) -> tuple[str, ...]:
-    """Return every weakness."""
     unwatched, merged = _not_watched(config, plan), _merged_pods(config)
     return cap_problems(chain(unwatched, merged, _weak_connections(config), _open_to_others(config)))
 

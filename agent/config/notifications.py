@@ -59,7 +59,6 @@ class AlertingConfig(ConfigSection):
     receiver: WebhookConfig | None = None
 
     def settings(self) -> AlertSettings:
-        """Return the settings of posted alerts."""
         same = self.model_dump(include={"resend_seconds", "external_labels", "external_url"})
         return AlertSettings(**same, runbooks=self.runbook_url)
 

@@ -89,7 +89,6 @@ class TargetKeys(Connection):
 
     @property
     def name(self) -> str:
-        """Return the replica name."""
         return self.replica or default_replica(self.url)
 
     def _contradictions(self) -> Contradictions:
@@ -99,7 +98,6 @@ class TargetKeys(Connection):
 
 
 def find_shared(targets: tuple[TargetKeys, ...]) -> Contradictions:
-    """Yield each name and GPU that two targets have."""
     for place, before in repeats((target.tier, target.name) for target in targets):
         name, tier = targets[place].name, targets[place].tier
         yield ("targets", place), f"is replica {name} of tier {tier}, as targets[{before}] is; give each its own name"

@@ -189,7 +189,6 @@ class Assembly:
         return self.pods.workers() if self.pods is not None else ()
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None) -> None:
-        """Record a timeline event."""
         self.loop.record_event(TimelineEvent(t=t, kind=kind, tier=tier, replica=None, text=text))
 
     def interrupt(self) -> None:

@@ -108,6 +108,5 @@ class Clock:
 
 
 def build_player(clock: Callable[[], float]) -> Player:
-    """Return the server of every tier's recording."""
     recorded = ((part, load(HERE / "recordings" / part.recording)[0]) for part in CAST)
     return Player(tuple(track(pages, part.tier, part.begin) for part, pages in recorded), clock)

@@ -1,7 +1,4 @@
-"""Trace of arriving requests from a CSV, read by pandas: absent bins are missing, contradictions are errors.
-
-The format is `timestamp,requests[,prompt_tokens,output_tokens]`: header first, a row per bin, comma, also gzipped.
-"""
+"""Trace of arriving requests from a CSV, read by pandas: absent bins are missing, contradictions are errors."""
 
 from __future__ import annotations
 

@@ -181,7 +181,6 @@ def manifest(result: ForecastResponse, options: SimpleNamespace) -> str:
 
 
 def _note(report: Prewarm) -> str:
-    """Return the certainty of the schedule and the age of its demand."""
     if report.schedule_certainty is None or report.seen_until is None:
         return ""
     sure = f"enough with {report.schedule_certainty:.0%} certainty, of demand up to {format_rfc3339(report.seen_until)}"

@@ -187,7 +187,6 @@ class ForecastService:
         return status
 
     def health(self) -> ForecastHealth:
-        """Return the counters of the worker."""
         with self._lock:
             return ForecastHealth(
                 runs=self._runs,
@@ -199,7 +198,6 @@ class ForecastService:
 
     @property
     def pid(self) -> int | None:
-        """Return the process id of the worker, or None without a worker."""
         child = self._child
         if child is None:
             return None
@@ -222,7 +220,6 @@ class ForecastService:
 
 
 def _recommendation(result: ForecastResponse | None, now: float) -> Recommendation | None:
-    """Return the recommendation that is still valid."""
     if result is None or not _is_fresh(result, now):
         return None
     return result.prewarm.recommendation

@@ -182,7 +182,6 @@ class TierForecast:
         return replace(prewarm, schedule=tuple(named), schedule_certainty=HIGHER if is_high else HIGH, until=until)
 
     def _recommendation(self, request: ForecastRequest, requests: ForecastResult | None) -> Recommendation | None:
-        """Return the decision with the demand and the capacity behind it."""
         decision, lead_seconds = self._decision, request.lead_seconds
         if decision is None or lead_seconds is None:
             return None
@@ -220,7 +219,6 @@ class TierForecast:
         )
 
     def _reason(self, request: ForecastRequest, seen_until: float | None) -> str:
-        """Return why a part is missing, or "" if nothing is."""
         if request.no_replicas:
             return request.no_replicas
         if request.lead_seconds is None:

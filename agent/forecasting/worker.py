@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def answer_request(request: ForecastRequest) -> ForecastResponse:
-    """Return the forecast."""
     return replace(_forecasts().respond(request), memory_bytes=_memory_bytes())
 
 

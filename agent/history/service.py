@@ -151,7 +151,6 @@ class HistoryService:
 
     @property
     def waiting_minutes(self) -> int:
-        """Return the number of minutes that wait to be written."""
         return sum(count for count, _ in self._unwritten)
 
     def _write(
@@ -310,7 +309,6 @@ class HistorySink(Sink):
     _open: tuple[Finding, ...] = field(init=False, default=())
 
     def accept(self, result: StepResult) -> None:
-        """Collect a step's minutes and findings."""
         self.service.add_events(result.events)
         if result.observation is not None or result.closed:
             self._open = result.open
@@ -333,5 +331,4 @@ class HistorySink(Sink):
         self.service.write_cycle(minutes, ended, self._open if minutes or ended else (), now)
 
     def close(self) -> None:
-        """Close the history. What still waits is lost, and logged."""
         self.service.close()

@@ -50,7 +50,6 @@ def place_of(url: str) -> str:
 
 
 def status_error(host: str, status: int) -> HttpError:
-    """Return the error for a status other than 200."""
     if status in (301, 302, 303, 307, 308):
         text = " redirects; that is not followed: give the final address as url"
         return HttpError(ScrapeFailure.REDIRECT, host, text, status)

@@ -56,7 +56,6 @@ WebhookEndpoint = Callable[[Request], Awaitable[None]]
 
 
 def text_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a line for people."""
     return PlainTextResponse(f"{text}\n", status, {**NO_STORE, **(headers or {})})
 
 

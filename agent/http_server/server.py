@@ -182,7 +182,6 @@ class WebServer:
 
     @property
     def url(self) -> str:
-        """Return where a browser on this machine finds the status page."""
         return page_url(self._web, self.port)
 
     def start(self) -> None:
@@ -201,7 +200,6 @@ class WebServer:
             raise ConfigError((f"{key}: cannot listen on {listen}: {reason}; name another",)) from error
 
     def stop(self) -> None:
-        """Close the ports and all connections."""
         for server in self._servers:
             server.stop()
 

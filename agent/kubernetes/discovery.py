@@ -158,7 +158,6 @@ class DiscoveryResult:
 
     @property
     def pods(self) -> dict[Key, Pod]:
-        """Return the pods of the targets."""
         return {target.key: target.pod for target in self.targets}
 
 

@@ -194,7 +194,6 @@ def is_gpu(devices: Devices) -> bool:
 def _by_kubelet(
     pod: Pod, readouts: Mapping[str, GpuReadout], devices: Sequence[Devices]
 ) -> tuple[tuple[str, ...], str]:
-    """Return the GPUs that the kubelet gave the pod, or a reason."""
     own = [given for given in devices if (given.namespace, given.pod) == (pod.namespace, pod.name) and is_gpu(given)]
     if not own:
         return (), "the kubelet gave it no GPU"

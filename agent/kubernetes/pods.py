@@ -69,7 +69,6 @@ class Pod:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the pod has ended."""
         return self.phase in ("Succeeded", "Failed")
 
     @property

@@ -29,7 +29,6 @@ class ChangeLog(Sink):
         self._unavailable: Mapping[str, str] = {}
 
     def accept(self, result: StepResult) -> None:
-        """Log the changes of a step."""
         if result.observation is not None:
             self._log_sources(result.observation)
         for finding in result.changed:

@@ -137,7 +137,6 @@ class RuntimeState(Sink):
         self._minutes: dict[str, dict[float, Window]] = {}
 
     def accept(self, result: StepResult) -> None:
-        """Record a step."""
         if result.observation is not None:
             self._record_observation(result.observation, result.windows)
             self.past = [past for past in self.past if (past.ended_at or 0.0) > result.now - DAY_SECONDS]

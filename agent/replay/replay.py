@@ -66,7 +66,6 @@ class Replay:
 
     @property
     def rule_states(self) -> tuple[RuleState, ...]:
-        """Return the present state of each rule."""
         return tuple(self.state.rules.values())
 
     def evaluate(self, observation: Observation) -> None:

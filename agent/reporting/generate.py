@@ -129,7 +129,6 @@ def _before(store: Reader, context: TierContext, since: float, until: float) -> 
 
 
 def _gone(store: Reader, contexts: Container[str], since: float, until: float) -> tuple[str, ...]:
-    """Return a remark for each tier that has findings but is no longer monitored."""
     spans: tuple[Finding | UnknownSpan, ...] = (*store.spans(Finding, since), *store.spans(UnknownSpan, since))
     gone = {span.subject.tier for span in spans if span.started_at < until and span.subject.tier not in contexts}
     return tuple(f"{tier} was watched in this time and is in neither plan nor targets now." for tier in sorted(gone))

@@ -137,7 +137,6 @@ class ReportService:
         delivery.is_pending, delivery.trouble = False, f"the report of {state.newest} was given up: {why}"
 
     def health(self, loaded: LoadedConfig, now: float) -> ReportHealth:
-        """Return the health of reports for pages and metrics."""
         state = self._state or ReportState(begun_at=now)
         return ReportHealth(
             next_at=_times(loaded, now)[1],

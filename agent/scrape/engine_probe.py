@@ -1,7 +1,4 @@
-"""Probe of a running engine for `init` and `plan init`: its page and its model card.
-
-Facts that only users have are not guessed. An endpoint without a page raises ScrapeError.
-"""
+"""Probe of a running engine for `init` and `plan init`: its page and its model card."""
 
 from __future__ import annotations
 

@@ -94,7 +94,6 @@ class PageReader:
         return next(iter(self._layouts.values())).engine
 
     def engine_of(self, name: str) -> EngineTable:
-        """Return the engine of this name on the last page."""
         return self._layouts[name].engine
 
     def _compile(self, parsed: ParsedPage) -> None:
@@ -152,7 +151,6 @@ class Target:
 
 
 def list_targets(config: Config) -> tuple[Target, ...]:
-    """Return the targets of a configuration."""
     return tuple(
         Target(
             tier=target.tier,

@@ -58,7 +58,6 @@ class ScrapeSource(Source):
 
     @property
     def tiers(self) -> frozenset[str]:
-        """Return the tiers of the targets."""
         return frozenset(target.tier for target in self._configured)
 
     def observe(self, now: float) -> Iterator[Observation]:
@@ -127,20 +126,16 @@ class ScrapeSource(Source):
         )
 
     def describe(self) -> str:
-        """Return the number of targets."""
         return format_count(len(self.targets), "target")
 
     def export_scope(self, tier: str) -> ExportScope:
-        """Return whether this agent exports whole tiers."""
         return ExportScope.ALL if self._whole_tiers else ExportScope.REPLICAS
 
     def parts(self) -> Iterator[Closable]:
-        """Yield the connections and the GPU library."""
         yield self._scrapers
         yield self.gpus
 
     def interrupt(self) -> None:
-        """Close the present cycle with what came."""
         self._scrapers.interrupt()
 
 

@@ -82,7 +82,6 @@ class StoreSource(Source):
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """Return the replicas with recent samples."""
         return tuple(target for target in self._targets if target.tier in self.tiers)
 
     @property
@@ -190,7 +189,6 @@ class StoreSource(Source):
         return TierAggregate(groups=groups, each=each)
 
     def describe(self) -> str:
-        """Return the number of tiers and the store."""
         return f"{format_count(len(self._readers), 'tier')} through {self.api.place}"
 
     def export_scope(self, tier: str) -> ExportScope:

@@ -1,7 +1,4 @@
-"""Generated files of a checkout, by path, and the reference pages among them: commands, configuration, signals, engines.
-
-New commands, keys, signals, families and engines need no change here.
-"""
+"""Generated files of a checkout, by path, and the reference pages: commands, configuration, signals, engines."""
 
 from __future__ import annotations
 
@@ -241,7 +238,6 @@ ARTEFACTS: Mapping[str, Render] = {
 
 
 def schema_text(schema: Mapping[str, Any]) -> str:
-    """Return a JSON Schema as published."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -154,7 +154,6 @@ ADAPTER: TypeAdapter[CalibrationFile] = TypeAdapter(CalibrationFile)
 
 
 def calibration_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the file."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
@@ -409,7 +408,6 @@ def _compare_capacity(context: TierContext) -> CapacityFactor | None:
 
 
 def calibration_text(made: CalibrationFile) -> str:
-    """Return the file for a terminal."""
     parts: list[RenderableType] = []
     for row in made.calibrations:
         what = " ".join(filter(None, (row.engine, row.engine_release, row.precision)))

@@ -201,7 +201,6 @@ class PrewarmValue:
 
     @property
     def sentence(self) -> str:
-        """Return which strategy was cheaper and why."""
         days = format_count(round((self.end - self.start) / 86_400.0), "day")
         return f"The last {days}: {lower_first(self.reason)}"
 
@@ -265,7 +264,6 @@ class Recommendation:
 
     @property
     def action(self) -> str:
-        """Return what to do with the ready replicas in words."""
         if self.ready is None:
             return "how many are ready is not known"
         if self.ready < self.replicas:
@@ -378,7 +376,6 @@ def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
 
 
 def _list_reasons(report: Prewarm, decided: Recommendation) -> Iterator[tuple[str, str]]:
-    """Yield the reasons of a decision by name."""
     capacity = decided.count.capacity
     usable = Reading(value=capacity.rps, low=capacity.low, high=capacity.high, n=0.0)
     if decided.quantile_rps is not None and decided.expected_rps is not None:
@@ -423,7 +420,6 @@ def _schedule_parts(report: Prewarm) -> tuple[RenderableType, ...]:
 
 
 def _worth_parts(worth: PrewarmValue) -> tuple[RenderableType, ...]:
-    """Return the comparison as a table with the recommendation below."""
     head = ("strategy", "violation min", "late requests", "replica-hours", worth.currency or "money")
     rows = []
     for strategy in worth.strategies:

@@ -91,7 +91,6 @@ def _curve_grid(curve: BenchmarkCurve) -> RenderableType:
 
 
 def _evidence_rows(curve: BenchmarkCurve) -> Rows:
-    """Return where the curve comes from."""
     text = f"{format_count(len(curve.points), 'point')}, {curve.loop or 'unknown'} loop"
     if counts := [point.requests for point in curve.points if point.requests is not None]:
         text += f", {spread(min(counts), max(counts), '')} requests each"
@@ -180,7 +179,6 @@ def _pool_rows(tier: TierPlan) -> Rows:
 
 
 def _demand_rows(tier: TierPlan) -> Rows:
-    """Return the replicas that the planned peak needs, and the terms of the count."""
     margin, (safety, warm) = margin_of(), fleet_terms(tier)
     count = count_planned(tier, margin)
     if count is None:
@@ -200,7 +198,6 @@ def _demand_rows(tier: TierPlan) -> Rows:
 
 
 def _planned_rows(tier: TierPlan) -> Rows:
-    """Return the planned fleet, what it carries and what it costs."""
     if tier.fleet is None:
         return []
     replicas, count, cost = tier.fleet.instances, count_planned(tier, margin_of()), planned_cost(tier)
@@ -333,7 +330,6 @@ def _curve(before: TierPlan, after: TierPlan) -> Iterator[str]:
 
 
 def _cost(before: TierPlan, after: TierPlan) -> Iterator[str]:
-    """Yield the change of the fleet's cost per day."""
     texts, paid, currencies = [], [], set()
     for plan in (before, after):
         if plan.fleet is None:

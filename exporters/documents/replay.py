@@ -1,7 +1,4 @@
-"""Replay, timeline, and the check of a benchmark (step 13), as JSON and as terminal text.
-
-Other documents use the JSON of verdicts, incidents and readings too.
-"""
+"""Replay, timeline, and the check of a benchmark (step 13), as JSON and as terminal text."""
 
 from __future__ import annotations
 
@@ -101,7 +98,6 @@ def verdict_json(verdict: Verdict, finding: Finding | None = None) -> dict[str, 
 
 
 def episode_json(finding: Finding) -> dict[str, Any]:
-    """Return a finding with its worst verdict."""
     return verdict_json(finding.worst, finding)
 
 
@@ -197,7 +193,6 @@ def _section(title: str, rows: Iterable[tuple[Verdict | UnknownSpan, str]]) -> l
 
 
 def _finding_rows(finding: Finding, result: ReplayResult) -> list[tuple[str, str]]:
-    """Return a finding: severity, certainty, time, sentence, details, stages, causes and actions."""
     until = "and lasts" if finding.ended_at is None else f"to {_clock(finding.ended_at - result.start)}"
     severity, _, certainty = severity_words(severity_of(finding.worst, finding)).partition(", ")
     subject = ", ".join(filter(None, (f"{finding.rule} ({finding.subject})", certainty)))
@@ -301,7 +296,6 @@ def result_words(step13: Step13) -> str:
 
 
 def headline(step13: Step13) -> str:
-    """Return the tier, its result and the reach of the load in a sentence."""
     return f"{step13.tier}: {result_words(step13)}; {_reach(step13)}"
 
 
@@ -320,7 +314,6 @@ def _reach(step13: Step13) -> str:
 
 
 def check_json(tiers: Iterable[Step13], incidents: Sequence[Incident] = ()) -> dict[str, Any]:
-    """Return the check as JSON, with the incidents of each tier."""
     return {"schema": 1, "tiers": [_tier_json(tier, incidents) for tier in tiers]}
 
 

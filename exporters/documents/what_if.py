@@ -64,7 +64,6 @@ class ReachedLimit:
 
 
 def reach_limit(what_if: WhatIf, limit: CapacityLimit) -> ReachedLimit:
-    """Return where the asked replicas meet a limit."""
     words = LIMITS.get(limit.name, "")
     if limit.name in QUANTITIES:
         name, unit = QUANTITIES[limit.name]
@@ -149,7 +148,6 @@ def pools_text(pools_what_if: PoolsWhatIf) -> str:
 
 
 def _describe(what_if: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
-    """Yield the numbers of the asked load and size by name."""
     yield "Load", _describe_load(what_if, zone)
     requests, work = (number(rps, "per_second") for rps in (what_if.rps, what_if.work_rps))
     if requests != work:
@@ -193,7 +191,6 @@ def _describe_loss(what_if: WhatIf) -> str:
 
 
 def _describe_cost(cost: FleetCost, now: FleetCost | None = None) -> str:
-    """Return the cost of the replicas, and the monthly difference to that of the present fleet."""
     if cost.money_per_hour is None or cost.money_per_month is None:
         return f"{cost.gpu_hours_per_hour:g} GPU-hours an hour; the plan has no price"
     text = f"{amount(cost.money_per_hour, cost.price.currency)} an hour, {figure(cost.money_per_month)} a month"
@@ -255,7 +252,6 @@ def whatif_json(what_if: WhatIf, zone: str, simulated: str = "") -> Any:
 
 
 def pools_json(pools_what_if: PoolsWhatIf) -> dict[str, Any]:
-    """Return the answer for pools that are served apart."""
     pools = []
     for pool in pools_what_if.pools:
         needed, cost = json_fields(pool.needed, *USE), json_fields(pool.cost, *MONEY)

@@ -192,7 +192,6 @@ class Look(_Row):
         return [(None, self.first), *sorted(limits), *self.steps]
 
     def field_config(self) -> Json:
-        """Return unit, axis, thresholds and words for Grafana."""
         words = {}
         for number, (text, colour) in enumerate(self.states):
             words[str(number)] = {"text": text, "color": colour}
@@ -255,7 +254,6 @@ class Panel(_Row):
 
     @property
     def type(self) -> str:
-        """Return the type of Grafana's panel."""
         if self.columns:
             return "table"
         if self.tile:
@@ -441,7 +439,6 @@ def _override(kind: str, target: str, values: Mapping[str, object]) -> Json:
 
 
 def _columns(panel: Panel) -> Iterator[Json]:
-    """Yield links, unit, colours and words of each column."""
     for title, target in panel.links.items():
         keep = "${datasource:queryparam}&${cluster:queryparam}&var-tier=${__data.fields.Tier}&${__url_time_range}"
         yield _override("byName", title, {"links": [{"title": target, "url": f"/d/{target}?{keep}"}]})

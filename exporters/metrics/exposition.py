@@ -1,8 +1,4 @@
-"""Collector of the `/metrics` page: agent status as Prometheus text or OpenMetrics, written by prometheus_client.
-
-Engine and GPU families go out as running sums and gauges per replica. sizewatch's own metrics come from
-`exporters.metrics.names`. A new family of `rules.telemetry.families` needs no change here.
-"""
+"""Collector of the `/metrics` page: agent status as Prometheus text or OpenMetrics, written by prometheus_client."""
 
 from __future__ import annotations
 

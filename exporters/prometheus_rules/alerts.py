@@ -234,7 +234,6 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
 
 
 def alert(row: SelfMonitoringAlert) -> Fields:
-    """Return the alert of a row."""
     runbook = f"docs/alerting.md#{row.name.lower()}"
     texts = {"summary": row.summary, "description": row.description, "runbook_url": runbook}
     rule = alert_of(row.name, row.expr, (row.hold_seconds, row.keep_seconds), row.severity, texts)

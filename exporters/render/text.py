@@ -1,7 +1,4 @@
-"""Text helpers: Markdown tables, times, readings, status signs for HTML, and YAML.
-
-A status sign has shape, colour and word, so that colour never carries meaning alone.
-"""
+"""Text helpers: Markdown tables, times, readings, status signs for HTML, and YAML."""
 
 from __future__ import annotations
 
@@ -208,7 +205,6 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
 
 
 def comment_lines(text: str) -> str:
-    """Return the lines of text as YAML comments."""
     return "".join(f"# {line}".rstrip() + "\n" for line in text.strip().splitlines())
 
 

@@ -173,7 +173,6 @@ def list_findings(past: TierPast) -> tuple[FindingRow, ...]:
 
 
 def _explained(findings: Iterable[Finding], foreign: Iterable[ExternalAlert]) -> Iterator[ExternalAlertRow]:
-    """Yield the alerts of other systems that these findings explain, by name."""
     known = {(finding.rule, finding.subject, finding.started_at) for finding in findings}
     tied = [a for a in foreign if (d := a.diagnosis) is not None and (d.rule, d.subject, d.began_at) in known]
     for name, alerts in group_by(sorted(tied, key=lambda alert: alert.started_at), lambda alert: alert.name).items():
@@ -246,7 +245,6 @@ def _lines_below(finding: FindingRow, zone: str) -> Iterator[str]:
 
 
 def list_alerting(past: TierPast) -> list[Finding]:
-    """Return the findings of alerting rules in order of their begin."""
     loud = {rule.name for rule in RULES.values() if rule.severity is not Severity.REPORT}
     return sorted((row for row in past.findings if row.rule in loud), key=lambda row: row.started_at)
 

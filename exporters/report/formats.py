@@ -54,7 +54,6 @@ class Section:
 
 
 def report_markdown(report: Report) -> str:
-    """Return report.md."""
     lines: list[str] = []
     for section in list_sections(report):
         lines.append(f"{'#' * section.level} {section.title}")
@@ -72,13 +71,11 @@ def report_markdown(report: Report) -> str:
 
 
 def report_html(report: Report) -> str:
-    """Return the whole page."""
     icon = render.icon(worst_status(tier.status for tier in report.tiers))
     return render_template("report/report.html.j2", sections=list_sections(report), icon=icon)
 
 
 def list_sections(report: Report) -> list[Section]:
-    """Return the sections of the report and of all tiers."""
     since, until, made = (render.instant(t, report.zone) for t in (report.since, report.until, report.made_at))
     days = render.days_words((report.until - report.since) / DAY_SECONDS)
     text = [render.SIMULATED] if report.simulated else []
@@ -93,7 +90,6 @@ def list_sections(report: Report) -> list[Section]:
 
 
 def next_step(report: Report) -> str:
-    """Return what the reader does next."""
     lacking = ", ".join(tier.tier for tier in report.tiers if tier.proposal.kind is ProposalKind.NONE)
     refuted = ", ".join(tier.tier for tier in report.tiers if tier.curve.benchmark_refuted)
     if refuted:

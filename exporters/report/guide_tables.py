@@ -92,7 +92,6 @@ class MonitoredValue:
 
 
 def monitoring_rows(past: TierPast) -> tuple[MonitoredValue, ...]:
-    """Return the rows of ROWS over the period."""
     context = past.resize.seen.context
     return tuple(_monitor(key, title, target(context), rules, past) for key, title, target, rules in ROWS)
 
@@ -364,7 +363,6 @@ def _number_words(past: TierPast, unit: str, value: SignalValue) -> str:
 
 
 def _compute_numbers(past: TierPast, window: Window) -> Mapping[str, tuple[str, SignalValue]]:
-    """Return the numbers that are no signal, with their unit."""
     resize, context = past.resize, past.resize.seen.context
     plan, basis, gpus = context.plan, context.basis, context.basis.gpus_per_replica
     point = operating_point(plan) if plan else None

@@ -225,7 +225,6 @@ def pending_rules(tier: TierStatus) -> set[str]:
 
 
 def _unanswered(status: AgentStatus) -> str:
-    """Return the tiers without a plan, and the number of rules that wait for data."""
     texts, without = [], [tier.name for tier in status.tiers if tier.context.plan is None]
     if without:
         texts.append(f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no plan.")

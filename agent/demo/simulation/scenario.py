@@ -241,7 +241,6 @@ class TierRun:
         self.engines = tuple(SimulatedEngine(plan, curve, self._rng, begin) for _ in self.names)
 
     def advance(self, t: float) -> None:
-        """Advance every engine that is ready to `t`."""
         rate = self.story.rate((self.t + t) / 2, self._seed)
         ready = [replica for replica in range(self.story.replicas) if not self._is_down(replica, t)]
         for replica in ready:

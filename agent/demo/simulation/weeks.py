@@ -121,7 +121,6 @@ class WatchedTier:
         return sorted(times.union(t for t in self._close if begin < t <= end))
 
     def change_plan(self, t: float) -> None:
-        """Go over to the present plan."""
         before, self.version = self.version, plan_version(self.plan)
         text = f"the plan of {self.tier} changed from version {before} to {self.version}"
         self.events.append(_event(t, TimelineKind.PLAN, text, self.tier))
@@ -283,7 +282,6 @@ class SimulatedScrapers(Scrapers):
         self._runs, self._now = past.runs, clock
 
     def collect_results(self, started: StartedScrapes) -> Mapping[tuple[str, str], ScrapeResult]:
-        """Return the present page of every replica."""
         results = {}
         for tier, run in self._runs.items():
             while (left := self._now() - run.t) >= 1.0:
