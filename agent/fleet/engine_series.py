@@ -14,9 +14,9 @@ from functools import cache, lru_cache, partial
 
 from agent.fleet.stored_pages import StoredPage
 from agent.prometheus.answers import MatrixSeries
-from rules.engines.reader import SeriesLayout, compile_layout, is_mapped_name, snapshot
-from rules.engines.registry import ENGINES, PROCESS_START, EngineTable, detect_engine, normalize_name, sources
-from rules.engines.several import restore_labels
+from rules.engines.reader import SeriesLayout, is_mapped_name, snapshot
+from rules.engines.registry import ENGINES, PROCESS_START, EngineTable, sources
+from rules.engines.several import SeveralEnginesError, split_page
 from rules.gpu_sources.devices import PageChanges, same_refresh
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Sample
 from rules.telemetry.snapshots import GpuReadout
@@ -145,21 +145,21 @@ class EnginePages:
     def _page(self, replica: str, pool: str, t: float, row: Sequence[tuple[Name, float]]) -> StoredPage:
         if not row:
             return StoredPage(t=t, replica=replica, pool=pool, error="its scrape failed (up is 0)")
-        names = tuple(name for name, _ in row)
-        layout = self._layout_of(names)
-        if layout is None:
-            text = "no series of an engine that sizewatch reads"
-            return StoredPage(t=t, replica=replica, pool=pool, error=text)
+        layout = self._layout_of(tuple(name for name, _ in row))
+        if isinstance(layout, str):
+            return StoredPage(t=t, replica=replica, pool=pool, error=layout)
         return StoredPage(t=t, replica=replica, pool=pool, snapshot=snapshot(layout, [value for _, value in row], t))
 
 
-def find_layout(names: tuple[Name, ...], engines: tuple[EngineTable, ...]) -> SeriesLayout | None:
-    """Return the layout of these series by the engine that they are of, None for no engine of these."""
-    series = restore_labels([(name, dict(labels)) for name, labels in names])
-    engine = detect_engine(((normalize_name(name), labels) for name, labels in series), engines)
-    if engine is not None:
-        return compile_layout(series, engine)
-    return None
+def find_layout(names: tuple[Name, ...], engines: tuple[EngineTable, ...]) -> SeriesLayout | str:
+    """Return the layout of an engine's series, or why they are none."""
+    try:
+        label, layouts = split_page([(name, dict(labels)) for name, labels in names], engines)
+    except SeveralEnginesError as error:
+        return f"{error}: nothing of it is judged"
+    if label:
+        return f"{len(layouts)} engines by their label {label} are one replica: replica_label is wrong"
+    return layouts.get("", "no series of an engine that sizewatch reads")
 
 
 def _order(named: tuple[Name, MatrixSeries]) -> tuple[str, float, tuple[tuple[str, str], ...]]:

@@ -191,7 +191,7 @@ def _rates_by_family(
     rates: dict[float, dict[str, float]] = {}
     for start, values in minutes.items():
         series = tuple(sorted(values))
-        if (layout := layout_of(series)) is not None:
+        if not isinstance(layout := layout_of(series), str):
             counters = snapshot(layout, [values[name] for name in series], start).counters
             rates[start] = {family: rate for family, rate in counters.items() if family in FAMILIES}
     return rates

@@ -20,6 +20,7 @@ from agent.fleet.stored_pages import StoredPage
 from agent.fleet.sums import MAX_QUERY_CHARACTERS, AgentSums, regex_any, split_members
 from agent.fleet.tier_readers import SummedReader, build_replica_reader, build_tier_reader
 from agent.prometheus.api import StoreApi
+from rules.gpu_sources.exporter import GpuExporter
 from rules.gpu_sources.registry import BY_NAME, EXPORTERS
 from rules.telemetry import readings
 from rules.telemetry.windows import Window
@@ -40,7 +41,6 @@ def exporter_samples(begin: float, end: float, replica: str, gpu: str = "GPU-1",
             "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 5e6 + place * every * 100.0 * 1000.0,
             "DCGM_FI_DEV_POWER_USAGE": 100.0,
             "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.6,
-            "DCGM_FI_DEV_GPU_TEMP": 50.0,
             "DCGM_FI_DEV_XID_ERRORS": 79.0 if place >= 3 else 0.0,
         }
         found += [(name, labels, begin + place * every, value) for name, value in values.items()]
@@ -93,6 +93,15 @@ def test_moved_label_is_read() -> None:
         assert whole.counters["http_requests_ok"] == plain.counters["http_requests_ok"] > 0
 
 
+@pytest.mark.parametrize(("label", "words"), [("world_rank", "its label world_rank differs"), ("worker", "2 engines")])
+def test_parts_of_unknown_kind_are_refused_by_name(label: str, words: str) -> None:
+    once = list(engine_samples("steady"))
+    parts = [(name, {**labels, label: part}, t, v) for name, labels, t, v in once for part in "ab" if name != "up"]
+    fleet, whole = watched([*parts, *(sample for sample in once if sample[0] == "up")])
+    assert words in fleet.findings("TargetDown")[0].worst.sentence
+    assert whole.covered_seconds == 0
+
+
 def test_engine_tier_is_read_by_replica() -> None:
     samples = [
         (name, {**labels, "instance": f"{labels['instance']}-{number}"}, t, value)
@@ -135,14 +144,13 @@ def test_what_overlapping_answers_repeat_counts_once() -> None:
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda exporter: exporter.name)
-def test_store_accepts_selectors_of_all_exporters(exporter: object, tmp_path: Path) -> None:
-    known = next(one for one in EXPORTERS if one is exporter)
-    names = sorted({name for row in known.fields for name in row.names})
+def test_store_accepts_selectors_of_all_exporters(exporter: GpuExporter, tmp_path: Path) -> None:
+    names = sorted({name for row in exporter.fields for name in row.names})
     begin = 1_790_000_000.0
     with victoria_metrics(tmp_path) as store:
         store.write((name, {"job": "gpus"}, begin, 1.0) for name in (*names, "stranger"))
         api = StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0))
-        found = api.query_samples(engine_series.exporter_selector(known, 'job="gpus"'), begin - 10, begin + 10)
+        found = api.query_samples(engine_series.exporter_selector(exporter, 'job="gpus"'), begin - 10, begin + 10)
     assert sorted(one.labels["__name__"] for one in found) == names
 
 
