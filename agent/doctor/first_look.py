@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from agent.replay.replay import Replay
 from exporters.documents.diagnosis import LABELS, REPLICA_SIGNALS, ShownSignal, TierLook
-from rules.catalogue.registry import BURNS, BY_NAME
+from rules.catalogue.registry import BURNS, BY_NAME, REMEDIES
 from rules.causes import explain
 from rules.confidence import Certainty, binomial_tail
 from rules.evaluator.rule_evaluation import ask
@@ -155,12 +155,12 @@ def _compare_with_life(lives: tuple[Window, ...], spans: tuple[Window, ...]) -> 
 
 
 def _add_changes(verdict: Verdict, changes: tuple[str, ...]) -> Verdict:
-    """Return a finding about latency with changed traffic as its first cause, where nothing else explains it."""
+    """Return a finding about latency with changed traffic as its cause, unless another explains it."""
     unexplained = {cause.cause for cause in verdict.causes} <= explain.LAST.keys()
     if verdict.rule not in BURNS or not changes or not unexplained:
         return verdict
     changed = Cause(cause="changed traffic", certainty=Certainty.LIKELY, evidence=changes)
-    return replace(verdict, causes=(changed, *verdict.causes))
+    return replace(verdict, causes=(changed,), actions=(REMEDIES[changed.cause], *verdict.actions))
 
 
 def _judge_span(tier: TierContext, spans: Mapping[str, Window], now: float) -> Iterator[RuleResult]:
@@ -330,10 +330,7 @@ def _grade(verdicts: list[Verdict]) -> Iterator[Verdict]:
 
 
 def _order(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
-    """Return the findings, critical ones and then what explains others first, notes last.
-
-    Of one rule and subject the first counts.
-    """
+    """Return the first finding of each rule and subject: critical ones, then what explains others, then notes."""
     unique = {(v.rule, v.subject): v for v in reversed(tuple(verdicts)) if v.rule not in ABOUT_BENCHMARK}
 
     def rank(verdict: Verdict) -> tuple[bool, bool, int, str]:

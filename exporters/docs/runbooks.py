@@ -20,7 +20,7 @@ from exporters.prometheus_rules.alerts import ROWS
 from exporters.render.terminal import terminal_text
 from exporters.render.text import table
 from exporters.status.page import text_page
-from rules.catalogue.registry import BY_NAME, RULES, SUSPECTED
+from rules.catalogue.registry import BY_NAME, REMEDIES, RULES, SUSPECTED
 from rules.causes.explain import LAST, LATENCY, SUSPECTS
 from rules.telemetry.wording import format_duration
 from rules.verdicts.rule import LatencyPattern, Rule, Severity
@@ -64,7 +64,7 @@ def fill_runbooks(page: str) -> str:
     environment.filters["causes_of"] = causes_of
     template = environment.get_template("runbooks.md.j2")
     values = {"rules": RULES, "severities": SEVERITIES, "patterns": PATTERNS, "suspected": SUSPECTED}
-    return template.render(values, texts=dict(written), window_of=window_of).rstrip() + "\n"
+    return template.render(values, remedies=REMEDIES, texts=dict(written), window_of=window_of).rstrip() + "\n"
 
 
 def causes_of(rule: Rule) -> list[str]:

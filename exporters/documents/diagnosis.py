@@ -13,6 +13,7 @@ from exporters.documents.replay import reading_json
 from exporters.render.terminal import WIDEST, terminal_text, text_grid
 from exporters.render.text import copy_fields
 from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
 from rules.engines.coverage import FamilyUse
 from rules.engines.registry import EngineTable
 from rules.gpu_sources.devices import BY_CODE, FAULTS
@@ -146,7 +147,7 @@ def diagnosis_json(diagnosis: EngineDiagnosis) -> dict[str, Any]:
 
 
 def diagnosis_text(diagnosis: EngineDiagnosis) -> str:
-    """Return the screen: what runs, what is wrong, why, what to do first, and what would tell more."""
+    """Return the screen: what is wrong, what runs, and what would tell more."""
     parts: list[RenderableType] = []
     if diagnosis.problems:
         parts += [text_grid([["no page", problem] for problem in diagnosis.problems]), ""]
@@ -162,8 +163,7 @@ def diagnosis_text(diagnosis: EngineDiagnosis) -> str:
         if look.span_seconds:
             seen = f"seen for {format_duration(look.span_seconds)}"
         title = f"{look.tier}: {format_count(len(look.pages), 'engine')}{age}, {seen}"
-        rows = [*_describe_engines(look), *_describe_findings(look, diagnosis)]
-        parts += [title, text_grid(rows), ""]
+        parts += [title, text_grid(_describe_findings(look, diagnosis)), "", text_grid(_describe_engines(look)), ""]
         if len(look.loads) > 1:
             parts += [_replica_grid(look), ""]
         parts += [_signal_grid(look), "", text_grid(_describe_rest(look, diagnosis))]
@@ -221,8 +221,13 @@ def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[l
         yield ["ok", f"Nothing is wrong that {format_duration(look.span_seconds)} can show. {diagnosis.objectives}"]
     elif not is_open and not look.troubles:
         yield ["unknown", "One page shows the engine's life only; a second one shows what happens now."]
+    # One trouble: its first finding says what to do.
+    staged = [verdict for verdict in look.verdicts if BY_NAME[verdict.rule].stage]
     for verdict in look.verdicts:
-        yield from _describe_finding(verdict)
+        if verdict in staged[1:]:
+            yield ["  also", f"{_name_replica(verdict)}{verdict.sentence} ({_describe_certainty(verdict)})"]
+        else:
+            yield from _describe_finding(verdict, staged)
     for doubt in look.doubts:
         yield ["unsure", doubt]
     if is_open:
@@ -239,21 +244,33 @@ def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[l
         yield ["still", f"{text}; {ongoing}"] if ongoing else [word, text]
 
 
-def _describe_finding(verdict: Verdict) -> Iterator[list[str]]:
-    replica = ""
-    if verdict.subject.replica:
-        replica = f"{verdict.subject.replica}: "
-    yield [verdict.status, f"{replica}{verdict.sentence}"]
-    expected = "" if isinstance(verdict.expected, Missing) else f"; expected {quantity(verdict.expected, verdict.unit)}"
-    counted = "" if isinstance(verdict.observed, Missing) else f", n {verdict.observed.n:,.0f}"
-    seen = (
-        f"observed {quantity(verdict.observed, verdict.unit)}{expected}{counted}, {verdict.certainty} ({verdict.rule})"
-    )
-    yield ["  evidence", "; ".join((seen, *verdict.details[:2]))]
-    for cause in verdict.causes[:2]:
+def _describe_finding(verdict: Verdict, staged: Sequence[Verdict]) -> Iterator[list[str]]:
+    """Yield a finding. The first of `staged` has the causes of what it explains too."""
+    yield [verdict.status, f"{_name_replica(verdict)}{verdict.sentence}"]
+    causes = {cause.cause: cause for cause in verdict.causes}
+    if verdict in staged:
+        for effect in reversed(staged):
+            causes.update((cause.cause, cause) for cause in effect.causes)
+    for cause in sorted(causes.values(), key=lambda cause: cause.certainty is not Certainty.CERTAIN)[:2]:
         yield ["  why", f"{'; '.join(cause.evidence) or cause.cause} ({cause.certainty})"]
     if verdict.actions:
         yield ["  do first", verdict.actions[0]]
+    observed = f"observed {quantity(verdict.observed, verdict.unit)}, {_describe_certainty(verdict)}"
+    yield ["  evidence", "; ".join((observed, *verdict.details[:2]))]
+
+
+def _name_replica(verdict: Verdict) -> str:
+    return f"{verdict.subject.replica}: " if verdict.subject.replica else ""
+
+
+def _describe_certainty(verdict: Verdict) -> str:
+    """Return how certain a finding is, of how many requests, against what, and its rule."""
+    text = verdict.certainty.value
+    if not isinstance(verdict.observed, Missing):
+        text += f", n {verdict.observed.n:,.0f}"
+    if not isinstance(verdict.expected, Missing):
+        text += f", expected {quantity(verdict.expected, verdict.unit)}"
+    return f"{text}, {verdict.rule}"
 
 
 def _signal_grid(look: TierLook) -> RenderableType:

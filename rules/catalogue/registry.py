@@ -112,6 +112,9 @@ BURNS = tuple(rule.name for rule in RULES if rule.method is judge_burn)
 SUSPECTED: Mapping[str, tuple[str, ...]] = freeze(_SHARED["suspected"])
 """Rules that find what a suspected cause of a symptom names."""
 
+REMEDIES: Mapping[str, str] = freeze(_SHARED["remedies"])
+"""What to do first against a symptom of latency, by its first cause."""
+
 
 def margin_of(overrides: Mapping[str, Mapping[str, float]] = MappingProxyType({})) -> Margin:
     """Return the margin that counts of replicas keep: NoHeadroom's own limits, or the overrides of a tier."""

@@ -62,7 +62,24 @@ class CauseContext:
 
     @cached_property
     def slow_minutes(self) -> SlowMinutes | None:
-        return find_slow_minutes(self)
+        """Return the minutes slow by the objective, or by the benchmark at this load; None without one."""
+        rule, limits = self.rule, dict(zip(OBJECTIVES, empty_budget(self.context).objectives, strict=True))
+        curve, limit, factor = None, limits.get(rule.family), 1.0
+        if rule.method is judge_tail:
+            curve, limit, factor = self.context.curve, None, rule.limit("factor", self.context.limits)
+        elif rule.method not in USERS or limit is None:
+            return None
+        of_batches = hold(self.binned).by_batch(_list_late, rule.family, rule.signal, curve, limit, factor)
+        counted = list(chain.from_iterable(of_batches))
+        n = math.fsum(late.n for _, late in counted) or 1.0
+        usual = math.fsum(late.best for _, late in counted) / n
+        slow = [(binned, late.best) for binned, late in counted if late.best > usual * late.n]
+        if not slow:
+            return None
+        slow.sort(key=lambda pair: pair[0].window.middle)
+        begin = slow[(len(slow) - 1) // 2][0].window.middle
+        quick = (binned.window for binned, late in counted if late.best <= usual * late.n)
+        return SlowMinutes(slow=tuple(slow), before=tuple(window for window in quick if window.middle < begin))
 
 
 READ = frozenset(
@@ -80,7 +97,7 @@ READ = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowMinutes:
-    """Slow binned windows with their late requests, and the windows before them that were not slow."""
+    """Slow binned windows with their late requests, and the quick windows before the middle one."""
 
     slow: tuple[tuple[BinnedWindow, float], ...]
     before: tuple[Window, ...]
@@ -88,28 +105,6 @@ class SlowMinutes:
     def share(self, shows: Callable[[Window], object]) -> float:
         """Return the share of the late requests whose minutes show a cause (0-1)."""
         return sum(late for minute, late in self.slow if shows(minute.window)) / sum(late for _, late in self.slow)
-
-
-def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
-    """Return the slow minutes, or None if the rule has no limit or no minute was slower than the others. Late: above the
-    objective, or the benchmark's limit at this load. Before: earlier than the middle slow minute."""
-    objectives = dict(zip(OBJECTIVES, empty_budget(context.context).objectives, strict=True))
-    limit = objectives.get(context.rule.family) if context.rule.method in USERS else None
-    if context.rule.method is not judge_tail and limit is None:
-        return None
-    factor = context.rule.limit("factor", context.context.limits) if limit is None else 1.0
-    rule, curve = context.rule, context.context.curve if limit is None else None
-    of_batches = hold(context.binned).by_batch(_list_late, rule.family, rule.signal, curve, limit, factor)
-    counted = list(chain.from_iterable(of_batches))
-    n = math.fsum(late.n for _, late in counted) or 1.0
-    usual = math.fsum(late.best for _, late in counted) / n
-    slow = [(binned, late.best) for binned, late in counted if late.best > usual * late.n]
-    if not slow:
-        return None
-    slow.sort(key=lambda pair: pair[0].window.middle)
-    begin = slow[(len(slow) - 1) // 2][0].window.middle
-    before = (binned.window for binned, late in counted if late.best <= usual * late.n and binned.window.middle < begin)
-    return SlowMinutes(slow=tuple(slow), before=tuple(before))
 
 
 def prove_when_slow(examine: Examine) -> Examine:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from rules.catalogue.registry import BY_NAME
+from rules.catalogue.registry import BY_NAME, REMEDIES
 from rules.causes import checks
 from rules.causes.context import FROM_ARRIVAL, READ, USERS, CauseContext, Examine, prove_when_slow
 from rules.confidence import Certainty
@@ -126,4 +126,8 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
         unknown.append(f"bursts (up to {peak:.0f} requests at a replica, {mean:.1f} on average)")
     against = (f"cannot be excluded: {', '.join(unknown)}",) if unknown else ()
     causes[0] = replace(causes[0], against=against)
-    return replace(verdict, causes=tuple(causes))
+    actions = verdict.actions
+    if rule.method in OF_ONE_FAMILY:
+        # Late tokens and lost hits are treated first where their first cause lies.
+        actions = tuple(dict.fromkeys((REMEDIES[causes[0].cause], *actions)))
+    return replace(verdict, causes=tuple(causes), actions=actions)

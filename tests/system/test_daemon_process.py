@@ -122,7 +122,8 @@ def test_kill_9_leaves_a_whole_history(tmp_path: Path) -> None:
         after = run("check", "-c", str(tmp_path / "sizewatch.yaml"))
         for code, out, err in (beside, after):
             assert (code, err) == (3, "")
-            assert out.startswith("cpu-small: cannot be judged (")
+            # A minute that ended meanwhile has requests.
+            assert out.startswith(("cpu-small: cannot be judged (", "cpu-small: learning, 0 of 180 min ("))
         assert minutes(tmp_path) >= before
         with closing(sqlite3.connect(tmp_path / "sizewatch-data" / "history.db")) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

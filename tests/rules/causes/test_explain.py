@@ -9,6 +9,7 @@ from golden_text import check_golden
 from judging_samples import answered, context, each, gauge, minute, seen
 from recorded import findings, replayed
 
+from rules.catalogue.registry import REMEDIES
 from rules.causes import explain
 from rules.confidence import Certainty
 from rules.plan.load_bins import TierContext
@@ -67,6 +68,7 @@ def certainties(made: Verdict) -> list[tuple[str, str]]:
 def first(made: Verdict) -> Cause:
     suspect = made.causes[0].evidence[0]
     assert suspect not in made.sentence
+    assert made.rule not in (TTFT, TPOT, BURN, HITS) or made.actions[0] == REMEDIES[made.causes[0].cause]
     assert made.sentence_with_suspect() == f"{made.sentence}. First suspect: {suspect}"
     return made.causes[0]
 
