@@ -263,20 +263,21 @@ def judge_headroom(context: RuleContext) -> RuleResult:
         more = "the report and `sizewatch prewarm` have the replicas needed then"
     else:
         need, more = _describe_missing(context, judged, used.value)
-        sentence += f"; {need or healthy}"
+        sentence += f"; {need}"
     return context.verdict(status, Certainty.of(certain), used, expected, sentence, details=(when, more))
 
 
 def _describe_missing(context: RuleContext, judged: Sequence[Window], utilization: float) -> tuple[str, str]:
     """Return the replicas that are needed, at least one more, and the cost of the missing ones."""
-    replicas, capacity = mean_ready_replicas(judged), context.tier.capacity
-    if capacity is None:
-        return "", ""
+    capacity = context.tier.capacity
+    assert capacity is not None, "utilisation is a share of it"
+    # Minutes of replicas that are scraped at different times overlap, so their spans do not add up.
+    replicas = math.fsum(minute.covered_seconds for minute in judged) / hold(context.binned).watched_seconds
     count = replica_count(utilization * replicas * capacity.rps, capacity, read_margin(context)).replicas
-    needed = max(math.floor(replicas + 1), count)
-    more = max(1, needed - round(replicas))
-    after, cost = number(utilization * replicas / needed, "ratio"), _describe_cost(context, more)
-    return f"{needed} replicas are needed ({after} used), {replicas:.1f} were ready", f"{more} more cost {cost}"
+    needed = max(round(replicas) + 1, count)
+    after, more = number(utilization * replicas / needed, "ratio"), needed - round(replicas)
+    words = f"{needed} replicas are needed ({after} used), {replicas:.1f} were ready"
+    return words, f"{more} more cost {_describe_cost(context, more)}"
 
 
 class TokenYield(NamedTuple):
