@@ -174,7 +174,7 @@ def _judge_span(tier: TierContext, spans: Mapping[str, Window], now: float) -> I
     )
     results: list[RuleResult] = []
     for rule in LIVE:
-        if rule.needs and read_plan_value(tier, rule.needs) is None:
+        if rule.needs and not read_plan_value(tier, rule.needs):
             continue
         eased = replace(context, rule=replace(rule, minimum_seconds=0.0))
         results += _judge_latency(eased) if rule.name in BURNS else [ask(eased)]

@@ -199,7 +199,7 @@ def _is_due(last: RuleResult, now: float) -> bool:
 def _judge_minutes(context: RuleContext, held: HeldWindows) -> RuleResult:
     """Return the result of a rule over minutes, with its causes. What was seldom scraped is at most likely."""
     rule, tier = context.rule, context.tier
-    if rule.needs and read_plan_value(tier, rule.needs) is None:
+    if rule.needs and not read_plan_value(tier, rule.needs):
         # First, because waiting does not change the plan.
         return context.unknown(Gap.NOT_IN_PLAN, f"the plan has no {rule.needs}")
     if not held:

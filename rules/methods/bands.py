@@ -35,7 +35,6 @@ from rules.verdicts.context import (
     SEPARATE,
     RuleContext,
     is_persistent,
-    read_plan_value,
     select_comparable,
     too_early,
     worst_gap,
@@ -96,8 +95,6 @@ class BandThresholds:
 
 def judge_band(context: RuleContext) -> RuleResult:
     """Compare the signal of the rule with its limits, over the minutes that its condition selects."""
-    if context.rule.needs and not read_plan_value(context.tier, context.rule.needs):
-        return context.unknown(Gap.NOT_IN_PLAN, f"the plan has no {context.rule.needs}")
     if not any(binned.window.covered_seconds > 0 for binned in context.binned):
         return context.unknown(worst_gap(context.binned, windows.EVERYTHING), "nothing was seen in this time")
     if context.rule.signal == "prefix_hit_ratio":

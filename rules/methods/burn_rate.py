@@ -77,12 +77,11 @@ class BurnWindow(NamedTuple):
 
 def judge_burn(context: RuleContext) -> RuleResult:
     """Find a budget of slow requests that burns too fast, by the objective in the plan."""
-    objective = read_plan_value(context.tier, context.rule.needs)
+    family, objective = context.rule.family, read_plan_value(context.tier, context.rule.needs)
     if not isinstance(objective, float | int):
         return context.unknown(Gap.NOT_IN_PLAN, f"the plan has no {context.rule.needs}")
-    if context.rule.family == "itl_seconds" and not context.tier.itl_comparable:
+    if family == "itl_seconds" and not context.tier.itl_comparable:
         return context.unknown(Gap.NOT_EXPOSED, "plan and engine do not mean the same by ITL")
-    family = context.rule.family
     word, seconds = family.partition("_")[0].upper(), number(float(objective), "seconds")
     broken, of_events = f"missed the {seconds} {word} objective", not context.rule.per_request
     promise = Promise(context.limit("allowed_share"), broken, word, of_events=of_events)

@@ -86,6 +86,11 @@ def judge_divergence(
     if early is not None:
         return early
     if not is_persistent(last, each, lambda part: part.exceeds):
+        present = {sample.replica for sample in context.last_quarter(of.binned)}
+        lately = {sample.replica for group in context.periods(context.binned)[-2:] for sample in group}
+        absent = measure(of, HeldWindows(sample for sample in of.binned if sample.replica in lately - present))
+        if absent is not None and absent.exceeds:
+            return context.unknown(Gap.OUTSIDE_BENCHMARK, "a replica beyond it is not comparable in the last quarter")
         reason = explain_not_lasting(context, is_over=last is not None and not last.exceeds)
         return whole.report(Status.OK, Certainty.CERTAIN, reason)
     certain = whole.is_proven and is_persistent(last, each, lambda part: part.surely_exceeds)

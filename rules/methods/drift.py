@@ -166,8 +166,7 @@ def _read_planned(context: RuleContext, row: Length) -> dict[str, float]:
     """Return the planned quantiles that the rule compares by their names: of one family only P99."""
     lengths = read_plan_value(context.tier, f"workload.{row[2]}")
     names = ["P99"] if context.rule.family else QUANTILES
-    values = {name: getattr(lengths, name.lower(), None) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name in names if (value := getattr(lengths, name.lower(), None)) is not None}
 
 
 def _compare_quantile(

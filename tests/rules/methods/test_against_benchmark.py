@@ -113,9 +113,9 @@ TTFT_CASES = [
     Case("below the first point", TIER, shaped(first_tokens({0.2: 6, FAST: 54}), rps=1.0), WARNED),
     Case("one replica of four", TIER, {**CALM, "b": slow(20)}, WARNED),
     Case("a little of it", TIER, {**CALM, "b": slow(6)}, FINE),
-    Case("another family", TIER, shaped(TPOT_SLOW), FINE),
+    Case("b leaves the benchmark", TIER, {**CALM, "b": [*slow(20, 4), minute(4, rps=9.0)]}, Gap.OUTSIDE_BENCHMARK),
     Case("no histogram", TIER, [replace(one, histograms={}) for one in slow(0)], HIDDEN),
-    Case("2 % allowed", context(limits={TTFT: {"allowed_share": 0.02}}), slow(6.3), GUESSED),
+    Case("b's last minute lasts", TIER, {**CALM, "b": slow(20, 4)}, Gap.OUTSIDE_BENCHMARK),
     Case("5 % allowed", context(limits={TTFT: {"allowed_share": 0.05}}), slow(6.3), FINE),
 ]
 TPOT_CASES = [
