@@ -129,8 +129,8 @@ def look_at_tier(
 
 
 def _find_age(pages: Collection[Snapshot]) -> float | None:
-    """Return the age of the youngest engine in seconds, None if a page does not tell when its process started."""
-    ages = [page.t - page.started_at for page in pages if page.started_at is not None]
+    """Return the seconds since the youngest engine was ready, None if a page does not tell its start."""
+    ages = [page.t - (page.ready_at or page.started_at) for page in pages if page.started_at is not None]
     if len(ages) == len(pages):
         return min(ages)
     return None

@@ -19,6 +19,7 @@ from agent.cli import main
 from agent.demo.engines import Player, RecordedTrack, track
 from agent.doctor.engine_hosts import OF_HOST
 from agent.doctor.engine_pages import Objectives, look_at_files
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import Scrape, load, scrapes
 from exporters.documents.diagnosis import TierLook
 
@@ -338,7 +339,7 @@ def test_page_without_a_number_is_not_fine(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_running_engines_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    ticks = iter(range(0, 10_000, 8))
+    ticks, began = iter(range(0, 10_000, 8)), time.time()
     names = {"r0": "steady", "r1": "overload"}
     tracks = tuple(track(load(TESTS / "recordings" / name)[0], key, 200.0) for key, name in names.items())
     player = Player(tracks, lambda: float(next(ticks)))
@@ -351,6 +352,8 @@ def test_running_engines_are_compared(capsys: pytest.CaptureFixture[str]) -> Non
     assert (code, err) == (1, "")
     assert sum(len(each["loads"]) for each in document["looks"]) == 2
     assert document["problems"]
+    (steady,) = PageReader().read_engines(recorded("steady")[-1].body or b"", 0.0).values()
+    assert began <= (steady.ready_at or 0.0) + document["looks"][0]["age_seconds"] <= time.time()
 
 
 @contextmanager
@@ -390,7 +393,8 @@ def test_like_replicas_share_the_load_evenly(capsys: pytest.CaptureFixture[str])
 
 def test_unlike_engines_are_no_tier(capsys: pytest.CaptureFixture[str]) -> None:
     with played("steady", 50.0) as steady, played("overload", 50.0) as overload:
-        _, out, _ = doctor(capsys, *steady, *overload, "--for", "5s")
+        _, out, _ = doctor(capsys, *steady, "127.0.0.1:9", *overload, "--for", "5s")
+    assert out.startswith("  no page  http://127.0.0.1:9/")
     assert "mixed  2 tiers, each judged alone: small-llama with KV cache of 32,768 tokens (1 engine)" in out
 
 
