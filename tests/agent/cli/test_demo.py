@@ -144,7 +144,8 @@ def test_reader_that_goes_away_ends_it(tmp_path: Path) -> None:
 
 def test_recording_plays_from_the_first_request() -> None:
     recording, _ = load(HERE / "recordings" / "kv_cascade")
-    one, now = track(recording, "x", 46.0), StandingClock(START)
+    # The first page is asked for at a clock of 0.
+    one, now = track(recording, "x", 46.0), StandingClock(-1000.0)
     player = Player((one,), now)
     now.now += 1000.0
     pages = []
