@@ -1,4 +1,4 @@
-"""Columns of the series that agents export: a column per sample name and label set, over the times of a response."""
+"""Columns of the series that agents export: a column per series, over the times of a response."""
 
 from __future__ import annotations
 

@@ -125,18 +125,14 @@ def selector(tier: str, matchers: str = "") -> str:
     """Return the PromQL selector of the series of a tier's pages, narrowed by `matchers`."""
     stems = sorted(name.removeprefix(names.PREFIX) for name in (*SAMPLES, _UP, _SEEN, _INFO, GPU_INFO))
     alternatives = "|".join(stems)
-    more = ""
-    if matchers:
-        more = f",{matchers}"
-    return f'{{__name__=~"{names.PREFIX}({alternatives})",{names.TIER}="{quote_value(tier)}"{more}}}'
+    tier = quote_value(tier)
+    return f'{{__name__=~"{names.PREFIX}({alternatives})",{names.TIER}="{tier}",{matchers}}}'
 
 
 def replica_count_query(tier: str, matchers: str = "") -> str:
     """Return the PromQL for the number of replicas of a tier."""
-    more = ""
-    if matchers:
-        more = f",{matchers}"
-    return f'count(max by ({names.REPLICA}) ({_UP}{{{names.TIER}="{quote_value(tier)}"{more}}}))'
+    tier = quote_value(tier)
+    return f'count(max by ({names.REPLICA}) ({_UP}{{{names.TIER}="{tier}",{matchers}}}))'
 
 
 @dataclass(slots=True)

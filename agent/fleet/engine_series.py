@@ -42,11 +42,9 @@ def engine_selector(engine: str | None, matchers: str) -> str:
     Metric names may have ':' or '_', and a prefix of Ray or KServe.
     """
     engines = engines_of(engine)
-    more = ""
-    if matchers:
-        more = f",{matchers}"
     stems = {name for table in engines for name in sources(table)}
-    return f'{{__name__=~"{source_names_regex(stems | {PROCESS_START, UP}, engines)}"{more}}}'
+    stored_names = source_names_regex(stems | {PROCESS_START, UP}, engines)
+    return f'{{__name__=~"{stored_names}",{matchers}}}'
 
 
 def replica_count_query(matchers: str, replica_label: str) -> str:
@@ -69,7 +67,7 @@ def source_names_regex(stems: Iterable[str], engines: Iterable[EngineTable]) -> 
 
 
 def _grouped(stems: Iterable[str], between: str = "[:_]") -> Iterator[str]:
-    """Yield expressions with common first words written once: stores limit the length of a query."""
+    """Yield expressions with common first words written once."""
     groups: dict[str, list[str]] = {}
     for stem in stems:
         head, _, rest = stem.partition("_")
@@ -163,7 +161,7 @@ def find_layout(names: tuple[Name, ...], engines: tuple[EngineTable, ...]) -> Se
 
 
 def _order(named: tuple[Name, MatrixSeries]) -> tuple[str, float, tuple[tuple[str, str], ...]]:
-    """Order series by name, buckets by their edge as on a page, then by their other labels."""
+    """Order series by name, then buckets by their edge, as on a page."""
     (name, labels), series = named
     try:
         return name, float(series.labels.get("le", "inf")), labels
@@ -178,7 +176,7 @@ def _name(series: MatrixSeries, of_the_target: frozenset[str]) -> Name:
 
 
 def exporter_selector(exporter: GpuExporter, matchers: str) -> str:
-    """Return the PromQL selector of an exporter's series. Names may have a prefix if the exporter supports it."""
+    """Return the PromQL selector of an exporter's series. Names may have a prefix."""
     names = sorted({name for row in exporter.fields for name in row.names} | exporter.also_read.keys())
     before = ""
     if any(exporter.plain(f"x_{name}") == name for name in names):

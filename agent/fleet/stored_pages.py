@@ -60,7 +60,7 @@ NO_SCRAPE = "the store has no scrape of it"
 
 
 class PageReaderProtocol(Protocol):
-    """Parser of stored series into pages: `agent.fleet.agent_series`, `agent.fleet.engine_series`."""
+    """Parser of stored series into pages."""
 
     def pages(self, series: Iterable[MatrixSeries]) -> Iterator[StoredPage]: ...
 
@@ -129,7 +129,7 @@ class TierPages:
 
     @property
     def all_silent_since(self) -> float | None:
-        """Return the time of the last scrape if no replica answers: -inf without any, None if a replica answers."""
+        """Return the time of the last scrape: -inf without any, None if a replica answers."""
         if any(known.seen_at > known.given_up for known in self._known.values()):
             return None
         return max((known.seen_at for known in self._known.values()), default=self._last_seen)

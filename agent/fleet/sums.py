@@ -1,8 +1,7 @@
 """Exact sums of agents' series over many replicas: PromQL queries, and windows from their results.
 
-Replicas that were seen at both ends of a minute are named group by group; a group is a load. The window is the
-difference of their sums at both ends: no `rate`, no extrapolation, and no replica that came, went or restarted. Buckets
-come with the number of series per edge. Where they differ, so do bucket grids, and the family is queried by replica.
+A group is the replicas of a load that were seen at both ends of a minute. The window is the difference of their sums,
+without extrapolation. Buckets come with the number of series per edge: where it differs, the bucket grids do.
 """
 
 from __future__ import annotations
@@ -79,6 +78,12 @@ _KEPT = ("__name__", "le", *sorted(set(names.PARTS.values())))
 REPLICA_FACTS = (names.MODEL, "engine", "engine_version")
 """Labels of the info series of a replica."""
 
+WORST = 3
+"""Replicas with the worst GPUs, whose GPUs are read too."""
+
+_HELD = "gpu_throttled_(thermal|hardware)_seconds_total"
+_OF_WORST = ("gpu_(memory|throttled)_.+", "gpu_memory_used_bytes", "gpu_memory_total_bytes", _HELD)
+
 _LOT = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 """Name of a lot: group, and lot of its replicas."""
 
@@ -89,7 +94,7 @@ def quote_value(value: str) -> str:
 
 
 def regex_any(members: Sequence[str]) -> str:
-    """Return a quoted regular expression of exactly these names, with their common prefix once: pod names are long."""
+    """Return a quoted regular expression of exactly these names, with their common prefix once."""
     if len(members) == 1:
         return quote_value(re.escape(members[0]))
     prefix = _common_prefix(min(members), max(members))
@@ -114,7 +119,7 @@ def split_members(members: Iterable[str], most_characters: float) -> Iterator[tu
     for name in sorted(members):
         length = _escaped_length(name)
         prefix = _escaped_length(_common_prefix(lot[0], name)) if lot else 0
-        # As `regex_any` writes it: the prefix once, then the rest of each name, with brackets and bars.
+        # As `regex_any` writes it.
         if lot and prefix + 2 + characters + length - (len(lot) + 1) * prefix + len(lot) > most_characters:
             yield tuple(lot)
             lot, characters = [], 0
@@ -143,14 +148,8 @@ class AgentSums:
     tier: str
     matchers: str = ""
 
-    @property
-    def _more(self) -> str:
-        if self.matchers:
-            return f",{self.matchers}"
-        return ""
-
     def queries(self, groups: Sequence[Sequence[str]]) -> Iterator[str]:
-        """Yield the queries for the sums of all groups, several groups in a query. A part is named GROUP.LOT.WHAT."""
+        """Yield the queries for the sums of all groups. A part is named GROUP.LOT.WHAT."""
         parts = [
             (f"{place}.{part}", members)
             for place, group in enumerate(groups)
@@ -181,17 +180,25 @@ class AgentSums:
 
         Of the labels of an agent, which are most of a response, it has only the one that tells two agents apart.
         """
-        by = ",".join((*_KEPT, names.REPLICA, names.POOL, *REPLICA_FACTS, "instance"))
+        by = ",".join((*_KEPT, names.REPLICA, names.POOL, *REPLICA_FACTS, "instance", names.GPU))
         stems = "|".join(sorted(name.removeprefix(names.PREFIX) for name in _EACH))
         some = quote_value("|".join(("", *map(re.escape, (*edges, "+Inf")))))
         tier = f'{names.TIER}="{quote_value(self.tier)}"'
-        return f'max by ({by}) ({{__name__=~"{names.PREFIX}({stems})",{tier},le=~"{some}"{self._more}}})'
+        each = f'{{__name__=~"{names.PREFIX}({stems})",{tier},le=~"{some}",{self.matchers}}}'
+        gpus, used, total, held = (self._selector(names.PREFIX + name, ".+") for name in _OF_WORST)
+        of_gpu = f"by ({names.REPLICA},{names.GPU})"
+        levels = (
+            f"max {of_gpu} ({used}) / max {of_gpu} ({total})",
+            f"sum {of_gpu} ({held}) - sum {of_gpu} ({held} offset 5m)",
+        )
+        most = f"topk({WORST}, max by ({names.REPLICA})"
+        worst = OR.join(f"{most} ({level}))" for level in levels)
+        return f"max by ({by}) ({each}{OR}{gpus} and on ({names.REPLICA}) ({worst}))"
 
     def _selector(self, name: str, members: str) -> str:
         """Return the selector of series of a name. Both are regular expressions."""
-        return (
-            f'{{__name__=~"{name}",{names.TIER}="{quote_value(self.tier)}",{names.REPLICA}=~"{members}"{self._more}}}'
-        )
+        tier = quote_value(self.tier)
+        return f'{{__name__=~"{name}",{names.TIER}="{tier}",{names.REPLICA}=~"{members}",{self.matchers}}}'
 
 
 def _labelled(expr: str, name: str, what: str) -> str:
@@ -200,7 +207,7 @@ def _labelled(expr: str, name: str, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GroupSums:
-    """Sums of one part of a group between two times, with the gauges of its GPUs. Its window covers no time itself.
+    """Sums of a part of a group between two times. Its window covers no time itself.
 
     `mixed` are histogram families whose replicas have different bucket edges. They are not summed.
     """
@@ -213,7 +220,7 @@ ByName = dict[str, list[MatrixSeries]]
 
 
 def group_sums(matrix_series: Iterable[MatrixSeries], start: float, end: float) -> dict[int, list[GroupSums]]:
-    """Return the parts of each group from `start` to `end` (unix seconds). Other series are ignored."""
+    """Return the parts of each group from `start` to `end` (unix seconds)."""
     lots: dict[str, dict[str, ByName]] = {}
     for series in matrix_series:
         lot, _, what = series.labels.get(PART, "").rpartition(".")
@@ -265,7 +272,7 @@ def _alike(matrix_series: Sequence[MatrixSeries]) -> bool:
 
 
 def _gauge(matrix_series: Sequence[MatrixSeries], seconds: float) -> GaugeSum | None:
-    """Return the gauge of a group from its sum, number of GPUs, minimum and maximum. None if the number is unknown."""
+    """Return the gauge of a group from its sum, number of GPUs, minimum and maximum, if all are known."""
     if len(matrix_series) != 4 or matrix_series[0].times != matrix_series[1].times or min(matrix_series[1].values) <= 0:
         return None
     sums, gpus, least, most = (series.values for series in matrix_series)

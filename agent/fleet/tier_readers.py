@@ -1,8 +1,7 @@
-"""Readers of one tier from a store: replica by replica, or by the number of its replicas as sums by load.
+"""Readers of one tier from a store: replica by replica, or a large one as sums by load.
 
 As sums, a first query reads some series of every replica, which place its minute on the curve. Further queries sum the
-replicas of one load. Their number grows with the number of tiers, their length with the number of replicas. Histograms
-whose replicas have different bucket grids are queried by replica.
+replicas of one load.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ from rules.gpu_sources.registry import BY_NAME as EXPORTERS
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms, windows
+from rules.telemetry.families import GPU_NAMES
+from rules.telemetry.gpu_windows import MEMORY
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import EVERYTHING, Window
@@ -37,7 +38,7 @@ TTFT_BUCKET = names.bucket("ttft_seconds")
 OWN = (windows.NET_CHANGE, *windows.STARTS)
 """Counters of a group that come from its replicas, as its gauges do."""
 
-COMPARED_GAUGES = ("requests_running", "requests_waiting", "requests_waiting_capacity")
+COMPARED_GAUGES = ("requests_running", "requests_waiting", "requests_waiting_capacity", *MEMORY)
 """Gauges that rules compare between replicas."""
 
 Minute = tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]
@@ -45,7 +46,7 @@ Minute = tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]
 
 
 class SummedReader:
-    """Reader of one tier as sums by load. `slo_seconds` is the TTFT objective: buckets around it are read by replica."""
+    """Reader of one tier as sums by load. `slo_seconds` is the TTFT objective."""
 
     def __init__(
         self, tier: str, sums: AgentSums, slo_seconds: float | None, api: StoreApi, cycle_seconds: float
@@ -61,7 +62,7 @@ class SummedReader:
         self._until: float | None = None
 
     def ask(self, since: float, until: float) -> tuple[StoredPage, ...]:
-        """Return the newest page of every replica at `until`, with some series only. Raise StoreError."""
+        """Return the newest page of every replica at `until`, with some series. Raise StoreError."""
         samples = self._api.query(self._sums.replica_query(self._edges), until)
         self._span = None
         if self._until is not None:
@@ -136,7 +137,7 @@ class SummedReader:
         )
 
     def _learn_edges(self, results: Iterable[MatrixSeries]) -> None:
-        """Find the last edge up to the TTFT objective and the first beyond it as pages print them, for the cascade."""
+        """Find the last edge up to the TTFT objective and the first beyond it, as pages print them."""
         if self._slo is None:
             return
         printed = {s.labels.get("le", "+Inf") for s in results if s.labels.get("__name__") == TTFT_BUCKET}
@@ -183,14 +184,12 @@ def _without_load(window: Window) -> Window:
 def _without_sums(window: Window) -> Window:
     """Return a replica's window without what the store adds up."""
     counters = {family: window.counters[family] for family in OWN if family in window.counters}
-    return replace(window, counters=counters, histograms={})
+    gauges = {family: gauge for family, gauge in window.gauges.items() if family not in GPU_NAMES}
+    return replace(window, counters=counters, histograms={}, gauges=gauges)
 
 
 def _slim(window: Window) -> Window:
-    """Return the part of a replica's minute that rules compare between replicas, in little memory: an hour of thousands.
-
-    Of lengths only the mean stays.
-    """
+    """Return the part of a replica's minute that rules compare between replicas. Of lengths only the mean stays."""
     of_lengths = window.histograms.get("prompt_tokens_per_request", ())
     means = tuple(Histogram(edges=histograms.NO_GRID, counts=(part.n,), total=part.total) for part in of_lengths)
     return replace(
@@ -206,7 +205,7 @@ def _slim(window: Window) -> Window:
 _log = logging.getLogger(__name__)
 
 MOST_ENGINES = 100
-"""Maximum replicas of a tier from engines that hold 2 s of CPU a cycle and 400 MiB. A larger tier is read whole too."""
+"""Maximum replicas of a tier from engines that hold 2 s of CPU a cycle and 400 MiB. A larger tier is read too."""
 
 PIECE_SECONDS = 900.0
 """Maximum time range of a query after an outage of the store."""
@@ -294,7 +293,7 @@ class ReplicaReader:
 
 
 class AdaptiveReader:
-    """Reader of a tier of agents by its size. `most` is the maximum number of replicas to read one by one."""
+    """Reader of a tier of agents by its size. At most `most` replicas are read one by one."""
 
     def __init__(self, each: ReplicaReader, summed: SummedReader, counted: str, most: int, api: StoreApi) -> None:
         self.tier = each.tier
@@ -384,7 +383,7 @@ def build_replica_reader(tier: str, source: TierSource, context: TierContext, ap
 
 
 def uses_agent_series(config: Config, tier: str) -> bool:
-    """Return whether node agents export a tier, and the store does not scrape its engines."""
+    """Return whether node agents export a tier."""
     return config.tiers.get(tier, AGENTS).source == "agents"
 
 

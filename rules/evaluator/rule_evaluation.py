@@ -100,7 +100,7 @@ def ask(context: RuleContext) -> RuleResult:
 COMPARING = next(rule for rule in LIVE if rule.method is judge_tiers)
 """The rule that reads the windows of other tiers."""
 
-SELDOM = frozenset({"PrefixRoutingBroken", "ReplicaImbalance"})
+SELDOM = frozenset({"PrefixRoutingBroken", "ReplicaImbalance", "GpuMemoryHigh", "GpuThrottling"})
 OF_EACH = SELDOM | {"LoadBeyondBenchmark", "QueueGrowing", "PdRatioOff", "ExpertImbalance"}
 """Rules that compare the replicas of a tier with each other. They cannot use sums over replicas."""
 
@@ -108,7 +108,7 @@ EACH_POOL = frozenset({"NoHeadroom", "DemandExceedsCapacity", "WorkloadDrift"})
 """Rules that read prefill and decode pools one by one. Sums over replicas do not tell pools apart."""
 
 SELDOM_SECONDS = 300.0
-"""Interval in seconds of the SELDOM rules in an aggregated tier: they read an hour of every replica's minutes."""
+"""Interval in seconds of the SELDOM rules in an aggregated tier."""
 
 
 def evaluate_rule(

@@ -87,9 +87,8 @@ class BandThresholds:
         if high is not None:
             start = f"{number(lowest, rule.unit)} to" if math.isfinite(lowest) else "up to"
             healthy = f"{start} {number(high, rule.unit)} is healthy"
-        sentence, wanted = f"{rule.about} is {shown}; {healthy}", range_reading(low, high, reading.n)
-        if remark:
-            sentence += f"; {remark}"
+        sentence = "; ".join(filter(None, (f"{rule.about} is {shown}", healthy, remark)))
+        wanted = range_reading(low, high, reading.n)
         return self.context.verdict(status, Certainty.of(certain), reading, wanted, sentence)
 
 
@@ -172,7 +171,9 @@ def judge_experts(context: RuleContext) -> RuleResult:
 
 def judge_worst_replica(context: RuleContext) -> RuleResult:
     """Return the worst result of all replicas: a tier's mean would hide a hot node."""
-    return _find_worst(context, hold(context.binned).by_replica)
+    families = frozenset(BY_NAME[context.rule.signal].families)
+    measuring = (s for s in context.binned if not families.isdisjoint((*s.window.counters, *s.window.gauges)))
+    return _find_worst(context, hold(measuring).by_replica)
 
 
 def _find_worst(context: RuleContext, replicas: Mapping[str | None, HeldWindows]) -> RuleResult:

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from rules.confidence import Certainty
-from rules.methods.evidence import capitalize, exact_reading, join_names, measure_parts, range_reading
+from rules.methods.evidence import best_value, capitalize, exact_reading, join_names, measure_parts, range_reading
 from rules.plan.gpus import UNPACKED, find_product, needed_format
 from rules.plan.money import price_of
 from rules.replicas.starts import FROM_TO, ReplicaStart, StartQuantiles, Timing, quantiles_by_timing
@@ -192,8 +192,7 @@ def _measure(total: Window) -> AdapterWait | None:
     if isinstance(served, Missing):
         return None
     seconds = (held.value or 0.0) / rps if isinstance(held, Reading) and rps else None
-    crowd = waiting.value or 0.0 if isinstance(waiting, Reading) else 0.0
-    return AdapterWait(seconds, served.high or 0.0, crowd)
+    return AdapterWait(seconds, served.high or 0.0, best_value(waiting) or 0.0)
 
 
 class StartTimes(NamedTuple):

@@ -4,14 +4,14 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 from paths import ROOT
 from prometheus_server import prometheus_with_blocks, victoria_metrics
 from stored_recordings import MemoryStore, PastStore, Sample, engine_samples
-from test_fleet_cycles import TIER, VIEW, Fleet, times
+from test_fleet_cycles import TIER, VIEW, Fleet, adaptive, times
 
 from agent.config.store import FleetConfig, GpuSource, StoreConfig, TierSource
 from agent.fleet import engine_series
@@ -179,23 +179,22 @@ def series(replica: str, agent: str, finished: float) -> list[Sample]:
 
 
 @contextmanager
-def filled(kind: str, folder: Path, samples: list[Sample]) -> Iterator[str]:
-    """The address of a store with these samples."""
+def filled(kind: str, folder: Path, samples: list[Sample]) -> Iterator[StoreApi]:
+    """A store with these samples."""
     folder.mkdir()
     if kind == "prometheus":
         with prometheus_with_blocks(folder, samples) as url:
-            yield url
+            yield StoreApi(StoreConfig(url=url, timeout_seconds=60.0))
         return
     with victoria_metrics(folder) as store:
         store.write(samples)
-        yield store.url
+        yield StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0))
 
 
 @pytest.mark.parametrize("kind", ["victoria-metrics", "prometheus"])
 def test_agents_of_one_replica_never_mix(kind: str, tmp_path: Path) -> None:
     once = [*series("r1", "node-1:19095", 5.0), *series("r2", "node-2:19095", 7.0)]
-    with filled(kind, tmp_path / "once", once) as url:
-        api = StoreApi(StoreConfig(url=url, timeout_seconds=60.0))
+    with filled(kind, tmp_path / "once", once) as api:
         found = api.query(AgentSums(tier=TIER).replica_query(()), T)
         assert len(found) == 10
         assert not any("namespace" in sample.labels for sample in found)
@@ -207,11 +206,29 @@ def test_agents_of_one_replica_never_mix(kind: str, tmp_path: Path) -> None:
     assert pages["r1"].t == T - 3.0
     assert pages["r1"].snapshot is not None
     assert pages["r1"].snapshot.facts == {"model": "llama", "engine_version": "0.32.0"}
-    with filled(kind, tmp_path / "twice", [*once, *series("r1", "node-3:19095", 1.0)]) as url:
-        api = StoreApi(StoreConfig(url=url, timeout_seconds=60.0))
+    with filled(kind, tmp_path / "twice", [*once, *series("r1", "node-3:19095", 1.0)]) as api:
         snapshot = pages_of(api)["r1"].snapshot
     # The sums of one of both agents, not the larger of each.
     assert snapshot.counters["requests_finished"] in (1.0, 5.0)
+
+
+@pytest.mark.parametrize("kind", ["victoria-metrics", "prometheus"])
+def test_worst_gpus_are_found_among_sums(kind: str, tmp_path: Path) -> None:
+    samples: list[Sample] = []
+    for place, minute, gpu in product(range(9), range(20), "ab"):
+        labels, seconds = {"tier": TIER, "replica": f"r{place}", "pool": "mixed", "instance": "n"}, 60.0 * minute
+        held, used = seconds / 2 * (gpu == "b" and place == 7), 79.0 if gpu == "a" and place == 6 else 60.0
+        values = {"memory_used_bytes": used, "memory_total_bytes": 80.0, "throttled_covered_seconds_total": seconds}
+        values |= {"throttled_thermal_seconds_total": held, "throttled_hardware_seconds_total": 0.0}
+        samples += [
+            (f"sizewatch_gpu_{n}", labels | {"gpu": f"{place}{gpu}"}, T + seconds, v) for n, v in values.items()
+        ]
+        samples.append(("sizewatch_target_up", labels, T + seconds, 1.0))
+    with filled(kind, tmp_path / "store", samples) as api:
+        fleet = Fleet(api, adaptive(api, 0), T)
+        fleet.go(19)
+    assert fleet.result("GpuMemoryHigh").sentence == "GPU memory use is 98.8%; up to 95.0% is healthy; on replica r6"
+    assert fleet.result("GpuThrottling").sentence.startswith("Throttled GPU time is 50.0%")
 
 
 def pages_of(api: StoreApi) -> dict[str, StoredPage]:

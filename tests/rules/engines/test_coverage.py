@@ -53,8 +53,7 @@ def readings(engine: EngineTable, printed: dict[str, str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("page", engine_pages(PAGES), ids=lambda page: page.name)
 def test_every_family_is_read_or_explained(page: Path) -> None:
-    opened = open_page(page)
-    engine, found, printed = opened
+    engine, found, printed = open_page(page)
     uses = explain_families(engine, printed)
     assert unexplained(engine, uses) == []
     said = {family for use in uses for family in use.families}
@@ -84,8 +83,7 @@ def test_shared_pages_have_no_unknown_family() -> None:
     pages = engine_pages(SHARED_PAGES)
     assert len(pages) >= 45
     for page in pages:
-        opened = open_page(page)
-        engine, _, printed = opened
+        engine, _, printed = open_page(page)
         engines.add(engine.name)
         assert unexplained(engine, explain_families(engine, printed)) == [], page.name
     assert engines == {"vllm", "sglang", "llamacpp", "triton"}

@@ -34,11 +34,6 @@ def shown() -> tuple[Window, ...]:
 
 
 @functools.cache
-def whole() -> Window:
-    return windows.sum_windows(shown())
-
-
-@functools.cache
 def pages() -> tuple[tuple[float, Snapshot], ...]:
     recording, _ = load(recorded.folder(RECORDING))
     reader = PageReader("llamacpp")
@@ -49,13 +44,6 @@ def pages() -> tuple[tuple[float, Snapshot], ...]:
 def moments(when: str, tokens: str) -> list[tuple[float, int]]:
     """When (unix seconds) each request had its first token or ended, and the tokens that it counts then."""
     return [(float(r["t_start"]) + float(r[when]), int(r[tokens])) for r in recorded.requests(RECORDING)]
-
-
-@functools.cache
-def spans() -> tuple[tuple[float, float], ...]:
-    """When (unix seconds) each request began and ended, by its client."""
-    began = [(float(r["t_start"]), float(r["e2e"])) for r in recorded.requests(RECORDING)]
-    return tuple((start, start + seconds) for start, seconds in began)
 
 
 @pytest.mark.parametrize(
@@ -81,19 +69,20 @@ def test_recording_totals_match_clients() -> None:
     clients = recorded.requests(RECORDING)
     seconds = math.fsum(float(r["e2e"]) - float(r["ttft"]) for r in clients)
     tokens = sum(int(r["completion_tokens"]) for r in clients)
-    assert whole().counters["generation_tokens"] == tokens == 29144
-    assert whole().counters["prompt_tokens"] == sum(int(r["prompt_tokens"]) for r in clients) == 58030
-    assert whole().counters["generation_seconds"] == pytest.approx(seconds, rel=SECONDS_SHARE)
-    found = read_all(whole())["tpot_mean_seconds"]
+    whole = windows.sum_windows(shown())
+    assert whole.counters["generation_tokens"] == tokens == 29144
+    assert whole.counters["prompt_tokens"] == sum(int(r["prompt_tokens"]) for r in clients) == 58030
+    assert whole.counters["generation_seconds"] == pytest.approx(seconds, rel=SECONDS_SHARE)
+    found = read_all(whole)["tpot_mean_seconds"]
     assert found.value == pytest.approx(seconds / tokens, rel=SECONDS_SHARE)
     assert found.value == pytest.approx(seconds / (tokens - len(clients)), rel=0.01)
 
 
 def test_running_and_waiting_match_slots() -> None:
     """12 clients at once on 4 slots; each sends its next request when its last one ends."""
-    queueing = 0
+    queueing, spans = 0, [(float(r["t_start"]), float(r["e2e"])) for r in recorded.requests(RECORDING)]
     for t, page in pages():
-        asked = [start for start, end in spans() if start <= t < end]
+        asked = [start for start, seconds in spans if start <= t < start + seconds]
         if len(asked) < 12 or t - min(asked) < EDGE_SECONDS:
             continue
         queueing += 1
