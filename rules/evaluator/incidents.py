@@ -280,7 +280,12 @@ def describe_missed(missed: MissedObjective | None) -> str:
 def _select_root(findings: Sequence[Finding]) -> Finding:
     """Return the most upstream finding; of several the loudest, the one that most symptoms suspect, the earliest."""
     by_rule = group_by(findings, lambda finding: finding.rule)
-    causes = {id(finding): _list_causes(finding, by_rule) for finding in findings}
+    suspecting: dict[str, list[Finding]] = {}
+    for finding in findings:
+        for cause in finding.worst.causes:
+            for rule in SUSPECTED.get(cause.cause, ()):
+                suspecting.setdefault(rule, []).append(finding)
+    causes = {id(finding): _list_causes(finding, by_rule, suspecting.get(finding.rule, ())) for finding in findings}
     roots = []
     for finding in findings:
         upstream = causes[id(finding)]
@@ -305,24 +310,26 @@ def _select_root(findings: Sequence[Finding]) -> Finding:
     )
 
 
-def _list_causes(finding: Finding, by_rule: Mapping[str, Sequence[Finding]]) -> list[str]:
+def _list_causes(finding: Finding, by_rule: Mapping[str, Sequence[Finding]], hints: Sequence[Finding]) -> list[str]:
     """Return the rules of the same incident that explain a finding: of a lower stage, and begun in time for it.
 
     What is only likely explains what is certain if that suspects it, finds the same cause, or began while it lasted.
+    `hints` are symptoms that suspect the rule: a long hold may end after they began.
     """
     named = {cause.cause for cause in finding.worst.causes}
     suspects: set[str] = set()
     for cause, rules in SUSPECTED.items():
         if cause in named or finding.rule in rules:
             suspects.update(rules)
-    sharp, late = finding.started_at + SHARP_SECONDS, finding.end + NEAR_SECONDS
+    begin = min([finding.started_at, *(hint.started_at for hint in hints if hint.end >= finding.started_at)])
+    sharp, late = begin + SHARP_SECONDS, finding.end + NEAR_SECONDS
     causes = []
     for rule, group in by_rule.items():
         is_upstream = 0 < stage_of(rule) < stage_of(finding.rule)
         if not is_upstream or group[0].started_at > (sharp if BY_NAME[rule].per_scrape else late):
             continue
         is_sure = rule in suspects or not finding.certain_transitions
-        if is_sure or any(m.certain_transitions or m.started_at <= finding.started_at <= m.end for m in group):
+        if is_sure or any(m.certain_transitions or m.started_at <= begin <= m.end for m in group):
             causes.append(rule)
     return causes
 

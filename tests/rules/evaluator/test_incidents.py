@@ -145,6 +145,7 @@ BEGUN, OVER = finding("WorkloadDrift", 0.0), finding("WorkloadDrift", 0.0, 100.0
 EVICTED = finding("KvEviction", 0.0, 100.0)
 BURNING = suspecting(finding("TtftSloBurn", 910.0), "prompt lengths")
 FELT = finding("AvailabilityBurn", 0.0)
+JAMMED, SHORT_JAM = (suspecting(finding("QueueGrowing", 0.0, end), "more load") for end in (None, 205.0))
 CLIENTS = suspecting(finding("RequestsRefused", 60.0), "client requests")
 GUESS = finding("LoadBeyondBenchmark", 0.0, 100.0, certainty=Certainty.LIKELY)
 SURE_DEATH, LIKELY_DEATH = (
@@ -170,10 +171,7 @@ def test_earliest_certain_note_is_root(likely_at: float, root: str) -> None:
         ([OVER, finding("KvEviction", 100.0 + NEAR_SECONDS)], ["WorkloadDrift"]),
         ([OVER, finding("KvEviction", 101.0 + NEAR_SECONDS)], ["WorkloadDrift", "KvEviction"]),
         # An outage after a fault joins it.
-        *(
-            ([finding(fault, 0.0, replica="a"), finding("TierDown", 60.0)], [fault])
-            for fault in ("GpuEccErrors", "GpuXid")
-        ),
+        ([finding("GpuEccErrors", 0.0, replica="a"), finding("TierDown", 60.0)], ["GpuEccErrors"]),
         # The plan has other lengths all the time; the routing broke.
         ([DRIFT, ROUTED, suspecting(LATE_TOKENS, "routing", "prompt lengths")], ["PrefixRoutingBroken"]),
         ([DRIFT, ROUTED, suspecting(LATE_TOKENS, "queueing", "prompt lengths")], ["WorkloadDrift"]),
@@ -192,6 +190,8 @@ def test_earliest_certain_note_is_root(likely_at: float, root: str) -> None:
         # What follows single scrapes explains only what began just before.
         ([FELT, finding("TierDown", SHARP_SECONDS)], ["TierDown"]),
         ([FELT, finding("TierDown", SHARP_SECONDS + 1.0)], ["AvailabilityBurn"]),
+        ([JAMMED, finding("TargetDown", 200.0), finding("DemandExceedsCapacity", 210.0)], ["DemandExceedsCapacity"]),
+        ([SHORT_JAM, finding("TargetDown", 200.0), finding("DemandExceedsCapacity", 210.0)], ["TargetDown"]),
         ([FELT, finding("WorkloadDrift", 3 * 86_400.0)], ["WorkloadDrift"]),
         # Roots within an hour join.
         ([BEGUN, finding("PrefixRoutingBroken", APART_SECONDS)], ["WorkloadDrift"]),
