@@ -97,9 +97,8 @@ def find(given: Path | str | None) -> Path:
                 why = "in this folder is another user's, or everybody may write it: name it with -c"
                 raise ConfigError((f"{name}: {why}",))
             return Path(name)
-    raise ConfigError(
-        (f"no configuration: there is neither {' nor '.join(SEARCHED)}; `sizewatch init` writes one, -c names another",)
-    )
+    ways = "`sizewatch init` writes one, -c names another; `sizewatch doctor HOST:PORT` needs none"
+    raise ConfigError((f"no configuration: there is neither {' nor '.join(SEARCHED)}; {ways}",))
 
 
 def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str] | None = None) -> LoadedConfig:

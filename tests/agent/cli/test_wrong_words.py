@@ -36,7 +36,7 @@ NO_REPLICAS = "no number of replicas"
 NO_RATE = "must be from 1e-09 to 1e+07"
 NO_HISTORY = "`sizewatch run` makes it"
 NO_DEMAND = "the history holds no 5 min of its demand from end to end yet"
-NEITHER = "neither sizewatch.yaml nor /etc/sizewatch/sizewatch.yaml; `sizewatch init` writes one, -c names another"
+NEITHER = "nor /etc/sizewatch/sizewatch.yaml; `sizewatch init` writes one, -c names another; `sizewatch doctor HOST"
 BOTH = "--username and --password-file go together"
 
 FILES = {
