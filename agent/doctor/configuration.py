@@ -163,7 +163,7 @@ PUBLIC = frozenset({"ca_file", "client_ca_file", "cert_file", "pid_file"})
 
 
 def check_secrets(config: Config) -> Iterator[CheckResult]:
-    """Report each file of a secret that everybody on this machine may read. A mounted Secret is its containers' alone."""
+    """Report each file of a secret that everybody here may read. A mounted Secret is its containers' alone."""
     web_file = find_web_file(config.web.config_file)
     for key, path in dict.fromkeys((*named_files(config, PUBLIC), *named_files(web_file, PUBLIC))):
         is_open = os.path.exists(path) and os.stat(path).st_mode & stat.S_IROTH

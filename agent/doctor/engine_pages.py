@@ -139,7 +139,7 @@ def _find_gpu_exporter(peer: Peer) -> GpuExporter | None:
 
 
 def find_engine(place: str, ways: Ways) -> EngineProbe | ScrapeError:
-    """Return the engine at an address, or the first error. An address without a path is asked for the usual ones."""
+    """Return the engine at an address, or the first error. Without a path the usual ones are asked."""
     errors = []
     for url in _list_urls(place):
         try:

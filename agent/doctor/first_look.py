@@ -35,13 +35,13 @@ from rules.verdicts.verdict import FIRING, Cause, RuleResult, Status, Unknown, V
 LEVELS = frozenset({SignalKind.LEVEL, SignalKind.TOTAL_LEVEL})
 
 FEWER_HITS, LONGER, ENOUGH_REQUESTS = 0.2, 1.5, 10
-"""Traffic is unlike the engine's life: so much less of the prompts is found in the cache, texts are so many times longer."""
+"""Traffic is unlike the engine's life: so much fewer prefix hits, texts so many times longer."""
 
 GRAVE_WAIT, MOST_LEFT = 5.0, 0.5
 """Multiple of the objective of a critical queue, share (0-1) of clients that left above which none is ok: ours."""
 
 SHARES = {"left_share": "requests_aborted", "no_room_share": NO_ROOM, "bad_share": HTTP_REFUSED}
-"""Shares of the table and the counter of each: clients that left, and refusals by kind, as `RequestsRefused` counts them."""
+"""Shares of the table with their counters: clients that left, and refusals by kind, as in `RequestsRefused`."""
 
 REFUSED = "RequestsRefused"
 
@@ -341,7 +341,7 @@ def _order(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
 
 
 def _waiting(results: Iterable[RuleResult], quick: Iterable[RuleResult]) -> dict[str, float]:
-    """Return the rules that time alone settles, with the seconds until then: what is likely now, or had too little data."""
+    """Return the rules that time alone settles, with the seconds until then."""
     waits = {result.rule: result.wait_seconds for result in results if isinstance(result, Unknown)}
     waiting = {}
     for result in quick:
@@ -360,7 +360,7 @@ def _without_plan(results: Iterable[RuleResult]) -> tuple[str, ...]:
 def _show_signals(
     lives: tuple[Window, ...], spans: tuple[Window, ...], basis: PlanFacts, is_dated: bool
 ) -> Iterator[ShownSignal]:
-    """Yield the signals of the table, without those that no engine exposes. Undated pages have no rate since the start."""
+    """Yield the signals of the table that an engine exposes. Undated pages have no rate since the start."""
     whole = sum_windows(lives)
     for name in LABELS:
         since_start: SignalValue | None = _read_shown(name, whole, basis)
@@ -397,7 +397,7 @@ IMBALANCE = BY_NAME["ReplicaImbalance"]
 """Rule of the daemon for the same over minutes: its limits are used."""
 
 BUSIER, WARM_SECONDS, FEWEST = (IMBALANCE.limit(name, {}) for name in ("busier", "warm_up_seconds", "minimum_requests"))
-"""Times the requests of another replica, age in seconds of a warm one, and requests of each that a comparison needs."""
+"""Times the requests of another replica, seconds until a replica is warm, requests that a comparison needs."""
 
 
 class Difference(NamedTuple):

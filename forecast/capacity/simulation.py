@@ -97,7 +97,7 @@ def replicas(demand: Array, capacity: float, margin: Margin = NO_MARGIN) -> Arra
 
 
 def apply_hold(targets: Array, hold: int) -> Array:
-    """Return the requested replicas if targets fall only to the highest of the last `hold` minutes, with this one."""
+    """Return the requested replicas if targets fall only to the highest of the last `hold` minutes."""
     if hold < 1:
         raise ValueError(f"a hold of {hold} minutes is none")
     padded = np.concatenate([np.full(hold - 1, -np.inf), targets])

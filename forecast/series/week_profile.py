@@ -77,7 +77,7 @@ class WeekProfiles:
         return values
 
     def mean_before(self, origins: Integers, width: int, ago: int = 0) -> Array:
-        """Return the mean of the profile over the `width` bins before each origin, or before the bin `ago` bins earlier."""
+        """Return the profile's mean over the `width` bins before each origin, or before the bin `ago` bins earlier."""
         table, rows = self._table(origins)
         sums = np.cumsum(np.pad(np.hstack([table, table]), ((0, 0), (1, 0))), axis=1)
         ends = self._past.slots(int(origins.max()))[np.maximum(origins - ago, 1) - 1] + 1 + self._past.per_week

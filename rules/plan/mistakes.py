@@ -26,7 +26,7 @@ FEW_FOR_A_P99 = 100
 """With fewer requests the P99 of a run is its slowest request (nearest rank, ceil(0.99 n) = n)."""
 
 IDLE_LOAD, IMPOSSIBLE_LOAD = 0.2, 3.0
-"""Completed rps x time in system by the concurrency: outside it is no rounding of Little's law by medians of skewed times."""
+"""Completed rps x time in system by the concurrency: outside it is no rounding of medians of skewed times."""
 
 CALIBRATION_GAP = 2.0
 """Factor between Little's ceiling and the usable rps, beyond which the test's traffic was not production's (guide 8.3)."""

@@ -59,7 +59,7 @@ def count_replicas(demand_rps: float, capacity_rps: float, margin: Margin = NO_M
 
 
 def spare_rps(replicas: int, demand_rps: float, capacity_rps: float, margin: Margin) -> float:
-    """Return the demand (rps of the tier) that ready replicas carry beyond the present one with the margin; at least 0."""
+    """Return the demand (rps) that ready replicas carry beyond the present one with the margin; at least 0."""
     usable = replicas * margin.target_utilization
     if 0 < margin.survives_loss_from <= replicas:
         usable = min(usable, replicas - 1.0)

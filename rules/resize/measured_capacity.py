@@ -215,7 +215,7 @@ def _confirmed(base: Capacity, kept: ProductionPoint) -> Capacity:
 def _between(
     context: TierContext, plan: Capacity | None, base: Capacity, kept: ProductionPoint, broken: ProductionPoint
 ) -> Capacity:
-    """Return the plan's value where it lies between the two loads, else where the curve of production crosses the SLO."""
+    """Return the plan's value where it lies between the loads, else where production crosses the SLO."""
     text = f"production kept the SLO at {kept.rps:.3g} rps a replica and broke it at {broken.rps:.3g}"
     best, source = None, CapacitySource.PRODUCTION
     if plan is not None:
@@ -266,7 +266,7 @@ def _is_slower(context: TierContext, bins: Sequence[BinnedWindow]) -> bool:
 
 
 def slower_than_planned(points: Sequence[ProductionPoint]) -> tuple[float, float]:
-    """Return production's largest ratios of TTFT and TPOT P99 to the benchmark's at equal load; 1 if not slower."""
+    """Return the largest ratios of TTFT and TPOT P99 to the benchmark's at equal load; 1 if not slower."""
     enough = [point for point in points if point.requests >= CERTAIN_REQUESTS]
     ttft = [_divide(point.ttft_p99, point.planned_ttft_p99) for point in enough]
     tpot = [_divide(point.tpot_p99, point.planned_tpot_p99) for point in enough]

@@ -32,10 +32,10 @@ CHANCE = 3.09
 """Standard deviations of a count that chance exceeds once in a thousand (DESIGN 3.3: 99.9 %, one-sided)."""
 
 FAR = 1.5
-"""Ratio of work from which requests are far from those that were measured. Ours: the guide's drift rows speak earlier."""
+"""Ratio of work from which requests are far from the measured ones. Ours: the guide's drift rows speak earlier."""
 
 STALLED = 0.2
-"""Of a capacity at least so much is taken. An engine that finishes less is stalled, and more replicas do not mend it."""
+"""Least taken share of a capacity. An engine that finishes less is stalled; more replicas do not mend it."""
 
 LOOK_BACK_SECONDS = 5 * DAY_SECONDS
 """So long an overload bounds the capacity: its daily estimate falls by 30 % a day, to STALLED in 4.5 days."""

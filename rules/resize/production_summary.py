@@ -25,13 +25,13 @@ from rules.telemetry.work import SAME, UNTOLD, CapacityLengths, weigh
 from rules.verdicts.context import SEPARATE
 
 RATE_SECONDS = 300.0
-"""Arrivals are added up over about the time of a start (guide 9.2: 2 to 5 minutes). No scaling answers shorter peaks."""
+"""Arrivals are added up over a start (guide 9.2: 2 to 5 minutes). No scaling answers shorter peaks."""
 
 FIRST_MINUTES = 120
 """Known minutes up to which the busiest one is kept: later three stretches of five minutes show the peak."""
 
 RECENT_SECONDS = 7 * 86_400.0
-"""What a replica can take, and how long requests are, is told by the last week: over a month a drift hides in its own past."""
+"""A replica's capacity and lengths are of the last week: over a month a drift hides in its own past."""
 
 WHOLE_MINUTES = 4
 """Of five: with fewer known one burst would be the rate."""
@@ -110,7 +110,7 @@ class ProductionSummary:
     def add(
         self, slices: Iterable[BinnedWindow], of_plan: Iterable[BinnedWindow], demand: Iterable[MinuteDemand]
     ) -> ProductionSummary:
-        """Return the summary with the next hours by load bin, all and of the present plan, and the minutes of that time."""
+        """Return the summary with the next hours by load bin, all and of the present plan, and their minutes."""
         binned, present, demand = tuple(slices), tuple(of_plan), tuple(demand)
         recent, pools = self.until - RECENT_SECONDS, dict(self.pools)
         for pool in POOL_TOKENS.keys() & {part.replica for part in binned}:

@@ -114,7 +114,7 @@ def _length(seen: ProductionSummary, word: str, key: str, name: str) -> Length:
 
 
 def list_guardrails(seen: ProductionSummary, workload: WorkloadNow) -> tuple[Guardrail, ...]:
-    """Return the guardrails of a planned tier against production: lengths of the last week, and the busiest arrivals."""
+    """Return a tier's guardrails against production: lengths of the last week, and the busiest arrivals."""
     plan, keys = seen.context.plan, {word: key for word, _, key in LENGTHS}
     observed = ((f"{keys[length.what]}_{length.quantile}", length.observed) for length in workload.lengths)
     known = {signal: reading for signal, reading in observed if isinstance(reading, Reading)}

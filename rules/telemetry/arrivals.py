@@ -23,7 +23,7 @@ ENOUGH_COVERAGE = 0.5
 would be a guess."""
 
 REQUEST_MINUTES = 15
-"""Longest window of the mean tokens per request, in minutes: the few requests of one minute would give a random mean."""
+"""Longest window of mean tokens per request, in minutes: requests of one minute would give a random mean."""
 
 ENOUGH_REQUESTS = 100.0
 """Served requests that end the window of the mean tokens sooner, so that it follows a change of the lengths.

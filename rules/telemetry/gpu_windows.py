@@ -77,7 +77,7 @@ MEMORY = ("gpu_memory_used_bytes", "gpu_memory_total_bytes")
 FAULTS, FAULTS_BY_CODE = "gpu_fault_events", "gpu_fault_events_by_code"
 
 LEVEL_SECONDS = 300.0
-"""Longest silence in seconds that a gauge stands for. Counters bridge longer ones (`replicas.state.BRIDGE_SECONDS`)."""
+"""Longest silence in seconds that a gauge stands for. Counters bridge longer ones (`BRIDGE_SECONDS`)."""
 
 ACTIVITY = frozenset(
     {

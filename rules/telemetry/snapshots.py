@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from rules.telemetry.histograms import Cumulative
 
 ENGINE_VERSION = "engine_version"
-"""Fact with the engine's release, where it is known. `engine_versions` has the releases that the page's names allow."""
+"""Fact with the engine's release where known. `engine_versions` has the releases that the names allow."""
 
 KV_FORMATS = ("cache_dtype", "kv_cache_dtype")
 """Facts with the format of the KV cache. vLLM's "auto" is the type of the model or its checkpoint."""
