@@ -64,7 +64,7 @@ class Incident:
 
     `severity` is the loudest of the certain findings, else REPORT: what is only likely sends no alert. `ended_at` is None
     while a finding lasts. `verdict` is the root's newest one that fires. `sentence` has at most MOST_WORDS words; `action`
-    is the root's first. `relief` is what helps users at once, "" if that is the action: the root may only need a new plan.
+    is the root's first. `relief` is what helps users at once, until NEAR_SECONDS after its finding, "" if that is the action.
     `missed` and `idle` are the worst that an active finding carries, of any finding after the end.
     """
 
@@ -188,7 +188,7 @@ def _incident(
         claimed = [finding for finding in claimed if finding.subject == root.subject]
     when = describe_period(claimed[0].started_at, end, now, zone)
     action = next(iter(verdict.actions), "")
-    relief = _select_relief(findings, verdicts)
+    relief = _select_relief((finding for finding in findings if (now or 0.0) <= finding.end + NEAR_SECONDS), verdicts)
     outlived = ended_at is None and root.ended_at is not None
     effect = _describe_rest(active) if outlived else _describe_effect(lasting, root)
     return Incident(
@@ -222,7 +222,7 @@ def _newest_verdict(finding: Finding, newest: Mapping[tuple[str, Subject], Verdi
 
 
 def _select_relief(findings: Iterable[Finding], verdicts: Mapping[int, Verdict]) -> str:
-    """Return the first action of the most upstream certain rule that pages, "" without one. It outlives its finding."""
+    """Return the first action of the most upstream certain rule that pages, "" without one."""
     known = (finding for finding in findings if finding.rule in BY_NAME and finding.certain_transitions)
     paging = (finding for finding in known if BY_NAME[finding.rule].severity is Severity.PAGE)
     first = min(paging, key=lambda finding: stage_of(finding.rule), default=None)
