@@ -2,7 +2,7 @@
 
 A divergence is summed over load bins: shares of slow requests (tails), means below the benchmark, time in the system
 (`drift`). Each kind says what exceeds its limit; when that is a finding is judged here. The share of a tail is
-evaluated, not an estimate of P99: its bounds are the edges of the buckets around the limit. A mean is a row of MEANS.
+evaluated, not an estimate of P99: its bounds are the edges of the buckets around the limit.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ def judge_divergence(
     if early is not None:
         return early
     if not is_persistent(last, each, lambda part: part.exceeds):
-        present = {sample.replica for sample in context.last_quarter(of.binned)}
-        lately = {sample.replica for group in context.periods(context.binned)[-2:] for sample in group}
-        absent = measure(of, HeldWindows(sample for sample in of.binned if sample.replica in lately - present))
-        if absent is not None and absent.exceeds:
-            return context.unknown(Gap.OUTSIDE_BENCHMARK, "a replica beyond it is not comparable in the last quarter")
+        lately = HeldWindows.of_batches(context.periods(context.binned)[-2:]).by_replica
+        absent = lately.keys() - context.last_quarter(of.binned).by_replica.keys()
+        rest = measure(of, HeldWindows(sample for sample in of.binned if sample.replica in absent))
+        if rest is not None and rest.exceeds:
+            return context.unknown(Gap.OUTSIDE_BENCHMARK, "a replica beyond it is not comparable at the end")
         reason = explain_not_lasting(context, is_over=last is not None and not last.exceeds)
         return whole.report(Status.OK, Certainty.CERTAIN, reason)
     certain = whole.is_proven and is_persistent(last, each, lambda part: part.surely_exceeds)
