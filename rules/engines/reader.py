@@ -1,7 +1,6 @@
 """Reader of engine pages: which series feed which family by an engine's table, and their values as a Snapshot.
 
-`compile_layout` finds the row that reads each series, once for a set of series. `snapshot` adds up values at every
-scrape. A family that is broken on a page is not used. Its name and fault are kept.
+A family that is broken on a page is not used. Its name and fault are kept.
 """
 
 from __future__ import annotations
@@ -102,16 +101,20 @@ def is_mapped_name(name: str, engines: tuple[EngineTable, ...] = ENGINES) -> boo
 def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesLayout:
     """Compile which slot (index in `series`) feeds which family."""
     by_name: dict[str, list[tuple[int, Mapping[str, str]]]] = {}
+    printed: dict[str, str] = {}
+    doubts: list[str] = []
     for slot, (name, labels) in enumerate(series):
-        if name:
-            by_name.setdefault(strip_wrapper_prefix(normalize_name(name), engine), []).append((slot, labels))
+        plain = strip_wrapper_prefix(normalize_name(name), engine)
+        if name and name == printed.setdefault(plain, name):
+            by_name.setdefault(plain, []).append((slot, labels))
+        elif name:
+            doubts.append(f"{name}: the page has it as {printed[plain]} too, which is read")
     facts = _facts(by_name, engine)
     fact_slots = {fact: by_name[sample][0][0] for fact, sample in engine.fact_gauges if sample in by_name}
     amounts: list[AmountSlots] = []
     names: dict[str, tuple[tuple[int, int], ...]] = {}
     histograms: dict[str, tuple[float, tuple[HistogramPart, ...]]] = {}
     faults: _Faults = []
-    doubts: list[str] = []
     if len({name.casefold() for name in facts.get("model", "").split(",")}) > 1:
         doubts.append(f"model: {facts['model']} are served by this page, and are added up: a tier is one model")
     won = select_rows(engine.rows, lambda row: _on_page(row, by_name))
@@ -147,7 +150,7 @@ def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesL
         facts=facts,
         fact_slots=fact_slots,
         faults=tuple(faults),
-        doubts=tuple(doubts),
+        doubts=tuple(dict.fromkeys(doubts)),
     )
 
 
@@ -246,8 +249,7 @@ def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapsho
     impossible = frozenset(family for family, value in gauges.items() if value > MOST.get(family, math.inf))
     for name in sorted(impossible):
         faults.append((name, f"a gauge of {gauges[name]:.3g}, which is more than {MOST[name]:g}: cannot be"))
-    born = [values[slot] for slot in layout.born if math.isfinite(values[slot])]
-    ready = min(born) if born else None
+    ready = min((values[slot] for slot in layout.born if math.isfinite(values[slot])), default=None)
     started = values[layout.start] if layout.start is not None else math.nan
     gauge_facts = {fact: values[slot] for fact, slot in layout.fact_slots.items() if 0 <= values[slot] < math.inf}
     return Snapshot(
@@ -327,9 +329,8 @@ def _add_histogram(parts: Sequence[HistogramPart], values: Sequence[float], fact
         if part.edges != parts[0].edges:
             raise ValueError("has different bucket edges on its data-parallel engines")
         columns.append(cumulative)
-        total += values[part.total] if part.total is not None else math.nan
+        total += values[part.total] * factor if part.total is not None else math.nan
     counts = columns[0] if len(columns) == 1 else tuple(map(sum, zip(*columns, strict=True)))
-    total *= factor
     return Cumulative(parts[0].edges, counts, total if math.isfinite(total) else None)
 
 

@@ -85,10 +85,9 @@ class EngineTable:
     """Table of one engine generation. It equals only itself, because it is looked up for every name of a page.
 
     `unique_names` identify a page, and then `signatures`, if one has all `signature_labels`. `carries_engines`: its page
-    passes an engine's families through, and is then read as that engine's. `wrappers`: prefixes that Ray or KServe add.
-    `repeats`: labels whose series repeat one number (tensor parallel); the largest counts. `rank_label`: data parallel.
-    `info`: series whose labels become facts. `fact_gauges` (fact, sample): gauges whose value does. `born`: `_created`
-    series that show when the engine was ready. `version_path`: path beside the page that returns {"version": "0.32.0"}.
+    passes an engine's families through. `wrappers`: prefixes that Ray or KServe add. `repeats`: labels whose series repeat
+    one number (tensor parallel). `rank_label`: data parallel. `info`: series whose labels become facts. `fact_gauges`
+    (fact, sample): gauges whose value does. `born`: series that show when it was ready. `version_path`: path of the release.
     `scanned`: releases, oldest first. `not_exposed`: reason why a family is missing; `other` is that of all others.
     """
 

@@ -96,6 +96,7 @@ NO_EDGE = "ttft_seconds: has no bucket, or one without a numeric le label"
 FALLS = 'ttft_seconds: has a bucket le="1" (2) below the one before it (5)'
 UNEQUAL = "ttft_seconds: has different bucket edges on its data-parallel engines"
 ADAPTERS = [at("toy_lora", START - 40, names="a,b"), at("toy_lora", START - 5, names="")]
+TWICE = "ray_toy_done_total: the page has it as toy_done_total too, which is read"
 FUTURE = [at("toy_lora", 2 * START, names="a"), at("toy_lora", START - 5, names="")]
 RANKS_DONE = [
     at("toy:done_total", 3, rank="0", reason="stop"),
@@ -110,6 +111,7 @@ FINISHED = {"requests_finished": 1}
     ("samples", "told"),
     [
         (RANKS_DONE, {"counters": {"requests_finished": 9, "requests_failed": 1}, "engine": "toy", "t": START}),
+        ([DONE, at("ray_toy_done_total", 4, node="n")], {"counters": FINISHED, "problems": (TWICE,)}),
         # A label's value that is absent is no zero, unless the row says so.
         (RANKS_DONE[:1], {"counters": {"requests_finished": 3}, "problems": ()}),
         ([at("http_total", 3, status="2xx")], {"counters": {"http_requests_failed": 0}}),
