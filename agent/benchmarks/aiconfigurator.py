@@ -45,7 +45,6 @@ class PredictedRun(BenchmarkRun):
     @model_validator(mode="before")
     @classmethod
     def _by_field(cls, data: Any) -> Any:
-        """Return the row with numbers, the setup and a name of the configuration. Refuse what is no curve."""
         for column in NO_CURVE:
             if column in data:
                 raise ValueError(f"has the column {column}; a curve is of whole requests on one replica (agg)")

@@ -87,7 +87,6 @@ class VllmRun(BenchmarkRun):
     @model_validator(mode="before")
     @classmethod
     def _by_field(cls, data: Any) -> Any:
-        """Return the data with the statistics of each time together, the setup, and whether all was sent at once."""
         if data.get("ramp_up_strategy"):
             raise ValueError("ramps its rate up; a point of a curve is one steady load")
         run = {key.replace("e2e_latency", "e2el"): value for key, value in data.items()}
@@ -296,7 +295,6 @@ class ProfileRun(BenchmarkRun):
     @model_validator(mode="before")
     @classmethod
     def _by_name(cls, data: Any) -> Any:
-        """Return the data with phases by name, and with the metrics of the first releases where later ones have them."""
         if data.get("was_cancelled"):
             raise ValueError("is of a run that was cancelled")
         if look_up(data, "input_config/endpoint/model_names/1"):

@@ -90,7 +90,6 @@ def _recorded(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRu
 
 
 def _with_past(options: SimpleNamespace, folder: Path) -> DemoRun:
-    """Return the demo of simulated engines after filling the past."""
     # Only this demo needs the simulator.
     from agent.demo.simulation import weeks
 

@@ -135,7 +135,6 @@ class FirstView:
         self._cycles_without = self._cycles_with = 0
 
     def show(self, daemon: Daemon) -> None:
-        """Print what the end of a cycle has to add."""
         if self._cycles_with >= CYCLES_WITH_TRAFFIC or (status := daemon.status()) is None:
             return
         text = ""
@@ -169,7 +168,6 @@ def _read_ways(options: SimpleNamespace) -> dict[str, Any]:
 
 
 def _ask_places(places: tuple[str, ...], ways: dict[str, Any]) -> tuple[tuple[FoundEngine, ...], tuple[str, ...]]:
-    """Return the engines at addresses, with their local process, and why others are none."""
     pages = find_pages(places, {"timeout_seconds": TIMEOUT_SECONDS, **ways})
     here = {f"localhost:{candidate.port}": candidate for candidate in find_candidates()}
     hosts = (urlsplit(normalize_url(probe.url)).netloc for probe in pages.engines)

@@ -161,7 +161,6 @@ def _take_kv_tokens(plan: Plan, options: SimpleNamespace) -> Plan:
 
 
 def _chosen(options: SimpleNamespace) -> Plan:
-    """Return the plan with the tier that was asked for, or all of them."""
     plan = load_plan(options.plan)
     if options.tier is None:
         return plan

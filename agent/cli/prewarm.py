@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TypeVar
@@ -14,7 +13,7 @@ from agent.cli import arguments as cli
 from agent.cli.forecast import DAY_SECONDS, HISTORY
 from agent.cli.loading import load_config, open_history
 from agent.config.load import build_tier_contexts, select_tier
-from agent.errors import CannotJudgeError, ConfigError
+from agent.errors import ConfigError
 from agent.worker.process import ONE_THREAD
 from exporters.autoscaling.manifests import FORMATS, WORKLOADS, ObjectReference, Secret
 from rules.catalogue.registry import margin_of
@@ -65,13 +64,7 @@ def run(options: SimpleNamespace) -> int:
     """Print the recommendation, or return 3. Print a manifest, or raise CannotJudgeError."""
     # Same reason as in `agent.cli.forecast`.
     os.environ.update(ONE_THREAD)
-    from agent.forecasting.prewarm_result import (
-        PlanOverrides,
-        manifest,
-        prewarm_from_csv,
-        prewarm_from_history,
-        too_old,
-    )
+    from agent.forecasting.prewarm_result import PlanOverrides, manifest, prewarm_from_csv, prewarm_from_history
     from exporters.documents.forecast import prewarm_json, prewarm_text
 
     if options.format in FORMATS and options.workload is None:
@@ -93,12 +86,7 @@ def run(options: SimpleNamespace) -> int:
             pass
     prewarm = result.prewarm
     if options.format in FORMATS:
-        if prewarm.recommendation is None:
-            raise CannotJudgeError(f"no manifest: {prewarm_text(prewarm)}")
-        text = manifest(result, options)
-        if old := too_old(prewarm, time.time()):
-            raise CannotJudgeError(f"no manifest: {result.tier}: {old}")
-        print(text, end="")
+        print(manifest(result, options), end="")
         return cli.Exit.FINE
     planned = None
     if loaded and loaded.plan:

@@ -117,7 +117,6 @@ def _of_store(options: SimpleNamespace) -> Replay:
 
 
 def _exit_code(result: Replay) -> int:
-    """Return the exit code. Findings with severity report are not counted."""
     if not result.windows or result.cut_short:
         return Exit.CANNOT_JUDGE
     findings = [span for span in result.ended if isinstance(span, Finding)]

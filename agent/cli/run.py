@@ -18,7 +18,6 @@ _log = logging.getLogger(__name__)
 M_ARENA_MAX = -8
 """Parameter of glibc's mallopt (malloc.h)."""
 
-
 STACK_BYTES = 1 << 20
 """Address space of a thread's stack. The system's 8 MiB make 32 scrapes a quarter of a GiB under RLIMIT_AS."""
 
@@ -32,7 +31,10 @@ def run(options: SimpleNamespace, surroundings: DaemonOptions | None = None) -> 
     """Run the daemon until it is stopped, with the replaced parts of `surroundings`."""
     # The memory holds secrets, so a core file on disk would hold them too.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _use_one_malloc_arena()
+    # All threads share one arena: freed pages stay in each, 1.4 MiB in role node. musl has no mallopt.
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_ARENA_MAX, 1)
     threading.stack_size(STACK_BYTES)
     loaded = load(find(options.config), role=options.role)
     set_up(loaded.config.logging)
@@ -42,10 +44,3 @@ def run(options: SimpleNamespace, surroundings: DaemonOptions | None = None) -> 
         _log.warning("configuration warning: %s", warning)
     Daemon(loaded, surroundings).run()
     return 0
-
-
-def _use_one_malloc_arena() -> None:
-    """Let all threads share one arena: freed pages stay in each, 1.4 MiB in role node."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none.
-    if mallopt is not None:
-        mallopt(M_ARENA_MAX, 1)

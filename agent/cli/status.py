@@ -14,7 +14,7 @@ from typing import Any
 
 from agent.cli import arguments as cli
 from agent.cli.loading import load_config, open_history
-from agent.cli.terminal import clear_screen
+from agent.cli.terminal import ERASE_SCREEN
 from agent.config.load import find, load_web, select_tier
 from agent.config.peer import Peer
 from agent.config.web import page_url, read_web_file
@@ -73,8 +73,8 @@ def _print_overview(options: SimpleNamespace, target: Peer, path: Path | None) -
             why = NO_STATUS_PAGE
     except ScrapeError as error:
         raise ConfigError((error.text,)) from None
-    if options.watch is not None:
-        clear_screen()
+    if options.watch is not None and sys.stdout.isatty():
+        print(ERASE_SCREEN, end="", file=sys.__stdout__, flush=True)
     if why:
         print(f"sizewatch status: {place_of(target.url)}: {why}", file=sys.stderr)
         return cli.Exit.CANNOT_JUDGE

@@ -88,12 +88,6 @@ def safe_streams(*, ends_with_reader: bool = False) -> Iterator[None]:
         sys.stdout, sys.stderr = stdout, stderr
 
 
-def clear_screen() -> None:
-    """Clear the terminal, if standard output is one."""
-    if sys.stdout.isatty():
-        print(ERASE_SCREEN, end="", file=sys.__stdout__, flush=True)
-
-
 def tell_progress(share: float, note: str = "") -> None:
     """Show the present command's progress on a terminal: a share of 0 to 1, and what is done now."""
     if sys.stderr.isatty():

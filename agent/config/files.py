@@ -68,7 +68,6 @@ def read_document(path: Path) -> Any:
 
 
 def name_file(path: Path | str, problems: Iterable[str]) -> tuple[str, ...]:
-    """Return the problems with the file in front."""
     return tuple(f"{path}: {problem}" for problem in problems)
 
 

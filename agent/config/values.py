@@ -62,7 +62,6 @@ def duration_range(low: float, high: float) -> BeforeValidator:
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:
-    """Return a text with each ${NAME} replaced."""
     for name in _VARIABLE.findall(text):
         if not environment.get(name):
             raise validation_error(f"names the environment variable {name}, which is not set")

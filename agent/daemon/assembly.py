@@ -189,7 +189,7 @@ class Assembly:
         return self.pods.workers() if self.pods is not None else ()
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None) -> None:
-        self.loop.record_event(TimelineEvent(t=t, kind=kind, tier=tier, replica=None, text=text))
+        self.loop.record_event(TimelineEvent(t=t, kind=kind, tier=tier, text=text))
 
     def interrupt(self) -> None:
         """End the services and the present cycle: an end waits for nothing that hangs."""

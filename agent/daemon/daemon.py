@@ -143,7 +143,6 @@ class Daemon:
             _log.exception("job failed job=%s", work)
 
     def _look_around(self) -> None:
-        """Take up changes of the plan, of a mounted configuration, of secrets and of pods."""
         # The paths are those of the last reload.
         stamps = {path: stamp_file(path) for path in self._stamps}
         if self.surroundings.reloads and any(self._stamps[path] != stamp for path, stamp in stamps.items()):
@@ -173,7 +172,6 @@ class Daemon:
         _log.info("started version=%s %s", VERSION, started)
 
     def _receive(self) -> None:
-        """Connect the web server to the active webhook and reports."""
         if self.web is not None:
             receiver = self.assembly.alerting.receiver if self.assembly.alerting is not None else None
             self.web.pages.receiver = receiver.receive if receiver is not None else None

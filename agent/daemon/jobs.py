@@ -91,7 +91,6 @@ class DaemonJobs:
             self.schedule(self._cycle_seconds)
 
     def shutdown(self) -> None:
-        """Stop all jobs and wait for the running ones."""
         if self.scheduler.running:
             self.scheduler.shutdown()
 

@@ -42,7 +42,6 @@ class RecordedTrack:
 
 
 def track(recording: Recording, name: str, begin: float) -> RecordedTrack:
-    """Return the first target of a whole recording as a track."""
     return RecordedTrack(name=name, scrapes=tuple(s for s in scrapes(recording, []) if s.target == 0), begin=begin)
 
 

@@ -40,7 +40,6 @@ class DemoConsole(Sink):
             self._stop()
 
     def show_findings(self, findings: Iterable[Finding]) -> None:
-        """Print findings, but for those that only a report tells."""
         for finding in findings:
             worst = finding.worst
             if BY_NAME[finding.rule].severity is Severity.REPORT:

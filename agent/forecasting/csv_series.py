@@ -202,7 +202,6 @@ def _read_amounts(path: Path, name: str, cells: pd.Series[str]) -> pd.Series[flo
 
 
 def _refuse(path: Path, name: str, cells: pd.Series[str], wrong: pd.Series[bool], text: str) -> None:
-    """Raise TraceError for the first cell that is wrong."""
     if wrong.any():
         place = int(np.argmax(wrong))
         shown = f"'{quote_external_text(cells.iloc[place], 40)}'"

@@ -10,6 +10,7 @@ from pathlib import Path
 from agent.config.config import Config
 from agent.config.forecast import EventConfig
 from exporters.documents.forecast import ForecastResult, Prewarm
+from exporters.render.text import copy_fields
 from forecast.capacity.cold_start import cold_start
 from rules.catalogue.registry import margin_of
 from rules.plan.capacity import stated_capacity
@@ -129,16 +130,13 @@ def build_request(
         settled_until=settled_time(now, config.settling_seconds),
         history=str(history.absolute()),
         settling_seconds=config.settling_seconds,
-        bin_seconds=keys.bin_seconds,
-        zone=keys.zone,
         certainty=keys.quantile,
-        country=keys.country,
-        events=keys.events,
         margin=margin_of(context.limits),
         no_replicas=_no_replicas(context),
         hold_seconds=keys.scale_down_hold_seconds,
         late_request=keys.late_request_cost.get(context.name),
         filled=filled,
+        **copy_fields(keys, "bin_seconds", "zone", "country", "events"),
     )
     if not request.no_replicas:
         request = replace(request, capacity=context.capacity)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from agent.config.load import LoadedConfig, build_tier_contexts, history_path, plan_versions, select_tier
-from agent.errors import SizewatchError
+from agent.errors import CannotJudgeError, SizewatchError
 from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.input_series import input_from_csv
 from agent.forecasting.messages import ForecastRequest, ForecastResponse, build_request
@@ -21,8 +21,8 @@ from agent.history.daily_queries import measured_views, pieces
 from agent.history.schema import DAY
 from agent.history.store import HistoryStore, Reader
 from exporters.autoscaling.manifests import Scaling, manifest_text
-from exporters.documents.forecast import OLD_SECONDS, Prewarm
-from exporters.render.text import format_rfc3339
+from exporters.documents.forecast import OLD_SECONDS, Prewarm, prewarm_text
+from exporters.render.text import copy_fields, format_rfc3339
 from forecast.capacity.drain import E2E, measure_drain
 from forecast.series.binned import MINUTE_SECONDS
 from rules.catalogue.registry import margin_of
@@ -52,7 +52,8 @@ def prewarm_from_history(
     """Return the result from the history of the daemon, with what scaling down takes. Raise ConfigError or HistoryError."""
     now = time.time() if now is None else now
     with HistoryStore.open_reader(history_path(loaded)) as store:
-        contexts = measured_views(store, {tier: _context(loaded, tier)}, plan_versions(loaded), now)
+        context = build_tier_contexts(loaded)[select_tier(loaded, tier)]
+        contexts = measured_views(store, {tier: context}, plan_versions(loaded), now)
         result = forecast_from_history(store, loaded, contexts[tier], overrides, now)
         durations = _durations(store, tier, now)
     return replace(result, prewarm=replace(result.prewarm, drain=measure_drain(durations)))
@@ -104,7 +105,7 @@ def prewarm_from_csv(
     given = input_from_csv(path, loaded, bin_seconds, tier)
     series = given.series
     if loaded is not None:
-        context = _context(loaded, tier)
+        context = build_tier_contexts(loaded)[select_tier(loaded, tier)]
         request = build_request(context, (), loaded.config, path, series.end)
         request = _overridden(request, overrides)
     else:
@@ -129,11 +130,6 @@ def prewarm_from_csv(
     return replace(result, prewarm=replace(result.prewarm, as_of=series.end))
 
 
-def _context(loaded: LoadedConfig, tier: str) -> TierContext:
-    """Return the context of a tier. Raise ConfigError if there is none."""
-    return build_tier_contexts(loaded)[select_tier(loaded, tier)]
-
-
 def _overridden(
     request: ForecastRequest, overrides: PlanOverrides, lengths: CapacityLengths | None = None
 ) -> ForecastRequest:
@@ -146,38 +142,30 @@ def _overridden(
     return request
 
 
-def too_old(report: Prewarm, now: float) -> str:
-    """Return why no manifest may be made at `now` (unix seconds), or "": a manifest acts, so its trace must be recent."""
-    if report.as_of is None or now - report.as_of <= OLD_SECONDS:
-        return ""
-    return f"the trace ended {format_duration(now - report.as_of)} ago: a manifest acts on the demand of today"
-
-
 def manifest(result: ForecastResponse, options: SimpleNamespace) -> str:
-    """Return the manifest of the command's options. Raise SizewatchError if it cannot be written."""
+    """Return the manifest of the command's options. Raise SizewatchError, CannotJudgeError without a basis of today."""
     report, decided = result.prewarm, result.prewarm.recommendation
     if decided is None:
-        raise SizewatchError(f"{result.tier}: no manifest without a recommendation: {report.reason}")
+        raise CannotJudgeError(f"no manifest: {prewarm_text(report)}")
     highest = max([decided.replicas, *(step.replicas for step in report.schedule)])
     try:
         scaling = Scaling(
             tier=result.tier,
-            namespace=options.namespace,
-            workload=options.workload,
-            minimum_warm=decided.minimum_warm,
             maximum=options.maximum or 2 * highest,
-            zone=report.zone,
-            prometheus=options.prometheus,
-            lead_seconds=decided.lead_seconds,
             recommended=decided.replicas,
-            schedule=report.schedule,
-            token=options.token,
             note=_note(report),
-            drain=report.drain,
+            **copy_fields(options, "namespace", "workload", "prometheus", "token"),
+            **copy_fields(decided, "minimum_warm", "lead_seconds"),
+            **copy_fields(report, "zone", "schedule", "drain"),
         )
-        return manifest_text(scaling, options.format)
+        text = manifest_text(scaling, options.format)
     except ValueError as error:
         raise SizewatchError(f"{result.tier}: {error}") from error
+    age = 0.0 if report.as_of is None else time.time() - report.as_of
+    if age > OLD_SECONDS:
+        why = f"the trace ended {format_duration(age)} ago: a manifest acts on the demand of today"
+        raise CannotJudgeError(f"no manifest: {result.tier}: {why}")
+    return text
 
 
 def _note(report: Prewarm) -> str:

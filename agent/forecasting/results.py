@@ -14,6 +14,7 @@ from agent.errors import CannotJudgeError, SizewatchError
 from agent.forecasting.input_series import InputSeries
 from agent.forecasting.responses import KEPT_SECONDS, build_forecast
 from exporters.documents.forecast import Backtest, ForecastResult
+from exporters.render.text import copy_fields
 from forecast.backtest.scores import score_walk
 from forecast.backtest.walk import BacktestRun
 from forecast.backtest.window import CannotTest, bins_a_day
@@ -63,12 +64,10 @@ def backtest_report(name: str, walk: BacktestRun, notes: tuple[str, ...] = ()) -
     series = walk.window.series
     return Backtest(
         name=name,
-        zone=series.zone,
-        bin_seconds=series.bin_seconds,
         start=series.time(walk.window.test),
-        end=series.end,
         scores=score_walk(walk),
         notes=(*notes, *walk.notes),
+        **copy_fields(series, "zone", "bin_seconds", "end"),
     )
 
 

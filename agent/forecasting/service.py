@@ -232,7 +232,7 @@ def _is_fresh(result: ForecastResponse, now: float) -> bool:
 
 
 def _event(request: ForecastRequest, text: str) -> TimelineEvent:
-    return TimelineEvent(t=request.now, kind=TimelineKind.FORECAST, tier=request.tier, replica=None, text=text)
+    return TimelineEvent(t=request.now, kind=TimelineKind.FORECAST, tier=request.tier, text=text)
 
 
 def _reliable_part(whole: Projection, bin_seconds: float) -> Projection:

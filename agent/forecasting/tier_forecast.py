@@ -20,6 +20,7 @@ from exporters.documents.forecast import (
     with_next_step,
     without_old_schedule,
 )
+from exporters.render.text import copy_fields
 from forecast.capacity.minimum_warm import CapacityPrices
 from forecast.capacity.prewarm import (
     Prewarmer,
@@ -199,22 +200,18 @@ class TierForecast:
         return Recommendation(
             made_at=request.now,
             zone=request.zone,
-            replicas=decision.replicas,
-            decided_by=decision.decided_by,
             lead_seconds=lead_seconds,
             lead_source=request.lead_source,
             certainty=self._certainty,
-            quantile_rps=decision.quantile_rps,
             expected_rps=None if expected is None else expected * event_factor,
             event_factor=event_factor,
-            for_forecast=decision.for_forecast,
-            held=decision.held,
-            now_rps=decision.now_rps,
             now_requests=now_requests,
             expected_requests=expected_requests,
             weighing=describe_weighing(decision.now_rps, now_requests, lengths, expected_requests),
             count=replace(counted, replicas=decision.replicas),
-            needed_now=decision.needed_now,
+            **copy_fields(
+                decision, "replicas", "decided_by", "quantile_rps", "for_forecast", "held", "now_rps", "needed_now"
+            ),
             minimum_warm=self._minimum,
         )
 

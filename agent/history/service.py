@@ -271,7 +271,7 @@ def _first_week(store: HistoryStore, context: TierContext, version: str, now: fl
         return None
     sentence = headline(check_tier(store, context, version, first, now))
     store.keep(result_name, json.dumps(sentence))
-    store.book(events=[TimelineEvent(t=now, kind="step13", tier=context.name, replica=None, text=sentence)])
+    store.book(events=[TimelineEvent(t=now, kind="step13", tier=context.name, text=sentence)])
     return sentence
 
 

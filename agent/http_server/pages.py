@@ -114,7 +114,6 @@ class Pages:
         self._app.router.redirect_slashes = False
 
     def probe_routes(self) -> list[Route]:
-        """Return the routes of the probes alone."""
         return [Route(path, self._probe) for path in PROBES]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -78,7 +78,6 @@ def deliver(place: Path, destination: Destination, link: str) -> str:
 
 
 def _reason(logs: list[logging.LogRecord]) -> str:
-    """Return the text of the last message that matches REASONS."""
     for record in reversed(logs):
         for pattern, words in REASONS:
             match = re.search(pattern, record.getMessage(), re.IGNORECASE)

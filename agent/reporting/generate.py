@@ -31,7 +31,7 @@ from rules.plan.load_bins import BinnedWindow, TierContext, with_capacity
 from rules.resize.measured_capacity import capacity_now, count_present_requests, evidence_of
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
 from rules.resize.proposal import propose_size
-from rules.telemetry.windows import HOUR_SECONDS, Window
+from rules.telemetry.windows import HOUR_SECONDS
 from rules.verdicts.verdict import Finding, UnknownSpan
 
 OVER_THE_TIME = ("WorkloadDrift", "OutputLengthDrift")
@@ -109,7 +109,7 @@ def _tier(
         resize=propose_size(summary, results),
         step13=checked,
         results=results,
-        before=_before(store, context, since, until),
+        before=daily_queries.read_production(store, context, 2 * since - until, since).total,
         findings=tuple(span for span in store.spans(Finding, since, tier) if span.started_at < until),
         unknowns=tuple(span for span in store.spans(UnknownSpan, since, tier) if span.started_at < until),
         foreign=tuple(alert for alert in store.spans(ExternalAlert, since, tier) if alert.started_at < until),
@@ -117,15 +117,6 @@ def _tier(
         no_prewarming=NOT_YET if is_forecast else NO_FORECAST,
         events=tuple(event for event in store.events(since) if event.tier in (None, tier) and event.t < until),
     )
-
-
-def _before(store: Reader, context: TierContext, since: float, until: float) -> Window | None:
-    """Return the sum of the preceding time of the same length, for trends."""
-    begin = 2 * since - until
-    seen = ProductionSummary(context=context, since=begin, until=since)
-    for start, end in daily_queries.pieces(begin, since, DAY):
-        seen = seen.add(load_bins.sum_by_hour(store.bins(context.name, start, end)), (), ())
-    return seen.total
 
 
 def _gone(store: Reader, contexts: Container[str], since: float, until: float) -> tuple[str, ...]:

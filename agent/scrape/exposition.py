@@ -165,7 +165,6 @@ class SeriesReader:
         return _Line(name, "", True, series), value, reusable
 
     def _learn(self, page: Sequence[_Line]) -> None:
-        """Take the series and families of a page with other lines than the last."""
         first_lines: dict[ExpositionSeries, int] = {}
         for number, line in enumerate(page, 1):
             if line.series is None:

@@ -25,6 +25,7 @@ from agent.durations import Backoff
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.client import JSON, PageFetcher, place_of
 from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
+from exporters.render.text import copy_fields
 from rules.engines.coverage import version_range
 from rules.engines.reader import SeriesLayout, SeriesName, is_mapped_name, snapshot
 from rules.engines.registry import ENGINES, EngineTable
@@ -97,7 +98,6 @@ class PageReader:
         return self._layouts[name].engine
 
     def _compile(self, parsed: ParsedPage) -> None:
-        """Compile the layouts of a set of series, and the release range that its families imply."""
         names = [(series.name, dict(series.labels)) for series in parsed.series]
         label, layouts = self._split(names, parsed.families)
         version = {ENGINE_VERSION: self._version} if self._version else {}
@@ -153,14 +153,10 @@ class Target:
 def list_targets(config: Config) -> tuple[Target, ...]:
     return tuple(
         Target(
-            tier=target.tier,
             replica=target.name,
-            pool=target.pool,
             peer=target.to_peer(timeout_seconds=config.timeout_seconds(target), max_bytes=target.max_bytes),
-            engine=target.engine,
-            engine_version=target.engine_version,
             gpus=("auto",) if target.gpus == "auto" else tuple(map(str, target.gpus)),
-            pid_file=target.pid_file,
+            **copy_fields(target, "tier", "pool", "engine", "engine_version", "pid_file"),
         )
         for target in config.targets
     )
@@ -182,7 +178,6 @@ class ScrapeResult:
 
 
 def name_replica(replica: str, engine: str) -> str:
-    """Return the replica name of an engine of a target's page."""
     return f"{replica}/{engine}" if engine else replica
 
 

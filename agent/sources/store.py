@@ -133,7 +133,7 @@ class StoreSource(Source):
             for tier, names in gone.items():
                 text = f"{format_count(len(names), 'replica')} gone from the store: {', '.join(sorted(names)[:MOST_NAMED])}"
                 if names:
-                    events.append(TimelineEvent(t=until, kind=TimelineKind.GONE, tier=tier, replica=None, text=text))
+                    events.append(TimelineEvent(t=until, kind=TimelineKind.GONE, tier=tier, text=text))
             yield seen(
                 now=until,
                 aggregates=sums,
@@ -148,7 +148,6 @@ class StoreSource(Source):
         self._contexts = result.tiers
 
     def _read(self, until: float) -> tuple[list[StoredPage], dict[str, str]]:
-        """Query all tiers. Return the pages by time, and the reasons of unavailable tiers."""
         pages: list[StoredPage] = []
         unavailable: dict[str, str] = {}
         for reader in self._readers:

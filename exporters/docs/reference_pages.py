@@ -197,7 +197,6 @@ def _printed(engine: EngineTable, family: str) -> str:
 
 
 def _source_row(row: SourceRow) -> tuple[str, ...]:
-    """Return a source with its conditions in PromQL notation."""
     where = [f'{label}=~"{pattern}"' for label, pattern in row.where.items()]
     where += [f'{label}!~"{pattern}"' for label, pattern in row.unless.items()]
     conditions = ""

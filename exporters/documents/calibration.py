@@ -433,7 +433,6 @@ def calibration_text(made: CalibrationFile) -> str:
 
 
 def _factor_parts(made: Calibration) -> Iterator[RenderableType]:
-    """Yield the factors over all loads and at each, at most those of the fullest loads."""
     rows, name = [], "all loads"
     for metric, factor in made.factors.items():
         rows.append((name, QUANTITIES[metric][0], "", "", _factor_text(factor), ""))

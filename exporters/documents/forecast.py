@@ -74,7 +74,6 @@ def forecast_text(forecast: ForecastResult) -> str:
 
 
 def describe_accuracy(forecast: ForecastResult) -> Iterator[tuple[str, str]]:
-    """Yield name and words of lead, coverage of the 95 % quantile, error relative to the naive method, and methods."""
     record = forecast.projection
     coverage = error = "not known yet: no target has passed"
     if record.forecasts:
@@ -114,7 +113,6 @@ class Backtest:
 
 
 def backtest_text(backtest: Backtest) -> str:
-    """Return a table for each horizon with our method and the naive one marked."""
     start, end = (format_local(t, backtest.zone, "%Y-%m-%d %H:%M") for t in (backtest.start, backtest.end))
     head = f"{backtest.name}: rolling origin, {start} to {end}, bins of {format_duration(backtest.bin_seconds)}"
     parts: list[RenderableType] = [head, *(f"  {note}" for note in backtest.notes)]
@@ -399,7 +397,6 @@ def _list_reasons(report: Prewarm, decided: Recommendation) -> Iterator[tuple[st
 
 
 def describe_count(count: ReplicaCount) -> str:
-    """Return the arithmetic of a count, its utilisation, and the range of counts."""
     text = f"{count.arithmetic_text}; {count.utilization:.0%} used"
     if count.utilization_one_lost is not None:
         text += f", {count.utilization_one_lost:.0%} with one lost"

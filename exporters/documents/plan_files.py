@@ -149,7 +149,6 @@ def skeleton(tiers: tuple[TierFacts, ...], when: str, source: str) -> str:
 
 
 def _tier_values(tier: TierFacts) -> dict[str, object]:
-    """Return the values of the template TIER."""
     page, kv = tier.pages[0], tier.pages[0].facts.get("cache_dtype", "")
     count_note = "FILL IN: GPUs of one engine instance"
     if tier.gpus_here:

@@ -221,7 +221,6 @@ def _fleet_of(replicas: int, tier: TierPlan) -> str:
 
 
 def workload_text(tier: str, seen: ProductionSummary, workload: BenchmarkWorkload) -> str:
-    """Return production's workload, the loads to measure, and what production does not expose."""
     hits = quantity(workload.prefix_hit_ratio, "ratio")
     shared = f"{workload.shared_blocks * workload.block_tokens} common first tokens, {workload.shared_ratio:.1%} of all"
     loads = ", ".join(f"{rps:g}" for rps in workload.loads)

@@ -211,7 +211,6 @@ def _finding_rows(finding: Finding, result: ReplayResult) -> list[tuple[str, str
 
 
 def explanation(verdict: Verdict, runbook: str = "") -> list[str]:
-    """Return the details of a verdict, its causes with what speaks against them, three actions, and its runbook."""
     lines = [*verdict.details]
     for cause in verdict.causes:
         lines.append(f"cause ({cause.certainty.value}): {'; '.join((*cause.evidence, *cause.against))}")
@@ -284,7 +283,6 @@ def _result_rows(result: RuleResult, tier: str, incidents: Iterable[Incident]) -
 
 
 def result_words(step13: Step13) -> str:
-    """Return the result in words: a confirmation, a difference, or why there is none yet."""
     if step13.new_since is not None:
         since = format_local(step13.new_since, "UTC", "%H:%M UTC")
         return f"new plan since {since}: no minute under it is over; is the daemon up?"
@@ -379,7 +377,6 @@ def fold_findings(entries: Iterable[TimelineEntry]) -> list[TimelineEntry]:
 
 
 def line(entry: TimelineEntry, now: float) -> str:
-    """Return an entry without time and place: kind, text and duration."""
     head = entry.status or WORDS.get(entry.kind, entry.kind.replace("_", " "))
     text = f"{head}: {textwrap.shorten(entry.text, LONGEST, placeholder=' …')}"
     if not entry.lasts:
@@ -390,7 +387,6 @@ def line(entry: TimelineEntry, now: float) -> str:
 
 
 def place(entry: TimelineEntry) -> str:
-    """Return the subject: a tier, a replica or everything."""
     if entry.tier is None:
         if entry.kind != TimelineKind.FOREIGN_ALERT:
             return "all"

@@ -127,7 +127,6 @@ def whatif_text(what_if: WhatIf, zone: str) -> str:
 
 
 def pools_text(pools_what_if: PoolsWhatIf) -> str:
-    """Return the answer for prefill and decode pools: use, need, cost and reasons."""
     summary, facts = pools_what_if.summary, {}
     for pool in pools_what_if.pools:
         now = "none was seen"
@@ -207,7 +206,6 @@ def _replicas(count: float) -> str:
 
 
 def _curve_parts(what_if: WhatIf) -> tuple[RenderableType, ...]:
-    """Return the benchmark's readings at the asked load, beside those of the present replicas."""
     plan, columns, rows, notes = what_if.seen.context.plan, [what_if.asked], [], dict[str, None]()
     heads = ["at that load", f"benchmark, {_replicas(what_if.asked.replicas)}", "objective"]
     if what_if.now is not None:

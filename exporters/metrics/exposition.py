@@ -21,7 +21,6 @@ from rules.telemetry.families import GPU_NAMES, FamilyKind, stem
 OPENMETRICS = "application/openmetrics-text"
 END = b"# EOF\n"
 
-
 PART_BYTES = 65_536
 """Least size of a part of the page, except of the last: each is sent on its own."""
 
@@ -61,7 +60,6 @@ def _print(metrics: Iterable[Printed], generate: Callable[[Collector], bytes]) -
 
 
 def _join_texts(texts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the texts, several at once."""
     part = bytearray()
     for text in texts:
         part += text
@@ -132,7 +130,6 @@ def _labels(metric: ExportedMetric, values: tuple[str, ...]) -> dict[str, str]:
 
 
 def _add_values(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
-    """Add the counter or gauge of a replica, or of each of its GPUs."""
     if family in GPU_NAMES:
         owners = [(gpu_labels(replica, gpu), gpu.counters, gpu.gauges) for gpu in replica.gpus]
     else:

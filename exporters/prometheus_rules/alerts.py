@@ -278,23 +278,12 @@ sizewatch, and each runbook lists them.
 Use this file, or let the agent post its alerts itself, never both: docs/alerting.md."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertLevel:
-    """Severity of an alert and the lowest verdict status that raises it."""
-
-    severity: Severity
-    status: Status
-
-
-LEVELS: Mapping[Severity, tuple[AlertLevel, ...]] = {
-    Severity.PAGE: (
-        AlertLevel(severity=Severity.PAGE, status=Status.CRITICAL),
-        AlertLevel(severity=Severity.TICKET, status=Status.WARNING),
-    ),
-    Severity.TICKET: (AlertLevel(severity=Severity.TICKET, status=Status.WARNING),),
-    Severity.REPORT: (AlertLevel(severity=Severity.REPORT, status=Status.WARNING),),
+LEVELS: Mapping[Severity, tuple[Severity, ...]] = {
+    Severity.PAGE: (Severity.PAGE, Severity.TICKET),
+    Severity.TICKET: (Severity.TICKET,),
+    Severity.REPORT: (Severity.REPORT,),
 }
-"""Alert levels by rule severity: a warning of a paging rule is a ticket. A page inhibits its ticket
+"""Severities of alerts by that of the rule: a warning of a paging rule is a ticket. A page inhibits its ticket
 (`examples/alertmanager.yml`).
 """
 
@@ -313,15 +302,15 @@ def alert_groups(rules: tuple[Rule, ...] = RULES, external_url: str = "") -> lis
     for severity in Severity:
         alerts = []
         for rule in rules:
-            alerts += [verdict_alert(rule, at, external_url) for at in LEVELS[rule.severity] if at.severity is severity]
+            if severity in LEVELS[rule.severity]:
+                alerts.append(verdict_alert(rule, severity, external_url))
         interval = duration(INTERVALS[severity])
         groups.append({"name": f"sizewatch-{severity.value}", "interval": interval, "rules": alerts})
     itself: Fields = {"name": "sizewatch-itself", "interval": "30s", "rules": list(map(alert, ROWS))}
     return [*groups, itself]
 
 
-def verdict_alert(rule: Rule, level: AlertLevel, external_url: str = "") -> Fields:
-    """Return the alert of a rule at a level."""
+def verdict_alert(rule: Rule, severity: Severity, external_url: str = "") -> Fields:
     subject = "{{ $labels.tier }}"
     if rule.scope is Scope.REPLICA:
         subject += "{{ with $labels.replica }}/{{ . }}{{ end }}"
@@ -331,8 +320,8 @@ def verdict_alert(rule: Rule, level: AlertLevel, external_url: str = "") -> Fiel
         "value": value_template(rule),
         **link_templates(rule.name, external_url),
     }
-    holds = hold_seconds(rule, level.severity), KEEP[level.severity]
-    return alert_of(rule.name, alert_expr(rule.name, level), holds, level.severity, annotations)
+    holds = hold_seconds(rule, severity), KEEP[severity]
+    return alert_of(rule.name, alert_expr(rule.name, severity), holds, severity, annotations)
 
 
 WHOLE_TIER: Mapping[str, str] = {
@@ -341,14 +330,14 @@ WHOLE_TIER: Mapping[str, str] = {
 """Extra conditions of whole-tier rules. The agent of a node sees only the replicas of its node."""
 
 
-def alert_expr(rule: str, level: AlertLevel) -> str:
+def alert_expr(rule: str, severity: Severity) -> str:
     """Return the incidents that alert under this rule and severity, of a note its certain verdicts.
 
     The labels that identify the agent are left out.
     """
-    text = f'{names.INCIDENT_ALERT.name}{{rule="{rule}",{names.SEVERITY}="{level.severity.value}"}} > 0'
-    if level.severity is Severity.REPORT:
-        text = f'{names.VERDICT.name}{{rule="{rule}"}} >= {SEVERITY[level.status]}'
+    text = f'{names.INCIDENT_ALERT.name}{{rule="{rule}",{names.SEVERITY}="{severity.value}"}} > 0'
+    if severity is Severity.REPORT:
+        text = f'{names.VERDICT.name}{{rule="{rule}"}} >= {SEVERITY[Status.WARNING]}'
         text += f'\n  and\n  {names.VERDICT_CERTAIN.name}{{rule="{rule}"}} == 1'
     summed = f"max without ({', '.join((*WATCHER_LABELS, names.SEVERITY))}) (\n  {text}\n)"
     if rule in WHOLE_TIER:

@@ -89,6 +89,9 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
     monitoring = monitoring_rows(past)
     before, after = (candidate.tiers.get(name) if candidate else None for candidate in (plan, proposed))
     hours = group_by(resize.seen.rates, lambda rate: rate.start // HOUR_SECONDS * HOUR_SECONDS)
+    left: tuple[str, ...] = ()
+    if resize.proposal.kind is not ProposalKind.NONE:
+        left = tuple(length.left for length in next_lengths(resize) if length.left)
     return TierReport(
         tier=name,
         model=tier.model if tier else "",
@@ -114,7 +117,7 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
         questions=questions(past),
         saves_a_day=_saves(resize),
         changes=tier_diff(name, before, after) if before and after else (),
-        left=unchanged_lengths(resize),
+        left=left,
         **render.copy_fields(resize, "workload", "levers", "proposal"),
     )
 
@@ -290,13 +293,6 @@ def next_lengths(resize: Resize) -> tuple[NextLength, ...]:
                 # A plan with a quantile below the previous one is refused.
                 floor = rows[-1].value or floor
     return tuple(rows)
-
-
-def unchanged_lengths(resize: Resize) -> tuple[str, ...]:
-    """Return a sentence for each length that the proposal does not change. Return nothing without a proposal."""
-    if resize.proposal.kind is ProposalKind.NONE:
-        return ()
-    return tuple(length.left for length in next_lengths(resize) if length.left)
 
 
 def _mean(resize: Resize, what: str) -> NextLength:

@@ -129,7 +129,6 @@ def _cost(tier: TierReport, report: Report) -> Section:
 
 
 def _count_lines(tier: TierReport) -> Iterator[str]:
-    """Yield the replicas that are needed with their arithmetic, what speaks against the proposal, and the next plan."""
     proposal, count = tier.proposal, tier.count
     if proposal.needed:
         yield f"lacking for a proposal: {'; '.join(proposal.needed)}"
@@ -186,7 +185,6 @@ def _kind(row: MonitoredValue) -> str:
 
 
 def observed_text(row: MonitoredValue, currency: str) -> str:
-    """Return the observed value of a row with its trend, bounds where it is not ok, and money with its currency."""
     text = render.best(row.observed, row.unit)
     if row.status not in ("ok", "not_judged"):
         text = render.format_reading(row.observed, row.unit).replace("_", " ")
@@ -242,7 +240,6 @@ def _curve(tier: TierReport, report: Report) -> Section:
 
 
 def curve_sentence(tier: TierReport) -> str:
-    """Return the present capacity of a replica with bounds, and the headroom."""
     part, usable = tier.curve, tier.curve.usable
     if usable is None:
         return "What a replica can take is not known: neither production nor the plan tells what a replica can take."
@@ -272,7 +269,6 @@ def _trap(tier: TierReport, report: Report) -> Section:
 
 
 def _prewarming(tier: TierReport, report: Report) -> Section:
-    """Return what pre-warming saved against reacting to load, and the forecast's quality, or why nothing is known."""
     part = tier.prewarming
     lines = [f"Not known: {part.missing}"] if part.missing else []
     if part.worth is not None and part.saved is not None:

@@ -318,7 +318,6 @@ class Question:
 
 
 def lengths_words(window: Window | None, basis: PlanFacts) -> str:
-    """Return the lengths of a window: medians and P95 of prompts and outputs."""
     if window is None:
         return "lengths are not known: nothing was seen"
     rows = []

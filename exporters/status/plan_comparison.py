@@ -101,7 +101,6 @@ class PlanComparison:
 
 
 def compare_with_plan(tier: TierStatus) -> tuple[PlanComparison, ...]:
-    """Return every row of ROWS for a tier, in order."""
     compared = [_compare(row, tier) for row in ROWS]
     return tuple(number for number in compared if number.planned is not None or not number.row.optional)
 
@@ -212,7 +211,6 @@ def _read_plan(row: ComparisonRow, context: TierContext) -> PlannedValue | None:
 
 
 def _describe_capacity(capacity: Capacity) -> str:
-    """Return the label of the present capacity of a replica, on which replica counts are based."""
     text = "usable" if capacity.high is not None else "usable, at least"
     if capacity.source is not CapacitySource.PRODUCTION:
         return text

@@ -100,7 +100,6 @@ class ActiveIncident:
 
     @property
     def impact(self) -> list[str]:
-        """Return the requests that users miss, the replicas, and the money that idles, in words."""
         missed, replicas, idle = self.incident.missed, self.incident.replicas, self.incident.idle
         texts = []
         if missed is not None and missed.share.high:

@@ -51,9 +51,9 @@ class TimelineEvent:
 
     t: float
     kind: str
-    tier: str | None
-    replica: str | None
     text: str
+    tier: str | None = None
+    replica: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -241,7 +241,6 @@ class SimulatedEngine:
         }
 
     def _observe(self, family: str, of: LogNormal, n: int) -> float:
-        """Adds `n` observations and returns their sum."""
         if n <= 0:
             return 0.0
         edges, known = EDGES[family], self._buckets[family]

@@ -261,7 +261,6 @@ class TierRun:
         return arrivals, *engine.advance(t, arrivals, conditions(self.story, replica, t))
 
     def pages(self) -> dict[str, Snapshot]:
-        """Return the present page of every replica that answers."""
         engines = zip(self.names, self.engines, strict=True)
         return {name: engine.snapshot() for n, (name, engine) in enumerate(engines) if not self._is_down(n, self.t)}
 

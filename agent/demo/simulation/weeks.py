@@ -123,7 +123,7 @@ class WatchedTier:
     def change_plan(self, t: float) -> None:
         before, self.version = self.version, plan_version(self.plan)
         text = f"the plan of {self.tier} changed from version {before} to {self.version}"
-        self.events.append(_event(t, TimelineKind.PLAN, text, self.tier))
+        self.events.append(TimelineEvent(t=t, kind=TimelineKind.PLAN, tier=self.tier, text=text))
 
     def skip(self) -> None:
         """Go on from the present pages, without a window up to them: nobody watched."""
@@ -148,7 +148,8 @@ class WatchedTier:
         start = ReplicaStart(
             replica=replica, seen_at=page.t, alive_at=before.t, started_at=page.started_at, ready_at=page.ready_at
         )
-        restart = _event(page.t, TimelineKind.RESTART, "the engine restarted", self.tier, replica)
+        subject = {"tier": self.tier, "replica": replica}
+        restart = TimelineEvent(t=page.t, kind=TimelineKind.RESTART, text="the engine restarted", **subject)
         self.events += (restart, start_event(self.tier, start))
 
     def _judge(self, cascade: ScriptedCascade, t: float, pages: Mapping[str, Snapshot]) -> None:
@@ -171,12 +172,6 @@ class WatchedTier:
             replica=replica,
         )
         self.spans.append(attach_finding(alert, [span for span in self.spans if isinstance(span, Finding)], t))
-
-
-def _event(
-    t: float, kind: TimelineKind, text: str, tier: str | None = None, replica: str | None = None
-) -> TimelineEvent:
-    return TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text)
 
 
 def fill(
@@ -227,11 +222,12 @@ def _fill_weeks(
     store: HistoryStore, tiers: list[WatchedTier], begin: float, end: float, progress: Callable[[float], None]
 ) -> None:
     outage = find_outage(begin, end)
+    begun = f"sizewatch {VERSION} began to watch"
     store.book(
         events=[
-            _event(begin, TimelineKind.START, f"sizewatch {VERSION} began to watch"),
-            _event(outage[0], TimelineKind.STOP, "sizewatch ended in order"),
-            _event(outage[1], TimelineKind.START, f"sizewatch {VERSION} began to watch"),
+            TimelineEvent(t=begin, kind=TimelineKind.START, text=begun),
+            TimelineEvent(t=outage[0], kind=TimelineKind.STOP, text="sizewatch ended in order"),
+            TimelineEvent(t=outage[1], kind=TimelineKind.START, text=begun),
         ]
     )
     service, hour = HistoryService(lambda: store), begin

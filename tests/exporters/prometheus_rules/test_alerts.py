@@ -22,7 +22,6 @@ from exporters.prometheus_rules.alerts import (
     ROWS,
     UNITS,
     WHOLE_TIER,
-    AlertLevel,
     alert,
     alert_groups,
     duration,
@@ -33,7 +32,7 @@ from exporters.prometheus_rules.alerts import (
 from exporters.render.text import alert_name
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.verdicts.rule import Rule, Scope, Severity
-from rules.verdicts.verdict import SEVERITY
+from rules.verdicts.verdict import SEVERITY, Status
 
 FOLDER = ROOT / "rules" / "prometheus"
 ALERTS = FOLDER / "sizewatch-alerts.yaml"
@@ -46,8 +45,8 @@ SPOKEN = {"seconds": "0.25 s", "ratio": "25%", "per_second": "0.25 requests/s"}
 """A quarter in some units."""
 
 
-def of(severity: Severity) -> list[tuple[Rule, AlertLevel]]:
-    return [pair for pair in LEVELLED if pair[1].severity is severity]
+def of(severity: Severity) -> list[tuple[Rule, Severity]]:
+    return [pair for pair in LEVELLED if pair[1] is severity]
 
 
 def series(rule: Rule, metric: str, values: str, instance: str = "a:19095", **labels: str) -> dict[str, str]:
@@ -65,11 +64,11 @@ def verdict(rule: Rule, values: str, certain: str = "1x200", instance: str = "a:
     }
 
 
-def raised(rule: Rule, level: AlertLevel, values: str, instance: str = "a:19095") -> dict[str, str]:
+def raised(rule: Rule, level: Severity, values: str, instance: str = "a:19095") -> dict[str, str]:
     """What raises an alert: an incident that alerts under the rule, of a note its certain verdict."""
-    if level.severity is Severity.REPORT:
+    if level is Severity.REPORT:
         return verdict(rule, values, values, instance)
-    return series(rule, names.INCIDENT_ALERT.name, values, instance, severity=level.severity.value)
+    return series(rule, names.INCIDENT_ALERT.name, values, instance, severity=level.value)
 
 
 def count(rule: Rule, severity: Severity) -> str:
@@ -100,10 +99,10 @@ def test_each_rule_has_its_alerts() -> None:
 
 
 @pytest.mark.parametrize(("rule", "level"), LEVELLED)
-def test_alerts_read_incidents_notes_read_verdicts(rule: Rule, level: AlertLevel) -> None:
+def test_alerts_read_incidents_notes_read_verdicts(rule: Rule, level: Severity) -> None:
     row = verdict_alert(rule, level)
     read = {names.VERDICT.name, names.VERDICT_CERTAIN.name}
-    if level.severity is not Severity.REPORT:
+    if level is not Severity.REPORT:
         read = {names.INCIDENT_ALERT.name}
     read |= {names.TARGET_UP.name} if rule.name in WHOLE_TIER else set()
     assert set(re.findall(r"sizewatch_\w+", row["expr"])) == read
@@ -146,9 +145,9 @@ def test_incident_or_certain_note_is_one_alert(tmp_path: Path) -> None:
     sent["exp_annotations"]["value"] = ""
     likely: dict[str, str] = {}
     below: dict[str, str] = {}
-    for rule, level in of(Severity.REPORT):
-        likely |= verdict(rule, f"{SEVERITY[level.status]}x130", "0x130")
-        below |= verdict(rule, f"{SEVERITY[level.status] - 1}x130")
+    for rule, _ in of(Severity.REPORT):
+        likely |= verdict(rule, f"{SEVERITY[Status.WARNING]}x130", "0x130")
+        below |= verdict(rule, f"{SEVERITY[Status.WARNING] - 1}x130")
     silent = [(after(1800), count(rule, Severity.REPORT), 0.0) for rule, _ in of(Severity.REPORT)]
     (note, _), (rule, level) = of(Severity.REPORT)[0], of(Severity.TICKET)[0]
     fire = count(rule, Severity.TICKET)
@@ -198,13 +197,13 @@ def test_alert_has_labels_seen_and_expected(tmp_path: Path, severity: Severity) 
         assert not differences(tmp_path, narrowed(tmp_path, ALERTS, *(case.name for case in some)), some)
 
 
-def expected(rule: Rule, level: AlertLevel) -> dict[str, Any]:
+def expected(rule: Rule, level: Severity) -> dict[str, Any]:
     value = spoken(rule.unit)
     replica = {"replica": "r1"} if rule.scope is Scope.REPLICA else {}
     about = "t/r1" if replica else "t"
     return {
         "exp_labels": {
-            "severity": level.severity.value,
+            "severity": level.value,
             "source": "sizewatch",
             "tier": "t",
             "rule": rule.name,
