@@ -1,7 +1,4 @@
-"""Safe file access: creation of output files, and the lock of the data directory.
-
-Output files get minimal rights under any umask and never follow a link. Paths from the command line open normally.
-"""
+"""Safe file access: output files that never follow a link, and the lock of the data directory."""
 
 from __future__ import annotations
 

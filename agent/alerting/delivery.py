@@ -46,8 +46,7 @@ class AlertmanagerClient:
     def round(self, alerts: Sequence[AlertPayload]) -> dict[str, str]:
         """Post all alerts in batches. Return the reason for each alert of a refused batch, by title.
 
-        Post an empty list if there are no alerts, to detect an unavailable Alertmanager before the first alert. Raise
-        ScrapeError if the round fails.
+        Post an empty list if there are no alerts, to detect an unavailable Alertmanager early. Raise ScrapeError.
         """
         refused: dict[str, str] = {}
         url, headers = self._client.peer.url.rstrip("/") + PATH, {"Content-Type": "application/json"}

@@ -150,7 +150,6 @@ class AlertingService(Sink):
             delivery.offer(lambda: present(alerts, foreign, self._clock(), settings, queues))
 
     def pop_changed(self) -> tuple[ExternalAlert, ...]:
-        """Return the external alerts that changed since the last call."""
         changed, self._changed = tuple(self._changed), []
         return changed
 

@@ -1,6 +1,5 @@
 """Webhook for alerts of other systems: authentication, limits, payload parsing and the queue for the next cycle.
 
-Refusals are checked cheapest first: token, length of the body, payload. A refused request changes only a counter.
 A payload (version 4) is used as a whole or not at all. Impossible times are replaced by the time of arrival.
 Format: prometheus.io/docs/alerting/latest/configuration/#webhook_config (0.25; names in UTF-8: 0.27).
 """
@@ -61,8 +60,7 @@ class _Message(BaseModel):
 def read(body: bytes, now: float) -> tuple[tuple[ExternalAlert, ...], int]:
     """Return the external alerts of a body received at `now` (unix seconds), and the number that its sender left out.
 
-    Our own alerts, which come back, are ignored. Raise ValueError for an unusable body: its text names the place and
-    quotes nothing of the body.
+    Our own alerts, which come back, are ignored. Raise ValueError for an unusable body, without a part of it.
     """
     try:
         message = _Message.model_validate_json(body)
@@ -132,7 +130,6 @@ class WebhookReceiver:
             self._counts.update(taken=1, left_out=len(alerts[room:]) + left_out)
 
     def waiting(self) -> tuple[ExternalAlert, ...]:
-        """Return and clear the queue, in order of arrival."""
         with self._lock:
             alerts = tuple(self._waiting)
             self._waiting.clear()

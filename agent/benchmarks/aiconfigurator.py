@@ -117,8 +117,7 @@ def decode_table(path: Any, text: str) -> list[tuple[str, Mapping[str, Any]]] | 
 def select_configuration(runs: Sequence[BenchmarkRun], wanted: str) -> list[BenchmarkRun]:
     """Return the measured runs, and those predicted for the one configuration whose parts begin as `wanted`.
 
-    Of the rows of one load the fastest is taken. Raise BenchmarkError that lists in what configurations differ, where
-    several fit or none.
+    Of the rows of one load the fastest is taken. Raise BenchmarkError with how they differ where not one fits.
     """
     names = {run.configuration: run.source for run in runs if run.configuration}
     if not names and wanted:

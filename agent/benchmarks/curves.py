@@ -1,7 +1,4 @@
-"""Benchmark curve from the measured loads of one or several result files, and the remarks on it.
-
-Remarks cover what only the importer knows; `rules.plan.checks` covers every plan.
-"""
+"""Benchmark curve from the loads of result files, and the remarks that only the importer can make."""
 
 from __future__ import annotations
 
@@ -87,7 +84,6 @@ def curve_of(measured: Sequence[BenchmarkRun], *, gpu_utilization_kind: str | No
 
 
 def _select(measured: Sequence[BenchmarkRun]) -> tuple[list[BenchmarkRun], list[ImportRemark]]:
-    """Return the loads of a curve, and a remark for each other one."""
     kept: dict[str, BenchmarkRun] = {}
     remarks = []
     has_places = any(run.point.requested_rps or run.point.concurrency for run in measured)

@@ -349,8 +349,7 @@ MOST_CHARACTERS = 256 << 20
 def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[BenchmarkError]]:
     """Return all runs of the files, and an error for each file or run without a place in a curve.
 
-    Raise one BenchmarkError with every unreadable file and its reason, or, if there is no run, with all contradictions
-    or else with every error.
+    Raise one BenchmarkError with every unreadable file, or, if there is no run, with all contradictions, else all errors.
     """
     runs: list[BenchmarkRun] = []
     errors: list[BenchmarkError] = []

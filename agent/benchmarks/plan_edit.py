@@ -1,7 +1,4 @@
-"""Editor that replaces the lines of a curve in a plan file and keeps all others byte for byte: comments, order, quoting.
-
-The edited text is parsed again and must differ in that curve alone, else the file stays unchanged.
-"""
+"""Editor that replaces the lines of a curve in a plan file and keeps all others byte for byte, or the whole file."""
 
 from __future__ import annotations
 

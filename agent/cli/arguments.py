@@ -59,7 +59,6 @@ HELP_OPTION: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
 def help_of(text: str) -> dict[str, Any]:
-    """Return the help of a command for click, with the exit codes of all."""
     return {
         "help": text[0].upper() + text[1:] + ("" if text.endswith("?") else "."),
         "short_help": text,
@@ -69,14 +68,12 @@ def help_of(text: str) -> dict[str, Any]:
 
 
 def make_command(name: str, text: str, parameters: Parameters, run: Callable[[SimpleNamespace], int]) -> click.Command:
-    """Return the command that calls `run` with its options, by their names."""
     return click.Command(
         name, callback=lambda **values: run(SimpleNamespace(**values)), params=[*parameters], **help_of(text)
     )
 
 
 def name_options(error: click.UsageError) -> click.UsageError:
-    """Return the error of a word too many with the options that may be meant."""
     ways = []
     if error.ctx is not None and "extra argument (" in error.message:
         for parameter in error.ctx.command.params:

@@ -159,7 +159,6 @@ class FirstView:
 
 
 def _read_ways(options: SimpleNamespace) -> dict[str, Any]:
-    """Return the connection options as keys of a target, with full paths."""
     for name, metavar, _ in WAYS_IN:
         value = getattr(options, name)
         if metavar == "FILE" and value is not None:
@@ -198,7 +197,6 @@ def _ask(candidate: Candidate) -> FoundEngine | str | None:
 
 
 def has_alertmanager() -> bool:
-    """Return whether an Alertmanager answers on its usual port."""
     target = Peer(url=f"{ALERTMANAGER}/api/v2/status", timeout_seconds=TIMEOUT_SECONDS)
     try:
         return b'"versionInfo"' in fetch_page(target, JSON)

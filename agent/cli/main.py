@@ -99,7 +99,6 @@ def command_line() -> CommandLine:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if instruction := os.environ.get(COMPLETE):
         # On demand: only a shell asks.
@@ -126,7 +125,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    """Return the exit code of the command, or of why it could not run."""
     name = "".join(words[:1])
     top = command_line()
     try:

@@ -144,7 +144,6 @@ def _check(options: SimpleNamespace) -> int:
 
 
 def _take_kv_tokens(plan: Plan, options: SimpleNamespace) -> Plan:
-    """Return the plan with the KV tokens of an engine's page in its only tier."""
     if len(plan.tiers) > 1:
         raise ConfigError((f"{options.plan}: has several tiers; say whose page it is with --tier",))
     name, tier = next(iter(plan.tiers.items()))

@@ -28,7 +28,6 @@ _UNSEEN = ReplicaRuntime()
 
 
 def health(counts: AgentHealth, parts: Assembly, now: float) -> AgentHealth:
-    """Return the counts of the daemon with the health of the parts of its active configuration."""
     history, alerting = parts.history, parts.alerting
     posting, webhook = alerting.health() if alerting is not None else ((), None)
     return replace(

@@ -1,7 +1,4 @@
-"""Recorded engines over HTTP: the demo's recordings, tiers and faster clock.
-
-A recording that ends begins again as a restarted engine, with moved start times.
-"""
+"""Recorded engines over HTTP, for the demo: recordings, tiers, clock. One that ends begins again, as restarted."""
 
 from __future__ import annotations
 

@@ -30,7 +30,6 @@ class DemoConsole(Sink):
         self._stop = stop
 
     def accept(self, result: StepResult) -> None:
-        """Print findings that began, became worse or ended."""
         try:
             self.show_findings(result.changed)
             for finding in result.closed:

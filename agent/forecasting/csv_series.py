@@ -193,7 +193,6 @@ def _read_times(path: Path, cells: pd.Series[str], zone: str) -> tuple[pd.Series
 
 
 def _read_amounts(path: Path, name: str, cells: pd.Series[str]) -> pd.Series[float]:
-    """Return the amounts of a column, NaN for an empty cell."""
     amounts = pd.to_numeric(cells, errors="coerce").astype(np.float64)
     unreadable = (cells != "") & ~amounts.between(0, MOST_AMOUNT)
     text = f"{{cell}} is no count of 0 to {MOST_AMOUNT:g}; leave the cell empty where it is not known"

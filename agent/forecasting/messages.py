@@ -72,8 +72,7 @@ class ForecastRequest:
 
     @property
     def settings(self) -> ForecastRequest:
-        """Return the part that a forecaster is made for: the lead in whole minutes, any or no capacity, and its lengths
-        (the unit of work)."""
+        """Return what a forecaster is made for: lead in whole minutes, any or no capacity, and its lengths (unit of work)."""
         lead = None if self.lead_seconds is None else math.ceil(self.lead_seconds / 60.0) * 60.0
         capacity = None if self.capacity is None else stated_capacity(1.0, "any", self.capacity.lengths)
         rest = replace(self, now=0.0, settled_until=0.0, lead_source="", no_replicas="", held=0)
@@ -119,10 +118,7 @@ def build_request(
     now: float,
     filled: int = 0,
 ) -> ForecastRequest:
-    """Return the request for the tier of `context` at `now` (unix seconds). `history` is the file with its demand.
-
-    `filled` is the number of its minutes that a back-fill added before the daemon's start.
-    """
+    """Return the request for the tier of `context` at `now` (unix seconds). `history` is the file with its demand."""
     plan, keys = context.plan, config.forecast
     request = ForecastRequest(
         tier=context.name,

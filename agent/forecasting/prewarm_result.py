@@ -1,7 +1,4 @@
-"""Pre-warming results for commands, from the history or a CSV, and their manifests.
-
-Without a daemon, the starts come from the history, or the arguments replace them.
-"""
+"""Pre-warming results for commands, from the history or a CSV, and their manifests."""
 
 from __future__ import annotations
 
@@ -100,8 +97,7 @@ def _durations(store: Reader, tier: str, now: float) -> Window:
 def prewarm_from_csv(
     path: Path, loaded: LoadedConfig | None, tier: str, overrides: PlanOverrides, bin_seconds: float | None
 ) -> ForecastResponse:
-    """Return the result from a trace, as of its end, with the plan and settings of a configuration if given. Raise
-    SizewatchError."""
+    """Return the result from a trace, as of its end, by a configuration if one is given. Raise SizewatchError."""
     given = input_from_csv(path, loaded, bin_seconds, tier)
     series = given.series
     if loaded is not None:

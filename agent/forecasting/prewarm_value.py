@@ -1,7 +1,4 @@
-"""Past worth of pre-warming: strategies compared on a tier's last week, and the minimum warm count that follows.
-
-`forecast.capacity.simulation` has the simulation. Rates are requests per second.
-"""
+"""Past worth of pre-warming: strategies compared on a tier's last week. Rates are requests per second."""
 
 from __future__ import annotations
 
@@ -64,8 +61,7 @@ class Stretch:
     def minimum_warm(self, ratio: float, at_least: int, margin: Margin) -> int:
         """Return the newsvendor's minimum warm count at this critical ratio, or `at_least` with less than a day.
 
-        The ready replicas have the `margin`, the needed replicas have none: a surge within the margin needs no warm
-        replica.
+        The ready replicas have the `margin`, the needed ones have none: a surge within it needs no warm replica.
         """
         known = np.isfinite(self.quantile)
         if known.sum() < LEAST_MINUTES:

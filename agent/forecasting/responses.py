@@ -151,10 +151,7 @@ def build_forecast(
     zone: str,
     bin_seconds: float,
 ) -> ForecastResult:
-    """Return the path in requests per second, each bin times the factor of its known events.
-
-    Without a path there is a note.
-    """
+    """Return the path in requests per second, each bin times the factor of known events; without a path, a note."""
     projection = Projection(
         tier=tier,
         made_at=made_at,

@@ -30,8 +30,7 @@ COLUMNS = ("origin", "target", "horizon_minutes", "method", "q05", "q50", "q95",
 def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> ForecastResult:
     """Return the forecast of the bins up to `horizon_seconds` after the series, with its record of the last week.
 
-    Raise SizewatchError for bins that do not divide a day, CannotJudgeError for a series without observations in the last
-    weeks.
+    Raise SizewatchError for bins that do not divide a day, CannotJudgeError for a series without recent ones.
     """
     series = last_bins(given.series, KEPT_SECONDS)
     bins = max(1, math.ceil(horizon_seconds / series.bin_seconds - 1e-9))
@@ -74,8 +73,7 @@ def backtest_report(name: str, walk: BacktestRun, notes: tuple[str, ...] = ()) -
 def write_forecasts(path: Path, walk: BacktestRun, time_text: Callable[[float], str]) -> None:
     """Write every forecast of the test as a row, in amounts per bin. Raise SizewatchError.
 
-    `origin` is the start of the first bin that was unknown to the forecast, `target` the start of its bin. `time_text`
-    writes a time (unix seconds).
+    `origin` is the first bin that was unknown to the forecast, `target` its bin. `time_text` writes unix seconds.
     """
     series = walk.window.series
     clock = pd.Series({index: time_text(series.time(index)) for index in range(walk.window.test, len(series))})

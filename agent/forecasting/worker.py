@@ -1,7 +1,4 @@
-"""Functions that the daemon calls in a forecasting process. The daemon loads the module, and no library.
-
-A process keeps a forecaster per tier between calls.
-"""
+"""Functions that the daemon calls in a forecasting process. The daemon loads the module, and no library."""
 
 from __future__ import annotations
 

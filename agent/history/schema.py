@@ -231,10 +231,7 @@ class SeriesKey(NamedTuple):
 
 
 def sum_key(table: SumTable, record: ClosedMinute) -> tuple[int, SeriesKey, int]:
-    """Return start (unix seconds), series and bin of the row that a minute goes into.
-
-    The middle of its window decides on the row.
-    """
+    """Return start (unix seconds), series and bin of a minute's row. The middle of its window decides on it."""
     start = int(windows.minute_of(record.slice.window) // table.seconds * table.seconds)
     if table.per_replica:
         series = SeriesKey(record.tier, record.plan_version, record.slice.replica or "")

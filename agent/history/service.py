@@ -276,10 +276,7 @@ def _first_week(store: HistoryStore, context: TierContext, version: str, now: fl
 
 
 def check_tier(store: Reader, context: TierContext, version: str, since: float, now: float) -> Step13:
-    """Return Step 13 of a tier over [since, now), from the hours of its plan version (of a short history, the minutes).
-
-    Raise HistoryError.
-    """
+    """Return Step 13 of a tier over [since, now), from hours of its plan version, else minutes. Raise HistoryError."""
     tier = context.name
     binned = store.bins(tier, since, now, version) if now - since >= MINUTES_BELOW_SECONDS else ()
     begin, period = min((hour.window.start for hour in binned), default=since), HOUR_SECONDS

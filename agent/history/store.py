@@ -181,10 +181,7 @@ class Reader:
         return dict(self._query(statement, (since, tier)))
 
     def spans(self, kind: type[T], since: float, tier: str | None = None) -> tuple[T, ...]:
-        """Return the findings, unknown spans or external alerts that lasted into [since, ...), oldest first.
-
-        `kind` is their class. Open ones have no `ended_at`.
-        """
+        """Return the findings, unknown spans or external alerts (`kind`) that lasted into [since, ...), oldest first."""
         rows = self._query(
             "SELECT body FROM spans WHERE kind = :kind AND (ended_at IS NULL OR ended_at >= :since)"
             " AND (:tier IS NULL OR tier = :tier) ORDER BY started_at, tier, replica, rule",

@@ -1,7 +1,4 @@
-"""Credentials of readers: bearer tokens of a file, and users with bcrypt hashes of the web configuration file.
-
-A line is a token. Empty lines and those that begin with # are ignored. No message, log or answer holds a secret.
-"""
+"""Credentials of readers: bearer tokens, and users of the web configuration file. No message or log holds a secret."""
 
 from __future__ import annotations
 

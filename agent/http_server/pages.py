@@ -1,7 +1,6 @@
 """Pages of the agent as a Starlette application: metrics, status, probes, reports, runbooks and the webhook.
 
-Only GET and HEAD exist, and POST of a configured webhook. A new page is a method and a Route. Status page and
-runbooks take memory: they are imported on demand.
+Only GET and HEAD exist, and POST of a configured webhook. What takes memory is imported on demand.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Discovery of targets among the pods of a node: their tiers, and the reasons of excluded pods.
 
 A replica is called as its pod, `namespace/name`: two pods of one name are two replicas.
-
-A pod can lead a scrape only to its own podIP. The path is bounded, redirects are not followed and no credentials are
-sent. Anybody who may make a pod may annotate it. So a pod without a GPU counts only in a namespace that the operator
-names.
+A pod can lead a scrape only to its own podIP. The path is bounded, redirects are not followed, no credentials are sent.
+Anybody may annotate a pod. So one without a GPU counts only in a namespace that the operator names.
 """
 
 from __future__ import annotations
@@ -48,7 +46,6 @@ class TierCandidates:
 
 
 def find_open_tiers(names: Iterable[str], known: TierCandidates) -> tuple[str, ...]:
-    """Return the tiers that a pod of any namespace may join."""
     if known.namespaces:
         return ()
     return tuple(filter(known.is_open, sorted(set(names))))

@@ -1,8 +1,7 @@
 """GPUs of a pod: from the kubelet's pod-resources API (PodResourcesLister/List), else from the GPU exporter.
 
-Add the device ids of another device plugin to DEVICE_ID. Each pod of a time-shared GPU gets its values, which belong to
-all of them together. The API is of Kubernetes 1.20 and newer (k8s.io/kubelet pkg/apis/podresources/v1/api.proto). grpcio is
-loaded only where the socket is.
+Each pod of a time-shared GPU gets its values, which belong to all of them together. The API is of Kubernetes 1.20 and
+newer (k8s.io/kubelet pkg/apis/podresources/v1/api.proto). grpcio is loaded only where the socket is.
 """
 
 from __future__ import annotations
@@ -142,10 +141,7 @@ DRIVERS = ("gpu.nvidia.com", "mig.nvidia.com", "gpu.amd.com")
 
 
 def assign_pod_gpus(pod: Pod, readouts: Mapping[str, GpuReadout], devices: Sequence[Devices] | str) -> GpuAssignment:
-    """Return the GPUs of a pod. `devices` are the kubelet's, or the reason why it gave none.
-
-    Nothing is missing for a pod that requests no GPU.
-    """
+    """Return the GPUs of a pod. `devices` are the kubelet's, or the reason why it gave none."""
     gpus, reason = ((), devices) if isinstance(devices, str) else _by_kubelet(pod, readouts, devices)
     if not gpus:
         gpus = _named(pod.place, readouts)
@@ -199,10 +195,11 @@ def _by_kubelet(
         return (), "the kubelet gave it no GPU"
     indices = gpus_by_index(readouts)
     gpus = {}
-    for device_id in (device_id for given in own for device_id in given.ids):
-        gpus[device_id] = device_id
-        if match := DEVICE_ID.fullmatch(device_id):
-            gpus[device_id] = match["uuid"] or indices.get(match["index"] or match["gke"], device_id)
+    for given in own:
+        for device_id in given.ids:
+            gpus[device_id] = device_id
+            if match := DEVICE_ID.fullmatch(device_id):
+                gpus[device_id] = match["uuid"] or indices.get(match["index"] or match["gke"], device_id)
     if unknown := [device_id for device_id, gpu in gpus.items() if gpu not in readouts]:
         # A part must not look like the whole.
         names = ", ".join(unknown[:3])

@@ -1,7 +1,4 @@
-"""Watch of the pods of one node: list, follow, and list again after a failure.
-
-The last pods stay valid for a limited time while the API is unavailable.
-"""
+"""Watch of the pods of one node: list, follow, list again after a failure. The last pods stay valid for a while."""
 
 from __future__ import annotations
 

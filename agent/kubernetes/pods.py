@@ -1,7 +1,4 @@
-"""Parser of a pod in the API's JSON.
-
-The API server checks shapes. Texts are anybody's: each is bounded and has no control characters.
-"""
+"""Parser of a pod in the API's JSON. Its texts are anybody's: each is bounded and has no control characters."""
 
 from __future__ import annotations
 

@@ -72,8 +72,7 @@ class EvaluationLoop:
     def restore_findings(self, unfinished: Iterable[Finding], now: float, seen_at: float) -> None:
         """Restore findings that an earlier run left open. They last until a rule is ok, as after any gap.
 
-        A finding of a subject that is no longer monitored ends at `now`. All end at `seen_at`, the end of that run,
-        if it is long ago.
+        A finding of a subject that is monitored no more ends at `now`. All end at `seen_at`, that run's end, if long ago.
         """
         closed: list[ClosedSpan] = []
         recently_alive = seen_at > now - ALIVE_SECONDS
@@ -95,7 +94,6 @@ class EvaluationLoop:
         self._end_cycle()
 
     def restore_starts(self, events: Iterable[TimelineEvent]) -> None:
-        """Restore the starts that earlier runs recorded, for tiers that are still monitored."""
         for event in events:
             start = timeline.parse_start_event(event)
             if event.tier in self.source.tiers and start is not None:

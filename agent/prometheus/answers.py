@@ -159,9 +159,7 @@ def parse_answer(place: str, body: bytes) -> ApiResponse:
 @collector_resting()
 def vector(given: ApiResponse, most_samples: int) -> tuple[InstantSample, ...]:
     """Parse an instant vector. Raise StoreError."""
-    kind, result = _result(given)
-    if kind != "vector" or not isinstance(result, list):
-        _wrong(given.place, "did not answer as Prometheus does: no vector of samples")
+    result = _result(given, "vector")
     if len(result) > most_samples:
         raise _too_many(given.place, most_samples)
     instant_samples = []
@@ -177,9 +175,7 @@ def matrix(
     given: ApiResponse, most_samples: int, span: tuple[float, float] = (-math.inf, math.inf)
 ) -> tuple[MatrixSeries, ...]:
     """Parse a matrix and keep the samples in `span` (start excluded, end included). Raise StoreError."""
-    kind, result = _result(given)
-    if kind != "matrix" or not isinstance(result, list):
-        _wrong(given.place, "did not answer as Prometheus does: no matrix of samples")
+    result = _result(given, "matrix")
     left, matrix_series = most_samples, []
     for entry in result:
         labels, (times, values) = _labels(given, entry), _numbers(given.place, entry, "values")
@@ -211,9 +207,12 @@ def _partial(mapping: Mapping[str, Any]) -> str:
     return "answered without some of its parts (isPartial)" if mapping.get("isPartial") else ""
 
 
-def _result(given: ApiResponse) -> tuple[object, Any]:
+def _result(given: ApiResponse, kind: str) -> list[Any]:
     data = given.data
-    return (data.get("resultType"), data.get("result")) if isinstance(data, dict) else (None, None)
+    if not isinstance(data, dict) or data.get("resultType") != kind or not isinstance(data.get("result"), list):
+        _wrong(given.place, f"did not answer as Prometheus does: no {kind} of samples")
+    result: list[Any] = data["result"]
+    return result
 
 
 def _labels(given: ApiResponse, entry: Any) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Query API of a Prometheus-compatible store: an instant vector, raw samples, and a range of points.
 
-Holds the query forms that make a response exact and bounded, the backoff of an unavailable store, and the query
-counters. It has no metric names. `agent.prometheus.answers` maps errors and parses responses.
+Holds the query forms that make a response exact and bounded, and the backoff of an unavailable store.
 Nothing is cached: a past time may still gain samples from late writers or a back-fill. Callers keep their results.
 API: prometheus.io/docs/prometheus/latest/querying/api.
 """

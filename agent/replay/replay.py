@@ -1,7 +1,4 @@
-"""Replay of a recording or of a store's past, evaluated like in the daemon.
-
-The scrapes of a cycle are a step (`rules.evaluator.step`); the step option only sets the width of the shown windows.
-"""
+"""Replay of a recording or of a store's past, evaluated like in the daemon: the scrapes of a cycle are a step."""
 
 from __future__ import annotations
 

@@ -153,8 +153,7 @@ def prewarming_from_response(result: ForecastResponse) -> Prewarming | None:
 def make_files(
     loaded: LoadedConfig, seconds: float, due: float, made_at: float, progress: Progress = lambda share, tier: None
 ) -> tuple[dict[str, str], Report]:
-    """Return the files of a report over the last `seconds` before `due` (unix seconds), and the report. Raise ConfigError
-    or HistoryError."""
+    """Return the files of a report over the `seconds` before `due` (unix seconds), and it. Raise ConfigError, HistoryError."""
     with HistoryStore.open_reader(history_path(loaded)) as store:
         since, until = daily_queries.choose_period(store, build_tier_contexts(loaded), seconds, due)
         past = replace(query_report_inputs(store, loaded, since, until, progress), made_at=made_at)

@@ -73,10 +73,7 @@ class Scrape:
 
 
 def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
-    """Load a recording without the targets whose file is missing, and those problems.
-
-    Raise ConfigError for a document that cannot be read, else PathError.
-    """
+    """Load a recording, and a problem for each missing file. Raise ConfigError for an unreadable document, else PathError."""
     path = folder / "recording.yaml"
     if not os.path.exists(path):
         raise PathError(folder, "has no recording.yaml: is this the folder of a recording?")

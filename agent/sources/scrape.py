@@ -89,7 +89,6 @@ class ScrapeSource(Source):
         )
 
     def assign_gpus(self) -> dict[ReplicaKey, GpuAssignment]:
-        """Return the GPUs of every target, and of replicas that other agents scrape."""
         assign = assign_gpus if self.pods is None else self.pods.assign_gpus
         return assign(self.targets, self.gpus.latest)
 

@@ -1,7 +1,4 @@
-"""Source of role fleet: query a store for every tier.
-
-A store that is unavailable, slow or partial hides only the queried tiers; known state stays.
-"""
+"""Source of role fleet: query a store for every tier. Where it fails, only the queried tiers are hidden."""
 
 from __future__ import annotations
 

@@ -47,7 +47,6 @@ class AlertSettings:
     runbooks: str | None = None
 
     def runbook(self, rule: str) -> str:
-        """Return the address of a rule's runbook: the configured page, else the agent's own, else the public one."""
         if self.runbooks is None and self.external_url is not None:
             return f"{self.external_url.rstrip('/')}/runbooks/{rule}"
         if self.runbooks:

@@ -115,10 +115,7 @@ def configuration_page(schema: Schema) -> str:
 
 
 def walk_schema(schema: Schema) -> Iterator[tuple[str, Schema, bool]]:
-    """Yield the dotted path of every key of a JSON Schema, its schema, and whether it is required.
-
-    List items and values of maps add nothing to a path.
-    """
+    """Yield the dotted path of every key of a JSON Schema (without list items), its schema, and whether it is required."""
 
     def walk(part: Schema, place: str, above: tuple[str, ...]) -> Iterator[tuple[str, Schema, bool]]:
         inner = [*part.get("anyOf", ()), part.get("items"), part.get("additionalProperties")]

@@ -114,7 +114,6 @@ def self_alert_text(name: str, width: int) -> str:
 
 
 def rules_text(width: int) -> str:
-    """Return a line for each rule, by severity, for a terminal of so many columns."""
     parts = ["`sizewatch explain RULE` prints the runbook of a rule."]
     for severity, meaning in SEVERITIES.items():
         rows = [(rule.name, rule.title) for rule in RULES if rule.severity is severity]

@@ -261,7 +261,6 @@ def _quotient(upper: float | None, lower: float | None) -> float | None:
 
 
 def _predict(context: TierContext, binned: BinnedWindow, metric: str) -> float | str:
-    """Return what the curve says at this load, or why it says nothing."""
     curve, rps = context.curve, binned.rps
     if curve is None or rps is None or binned.bin is None:
         return "the load is not known"
@@ -439,7 +438,7 @@ def _factor_parts(made: Calibration) -> Iterator[RenderableType]:
         name = ""
     compared = [load for load in made.bins if load.measures]
     fullest = sorted(compared, key=lambda load: load.requests, reverse=True)[: max(1, MOST_ROWS // len(rows))]
-    for load in (load for load in compared if load in fullest):
+    for load in filter(fullest.__contains__, compared):
         name, requests = f"{load.bin}: {load.requests_per_second:.3g} rps", f"{load.requests:,.0f}"
         for measure in load.measures:
             words, unit = QUANTITIES[measure.metric]

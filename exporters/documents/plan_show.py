@@ -1,8 +1,4 @@
-"""Text page of a plan's tier for `sizewatch plan show`, of two plans for `plan diff`, of a workload for `plan workload`.
-
-The page shows curve, operating point, the guide's C_max / SLO (8.3, never alerted), fleet arithmetic and findings.
-Formulas are in `rules.sizing`.
-"""
+"""Text page of a plan's tier for `sizewatch plan show`, of two plans for `plan diff`, of a workload for `plan workload`."""
 
 from __future__ import annotations
 
@@ -249,7 +245,6 @@ def plan_diff(before: Plan, after: Plan) -> tuple[str, ...]:
 
 
 def tier_diff(name: str, before: TierPlan | None, after: TierPlan | None) -> tuple[str, ...]:
-    """Return the changes of a tier. None marks a plan without the tier."""
     if before and after:
         changes = (*_values(before, after), *_curve(before, after), *_cost(before, after))
     elif after:

@@ -52,8 +52,7 @@ ASSUMED = "Assumed: load spread evenly; requests and engine as at the peak; traf
 class ReachedLimit:
     """Limit in words, and where the asked replicas meet it (None: not known).
 
-    `rps` is the tier's load there, `headroom` its distance (0.25: a quarter more than the asked load), `fewest_replicas`
-    stay within it.
+    `rps` is the tier's load there, `headroom` its distance (0.25: a quarter more), `fewest_replicas` stay within it.
     """
 
     limit: CapacityLimit
@@ -78,7 +77,6 @@ def reach_limit(what_if: WhatIf, limit: CapacityLimit) -> ReachedLimit:
 
 
 def headline(what_if: WhatIf, zone: str) -> str:
-    """Return the result in a sentence: an open finding at this size, whether the SLO would hold, and the first limit."""
     size, load = _replicas(what_if.asked.replicas), number(what_if.rps, "per_second")
     text = f"{what_if.seen.context.name} with {size} at {load} ({number(what_if.asked.rps, 'per_second')} a replica)"
     text += f": {_name_promise(what_if)} {HOLDS[what_if.asked.kept]}"

@@ -48,8 +48,7 @@ def _print_openmetrics(metric: Collector) -> bytes:
 
 
 def _print(metrics: Iterable[Printed], generate: Callable[[Collector], bytes]) -> Iterator[bytes]:
-    """Yield the text of each metric: the library keeps every line of what it prints at once. The head of a metric comes
-    once."""
+    """Yield the text of each metric: the library keeps every line that it prints at once. Heads come once."""
     name, head = "", b""
     for metric in metrics:
         if metric.name != name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from exporters.status.records import AgentStatus, ExportScope, ReplicaStatus, TierStatus
@@ -184,7 +185,7 @@ def incident_alerts(status: AgentStatus) -> Iterator[Sample]:
     Beside TierDown its replicas are tickets, which it inhibits where it fires.
     """
     counts: dict[Labels, float] = {}
-    for alert in (candidate for alerts in status.incident_alerts.values() for candidate in alerts):
+    for alert in chain.from_iterable(status.incident_alerts.values()):
         labels = (*_subject(alert.subject, alert.rule), alert.severity.value)
         counts[labels] = max(counts.get(labels, 0.0), float(1 + len(held_back(alert))))
         for finding in alert.incident.findings if alert.rule == TIER_DOWN else ():

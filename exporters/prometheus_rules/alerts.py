@@ -25,7 +25,6 @@ Fields = dict[str, Any]
 
 
 def rule_file(head: str, groups: Iterable[Fields]) -> str:
-    """Return a rule file for `rule_files:` of Prometheus. `head` is its comment."""
     return f"{comment_lines(head)}\n{dump_yaml({'groups': list(groups)})}"
 
 
@@ -249,8 +248,7 @@ TICKET_SCRAPE_HOLD = 60.0
 """Hold in seconds of a ticket evaluated at every scrape: four scrapes at 15 s, two at 30 s."""
 
 WINDOW_HOLD = 120.0
-"""Hold in seconds of a rule evaluated over closed minutes: two minutes. The verdict already includes the rule's hold.
-"""
+"""Hold in seconds of a rule evaluated over closed minutes: two minutes. The verdict includes the rule's own hold."""
 
 REPORT_HOLD = 900.0
 """Hold in seconds of a rule of severity report (PEERS 6.1: long for information)."""
@@ -283,9 +281,7 @@ LEVELS: Mapping[Severity, tuple[Severity, ...]] = {
     Severity.TICKET: (Severity.TICKET,),
     Severity.REPORT: (Severity.REPORT,),
 }
-"""Severities of alerts by that of the rule: a warning of a paging rule is a ticket. A page inhibits its ticket
-(`examples/alertmanager.yml`).
-"""
+"""Severities of alerts by that of the rule: a warning of a paging rule is a ticket, which its page inhibits."""
 
 INTERVALS: Mapping[Severity, float] = {Severity.PAGE: 15.0, Severity.TICKET: 30.0, Severity.REPORT: 60.0}
 """Evaluation interval in seconds by severity. The server default of 60 s would make a hold of 30 s two minutes."""
@@ -297,7 +293,6 @@ def alerts_text(external_url: str = "") -> str:
 
 
 def alert_groups(rules: tuple[Rule, ...] = RULES, external_url: str = "") -> list[Fields]:
-    """Return a group for each severity and a group about sizewatch itself."""
     groups: list[Fields] = []
     for severity in Severity:
         alerts = []

@@ -59,7 +59,6 @@ def report(past: ReportInputs) -> tuple[Report, Plan | None]:
 
 
 def _headline(tiers: tuple[TierReport, ...]) -> str:
-    """Return the recommended actions by kind, changes first."""
     if not tiers:
         return "No tier is watched: the configuration names none."
     parts, paid = [], []
@@ -123,7 +122,6 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
 
 
 def verdict(past: TierPast, zone: str) -> str:
-    """Return the first sentence of a tier: the next action, its cost, and whether production confirms the plan."""
     resize, step13 = past.resize, past.step13
     name, proposal = resize.seen.context.name, resize.proposal
     if not resize.seen.hours:

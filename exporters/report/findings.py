@@ -1,6 +1,5 @@
 """Inputs of the report, and from them a tier's incidents, findings, restarts, gaps and remarks, as rows and as lines.
 
-`agent.reporting` fills the inputs from the history: the re-sizing, rule results over the period, and what was found.
 The findings of a rule are a single row with a count.
 """
 
@@ -294,7 +293,6 @@ def restarts(past: TierPast) -> tuple[RestartRow, ...]:
 
 
 def restart_line(rows: Sequence[RestartRow]) -> str:
-    """Return the number of restarts and their unseen time, "" without restarts."""
     if not rows:
         return ""
     times, untimed = sum(row.times for row in rows), sum(row.untimed for row in rows)

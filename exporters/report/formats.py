@@ -1,8 +1,7 @@
 """report.md for terminals, tickets and repositories, and report.html: a single file without scripts or other resources.
 
-Both are written from the same sections, in reading order: what to do and the money first, then each tier. A new section is
-a function here and a row of SECTIONS. The layout of the page is `report.html.j2`, its style `report.css`. The template
-escapes every text and draws the charts.
+Both are written from the same sections, in reading order: what to do and the money first, then each tier. The template of
+the page escapes every text and draws the charts.
 """
 
 from __future__ import annotations

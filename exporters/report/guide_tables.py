@@ -1,8 +1,7 @@
 """Tables of the guide over the report's period: plan against production (9.3), and questions with their numbers (8.4).
 
 A row of ROWS has a signal, a target and rules. Its verdict is the rule result over the period, else the findings of its
-rules in the history. A new number is a row of `_compute_numbers`, or a signal's name in QUESTIONS.
-It holds for the request lengths that it was measured at.
+rules in the history. A number holds for the request lengths that it was measured at.
 """
 
 from __future__ import annotations

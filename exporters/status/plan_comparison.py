@@ -1,7 +1,6 @@
 """Plan of a tier against its present, number by number: reading, planned value, rules and the state of the tile.
 
-The worst active finding about a number sets its colour, else the worst result of its rules. Pages and JSON print the
-rows. A new number is a row of ROWS.
+The worst active finding about a number sets its colour, else the worst result of its rules.
 """
 
 from __future__ import annotations

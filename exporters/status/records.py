@@ -153,9 +153,7 @@ class ExportScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveFinding:
-    """Open finding with its newest firing verdict, else its worst. `silent` is the gap of a rule without a verdict now,
-    else None.
-    """
+    """Open finding with its newest firing verdict, else its worst. `silent` is the gap of a rule without a verdict now."""
 
     finding: Finding
     verdict: Verdict
@@ -250,14 +248,15 @@ class TierStatus:
         """Return the open findings, worst first. Those that send no alert are last (DESIGN 3.10)."""
         newest = {(result.rule, result.subject): result for result in self.results}
         active = []
-        for finding in (candidate for candidate in self.findings if candidate.ended_at is None):
+        for finding in self.findings:
             verdict, silent = finding.worst, None
             result = newest.get((finding.rule, finding.subject))
             if isinstance(result, Unknown):
                 silent = result
             elif result is not None and result.status in FIRING:
                 verdict = result
-            active.append(ActiveFinding(finding=finding, verdict=verdict, silent=silent))
+            if finding.ended_at is None:
+                active.append(ActiveFinding(finding=finding, verdict=verdict, silent=silent))
         return tuple(sorted(active, key=lambda finding: finding.rank))
 
     @property
@@ -327,9 +326,7 @@ class DiscoveryHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreHealth:
-    """Queries of a store since the start, and incomplete ones by kind. `in_sight` has the reason for each tier without
-    data, "" if it has data.
-    """
+    """Queries of a store since the start, incomplete ones by kind. `in_sight` has why a tier has no data, else ""."""
 
     place: str
     queries: int = 0

@@ -81,9 +81,9 @@ def describe_state(tier: TierStatus) -> TierState:
         return TierState("ok", tone, WITHOUT_PLAN)
     if tier.observed_seconds is not None and is_learning(tier.observed_seconds):
         return TierState(LEARNING, "note", learning_words(tier.observed_seconds))
-    for verdict in (note.verdict for note in tier.active):
-        if verdict.rule in TOO_LARGE and verdict.certainty is Certainty.CERTAIN:
-            return TierState(OVERSIZED, "note", f"oversized: {lower_first(verdict.sentence)}")
+    for note in tier.active:
+        if note.verdict.rule in TOO_LARGE and note.verdict.certainty is Certainty.CERTAIN:
+            return TierState(OVERSIZED, "note", f"oversized: {lower_first(note.verdict.sentence)}")
     return TierState("ok", tone, AS_PLANNED)
 
 
@@ -190,7 +190,6 @@ def worst_first(status: AgentStatus) -> list[TierStatus]:
 
 
 def headline(status: AgentStatus) -> Headline:
-    """Return the headline of the installation: its incidents, else the states of its tiers."""
     incidents = list_incidents(status)
     if incidents:
         tier, first = incidents[0]
@@ -277,7 +276,6 @@ def overview_text(document: Mapping[str, Any]) -> str:
 
 
 def numbers_text(tier: TierStatus) -> str:
-    """Return the numbers of a tier in the last minutes, and three findings. Its cost is in the overview."""
     compared = (number for number in compare_with_plan(tier) if number.row.unit != "money")
     rows = [(number.row.title, quantity(number.now, number.row.unit)) for number in compared]
     rows += [(finding.words, finding.verdict.sentence) for finding in tier.active[:3]]
