@@ -23,10 +23,9 @@ from agent.daemon.logs import set_up
 from agent.demo.engines import CAST, PLAN, Clock, build_player
 from agent.demo.runner import DemoRun, watch
 from agent.errors import ConfigError
+from rules.telemetry.windows import DAY_SECONDS
 
 SPEED = 10.0
-
-DAY_SECONDS = 86_400.0
 
 
 def parameters() -> Parameters:

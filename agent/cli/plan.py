@@ -47,7 +47,6 @@ from rules.plan.schema import Architecture, Plan, Provenance, plan_schema
 from rules.plan.validation import problems_of
 from rules.resize.workload import derive_benchmark
 from rules.telemetry.snapshots import GpuReadout
-from rules.telemetry.windows import HOUR_SECONDS
 from rules.telemetry.wording import format_count, format_duration
 
 
@@ -192,9 +191,7 @@ def _workload(options: SimpleNamespace) -> int:
     loaded, now = load_config(options), time.time()
     tier = select_tier(loaded, options.tier)
     with open_history(loaded) as store:
-        # The history sums by full hours; the present hour counts as far as it went.
-        since = (now - options.since) // HOUR_SECONDS * HOUR_SECONDS
-        seen = read_production(store, build_tier_contexts(loaded)[tier], since, now)
+        seen = read_production(store, build_tier_contexts(loaded)[tier], now - options.since, now)
     workload = derive_benchmark(seen, options.requests, options.top)
     if isinstance(workload, str):
         raise CannotJudgeError(workload)

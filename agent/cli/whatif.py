@@ -13,7 +13,7 @@ from agent.errors import CannotJudgeError
 from agent.history.daily_queries import measured_views, read_production
 from exporters.documents.what_if import pools_json, pools_text, whatif_json, whatif_text
 from rules.resize.production_summary import BAD, FINE
-from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
+from rules.telemetry.windows import MINUTE_SECONDS
 from rules.verdicts.verdict import Finding
 from rules.what_if.answer import answer_pools, answer_question, explain_unanswerable
 
@@ -46,9 +46,8 @@ def run(options: SimpleNamespace) -> int:
     with open_history(loaded) as store:
         contexts = {tier: build_tier_contexts(loaded)[tier]}
         context = measured_views(store, contexts, plan_versions(loaded), now)[tier]
-        # The history sums by full hours; the present hour counts as far as it went.
-        since, until = (now - options.since) // HOUR_SECONDS * HOUR_SECONDS, now // MINUTE_SECONDS * MINUTE_SECONDS
-        seen = read_production(store, context, since, until)
+        until = now // MINUTE_SECONDS * MINUTE_SECONDS
+        seen = read_production(store, context, now - options.since, until)
         findings, simulated = store.spans(Finding, until, tier), store.simulated_notice()
     why = explain_unanswerable(seen, options.rps)
     if not context.serves_whole_requests or len(options.instances) > 1:

@@ -15,8 +15,7 @@ from agent.config.sections import ConfigSection, repeats
 from agent.config.values import Entries, Name, Seconds, Text, duration_range, full_match
 from agent.durations import duration_text
 from rules.plan.validation import Contradictions, validation_error
-
-DAY_SECONDS = 86_400.0
+from rules.telemetry.windows import DAY_SECONDS
 
 # A rule is expanded from its start, so an early start is slow; no calendar goes beyond 9999.
 EARLIEST, LATEST = datetime(2000, 1, 1), datetime(2200, 1, 1)

@@ -16,8 +16,7 @@ from agent.config.sections import ConfigSection, repeats
 from agent.config.values import Entries, ExpandedFile, FileName, Seconds, Text, Timeout, duration_range, full_match
 from exporters.alertmanager.payload import OWN_LABELS, AlertSettings
 from rules.plan.validation import Contradictions
-
-DAY = 86_400.0
+from rules.telemetry.windows import DAY_SECONDS
 
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 WEEKDAYS: tuple[str, ...] = get_args(Weekday)
@@ -29,8 +28,8 @@ _TIME = full_match("([01][0-9]|2[0-3]):[0-5][0-9]", 'must be a time of the day s
 At = Annotated[str, Field(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$", title="time of the day"), _TIME]
 Variable = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$", title="environment variable")]
 Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$", title="name")]
-Since = Annotated[Seconds, duration_range(3600.0, 91 * DAY)]
-RetryFor = Annotated[Seconds, duration_range(60.0, 7 * DAY)]
+Since = Annotated[Seconds, duration_range(3600.0, 91 * DAY_SECONDS)]
+RetryFor = Annotated[Seconds, duration_range(60.0, 7 * DAY_SECONDS)]
 Resend = Annotated[Seconds, duration_range(1.0, 300.0)]
 
 
@@ -96,10 +95,12 @@ class ReportConfig(ConfigSection):
     weekday: Weekday = Field("monday", description="The day on which it is written.")
     at: At = Field("07:00", description="The time of that day.")
     zone: Zone | None = Field(None, description="The clock of that time; default forecast.zone.")
-    since_seconds: Since = Field(7 * DAY, description="How far back it looks.")
+    since_seconds: Since = Field(7 * DAY_SECONDS, description="How far back it looks.")
     directory: FileName | None = Field(None, description="Where reports stand, by date; default reports in data_dir.")
     keep: Annotated[int, Field(ge=1, le=1000)] = Field(26, description="How many are kept; the oldest go.")
-    retry_seconds: RetryFor = Field(DAY, alias="retry_for", description="How long a failed delivery is tried again.")
+    retry_seconds: RetryFor = Field(
+        DAY_SECONDS, alias="retry_for", description="How long a failed delivery is tried again."
+    )
     deliver: Entries[Destination] = Field((), description="To whom it is sent.")
 
     def _contradictions(self) -> Contradictions:

@@ -20,10 +20,12 @@ MAX_PAGE_BYTES = 2 * 1024 * 1024
 """Twelve times the largest page of an engine that we know. Thirty such pages at once fit into a node agent's memory."""
 
 
+ENGINE_NAMES = tuple(dict.fromkeys(engine.name for engine in ENGINES))
+
+
 def _engine(value: str) -> str:
-    known = tuple(dict.fromkeys(engine.name for engine in ENGINES))
-    if value not in known:
-        raise validation_error(unknown_name_text(value, known, "an engine whose pages can be read"))
+    if value not in ENGINE_NAMES:
+        raise validation_error(unknown_name_text(value, ENGINE_NAMES, "an engine whose pages can be read"))
     return value
 
 

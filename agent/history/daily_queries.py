@@ -65,7 +65,8 @@ def pieces(since: float, until: float, seconds: float) -> Iterator[tuple[float, 
 
 
 def read_production(store: Reader, context: TierContext, since: float, until: float) -> ProductionSummary:
-    """Return what was seen in [since, until), from a full hour on. Raise HistoryError."""
+    """Return what was seen in [since, until), from the full hour on that holds `since`. Raise HistoryError."""
+    since = since // HOUR_SECONDS * HOUR_SECONDS
     seen = ProductionSummary(context=context, since=since, until=until)
     for begin, end in pieces(since, until, DAY):
         hours = sum_by_hour(store.bins(context.name, begin, end))

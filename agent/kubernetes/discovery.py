@@ -12,10 +12,9 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.config.targets import TIER_NAME, Kubernetes, PodTier
+from agent.config.targets import ENGINE_NAMES, TIER_NAME, Kubernetes, PodTier
 from agent.kubernetes.pods import LWS, Pod, Port
 from exporters.render.safe_text import quote_external_text
-from rules.engines.registry import ENGINES
 from rules.plan.schema import TierPlan
 from rules.problems import unknown_name_text
 
@@ -283,8 +282,7 @@ def _pool(pod: Pod, tier: str, known: TierCandidates) -> str:
 
 def _engine(pod: Pod) -> str | None:
     engine = pod.own.get("engine")
-    names = tuple(dict.fromkeys(table.name for table in ENGINES))
-    if engine is not None and engine not in names:
-        text = unknown_name_text(engine, names, "an engine whose pages can be read")
+    if engine is not None and engine not in ENGINE_NAMES:
+        text = unknown_name_text(engine, ENGINE_NAMES, "an engine whose pages can be read")
         raise ExcludedPodError(f"its sizewatch.io/engine: {text}")
     return engine

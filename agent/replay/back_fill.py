@@ -30,9 +30,7 @@ from rules.engines.registry import EngineTable
 from rules.plan.load_bins import TierContext
 from rules.telemetry import arrivals
 from rules.telemetry.arrivals import MinuteSums
-from rules.telemetry.windows import MINUTE_SECONDS, Window
-
-DAY_SECONDS = 86_400.0
+from rules.telemetry.windows import DAY_SECONDS, MINUTE_SECONDS, Window
 
 SETTLE_SECONDS = 300.0
 """Age in seconds from which the store has every sample of a minute."""
