@@ -80,7 +80,6 @@ class DataDir:
             os.write(lock, str(os.getpid()).encode())
 
     def close(self) -> None:
-        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

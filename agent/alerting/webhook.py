@@ -26,7 +26,6 @@ WEBHOOK_BYTES = 1024 * 1024
 """The longest body that is read."""
 
 LONGEST_SUMMARY, LONGEST_LABEL = 300, 1_000
-UNNAMED = "alert without a name"
 SUMMARIES = ("summary", "message", "title", "description")
 
 AHEAD_SECONDS = 300.0
@@ -80,7 +79,7 @@ def _external_alert(alert: _Alert, now: float) -> ExternalAlert:
     )
     summary = next((alert.annotations[name] for name in SUMMARIES if alert.annotations.get(name)), "")
     return ExternalAlert(
-        name=quote_external_text(alert.labels.get("alertname") or UNNAMED, 200),
+        name=quote_external_text(alert.labels.get("alertname") or "alert without a name", 200),
         labels=tuple(sorted((name, quote_external_text(text, LONGEST_LABEL)) for name, text in alert.labels.items())),
         summary=quote_external_text(summary, LONGEST_SUMMARY),
         started_at=started_at,

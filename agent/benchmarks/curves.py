@@ -110,7 +110,6 @@ def _only(measured: Sequence[BenchmarkRun], place: str) -> Any:
 
 
 def _provenance(measured: Sequence[BenchmarkRun]) -> tuple[Provenance | None, list[ImportRemark]]:
-    """Return what was benchmarked, as far as the runs agree on it, and remarks on fields in which they differ."""
     known: dict[str, Any] = {}
     conflicts = []
     for name in SETUP:
@@ -214,10 +213,7 @@ def remarks_of(imported: ImportedCurve, tier: TierPlan | None = None, *, observe
 
 
 def differences(imported: ImportedCurve, tier: TierPlan) -> list[tuple[str, str, str]]:
-    """Return the differences from the tier, each value once: place of the first run, measured value, planned value.
-
-    They refuse the import: another setup has another capacity.
-    """
+    """Return the differences from the tier, which refuse an import: place of the first run, measured and planned value."""
     gpu, places = tier.gpu, dict[tuple[str, str], str]()
     for run in imported.runs:
         degree, planned_degree = run.setup.tensor_parallel, f"gpu has a degree of {gpu.tensor_degree}"

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 from agent.cli.arguments import Exit, Parameters, argument
 from agent.errors import SizewatchError
 from exporters.docs.runbooks import SELF_ALERTS, rules_text, runbook_text, self_alert_text
+from exporters.render.terminal import WIDTH
 from rules.catalogue.registry import RULES
 from rules.problems import find_close_name
-
-WIDEST = 100
 
 
 def parameters() -> Parameters:
@@ -20,7 +19,7 @@ def parameters() -> Parameters:
 
 
 def run(options: SimpleNamespace) -> int:
-    width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
     if options.rule is None:
         print(rules_text(width))
         return Exit.FINE

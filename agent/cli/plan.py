@@ -211,7 +211,6 @@ def _workload(options: SimpleNamespace) -> int:
 
 
 def _calibration(options: SimpleNamespace) -> int:
-    """Print measured / predicted from the history, or what changed between two files."""
     if len(options.files) == 2 and (options.tier or options.out):
         raise ConfigError(("--tier and --out are of the history: two files are compared whole",))
     files = list(map(_read_calibration_file, options.files))
@@ -389,7 +388,6 @@ def _about_point(notes: Sequence[ImportRemark], common: Sequence[str]) -> list[s
 
 
 def _tell(remarks: Sequence[ImportRemark]) -> int:
-    """Print the remarks on stderr, contradictions first. Return the exit code."""
     alike: dict[str, list[ImportRemark]] = {}
     for remark in sorted(remarks, key=lambda remark: CONTRADICTION not in remark.text):
         alike.setdefault(_NUMBER.sub("0", remark.text), []).append(remark)

@@ -49,8 +49,6 @@ def parameters() -> cli.Parameters:
 
 
 def _pair(make: Callable[[str, str], T], what: str) -> Callable[[str], T]:
-    """Return the parser of two names with a slash between them."""
-
     def read(text: str) -> T:
         first, _, second = text.partition("/")
         if not (first and second):

@@ -78,7 +78,6 @@ class SafeStream:
 
 @contextmanager
 def safe_streams(*, ends_with_reader: bool = False) -> Iterator[None]:
-    """Put safe streams in the place of standard output and error during the block."""
     stdout, stderr = sys.stdout, sys.stderr
     safe: tuple[Any, Any] = SafeStream(stdout, ends_with_reader=ends_with_reader), SafeStream(stderr, is_error=True)
     sys.stdout, sys.stderr = safe

@@ -249,7 +249,6 @@ def _merged_pods(config: Config) -> Iterator[str]:
 
 
 def _weak_connections(config: Config) -> Iterator[str]:
-    """Yield servers whose certificate is not checked, and credentials that anyone on the way can read."""
     for path, peer in list_values(config):
         if not isinstance(peer, PeerKeys):
             continue

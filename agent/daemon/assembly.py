@@ -179,7 +179,6 @@ class Assembly:
             yield self.history
 
     def _services(self) -> Iterator[Closable]:
-        """Yield the parts with threads or processes that use the others."""
         for part in (self.back_fill, self.forecasts, self.reports, self.pods):
             if part is not None:
                 yield part
@@ -198,7 +197,6 @@ class Assembly:
             part.close()
 
     def close(self, now: float) -> None:
-        """Record what is open and release everything."""
         self.interrupt()
         self.event(now, "stop", "sizewatch ended in order")
         self.loop.stop()
@@ -355,7 +353,6 @@ def _make_source(
 
 
 def _resume(assembly: Assembly, now: float) -> None:
-    """Restore the state of an earlier run from the history."""
     history, loop = assembly.history, assembly.loop
     if history is None:
         return

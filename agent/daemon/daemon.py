@@ -188,7 +188,6 @@ class Daemon:
         self._wake.put(None)
 
     def close(self) -> None:
-        """Stop the cycles, record what is open and release everything."""
         self._ends.close()
         _log.info("stopped cycles=%d", self.counts.cycles)
 

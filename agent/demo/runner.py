@@ -20,10 +20,7 @@ from rules.verdicts.verdict import Finding, severity_of, severity_words
 
 
 class DemoConsole(Sink):
-    """Findings of the demo on the terminal. `began` is the demo's first instant, on the daemon's clock.
-
-    `stop` is called when nobody reads the terminal any more.
-    """
+    """Findings of the demo on the terminal, since `began` (the daemon's clock). Without a reader `stop` is called."""
 
     def __init__(self, began: float, stop: Callable[[], None]) -> None:
         self._began = began

@@ -18,7 +18,7 @@ from agent.fleet.agent_series import AgentPages
 from agent.fleet.stored_pages import USUAL_SECONDS, PageReaderProtocol, StoredPage, TierPages
 from agent.fleet.sums import AgentSums, GroupSums, group_sums, sum_by_replica
 from agent.prometheus.answers import MatrixSeries, StoreError, StoreErrorKind
-from agent.prometheus.api import SampleClient, StoreApi
+from agent.prometheus.api import StoreApi
 from exporters.metrics import names
 from rules.gpu_sources.registry import BY_NAME as EXPORTERS
 from rules.plan import load_bins
@@ -240,7 +240,7 @@ class ReplicaReader:
         tier: str,
         selector: str,
         reader: PageReaderProtocol,
-        api: SampleClient,
+        api: StoreApi,
         usual_seconds: float = USUAL_SECONDS,
         beside: tuple[str, ...] = (),
         most: int | None = None,
@@ -362,7 +362,7 @@ def build_tier_reader(
     return AdaptiveReader(each, summed, agent_series.replica_count_query(tier, matchers), fleet.each_up_to, api)
 
 
-def build_replica_reader(tier: str, source: TierSource, context: TierContext, api: SampleClient) -> ReplicaReader:
+def build_replica_reader(tier: str, source: TierSource, context: TierContext, api: StoreApi) -> ReplicaReader:
     """Return the reader of a tier replica by replica."""
     matchers = source.selector or ""
     if source.source == "agents":

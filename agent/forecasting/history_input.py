@@ -20,8 +20,6 @@ from forecast.series.binned import Series, select_bins
 from rules.telemetry.windows import MINUTE_SECONDS
 from rules.telemetry.work import UNTOLD, CapacityLengths
 
-NOTHING_YET = "no demand of this tier has been kept yet"
-
 
 def read_demand(
     reader: Reader, tier: str, since: float, until: float, *, lengths: CapacityLengths = UNTOLD, zone: str = "UTC"
@@ -51,7 +49,7 @@ class HistoryForecasts:
 
         After an error the tier restarts with the next request: a forecaster that took a part of the minutes would stay late.
         """
-        gap, known = NOTHING_YET, self._tiers.pop(request.tier, None)
+        gap, known = "no demand of this tier has been kept yet", self._tiers.pop(request.tier, None)
         try:
             with HistoryStore.open_reader(Path(request.history)) as reader:
                 if (

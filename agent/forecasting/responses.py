@@ -94,7 +94,6 @@ class DemandBins:
         return Forecaster(bins, ahead_seconds=request.horizon_seconds, sundays=days)
 
     def _bins(self, first: int = 0) -> Series:
-        """Return the whole bins from `first` on, without known events."""
         begin, end = first * self.bin_minutes, len(self.rates) // self.bin_minutes * self.bin_minutes
         minutes = Series(
             start=self.start + begin * MINUTE_SECONDS,
@@ -107,7 +106,6 @@ class DemandBins:
         return replace(bins, values=remove_event_effects(bins.values, factors))
 
     def usual(self) -> Array:
-        """Return the rates of the minutes without known events."""
         factors = self.factors(self.start, MINUTE_SECONDS, len(self.rates))
         return remove_event_effects(np.array(self.rates), factors)
 

@@ -55,10 +55,7 @@ class _TierState:
 
 
 class ForecastService:
-    """Forecasts of one daemon. One thread at a time calls `run`; any thread calls the rest.
-
-    `answer` is called in the worker, `monotonic` is the clock of the retry delays.
-    """
+    """Forecasts of one daemon. One thread at a time calls `run`; any thread calls the rest."""
 
     def __init__(
         self,

@@ -51,9 +51,8 @@ HIGH, HIGHER = 0.95, 0.99
 class TierForecast:
     """Forecast of one tier with the settings of a request.
 
-    `work` and `requests` are amounts per minute (or longer bins, of a trace), NaN if unknown, at least one known.
-    Replicas are counted for the work. `requests` is None where no lengths are known, so that requests are the work.
-    Raises ValueError for unusable bins, ConfigError for a country without known holidays.
+    `work` and `requests` are as those of DemandBins, which raises. Replicas are counted for the work. `requests` is None
+    where no lengths are known, so that requests are the work.
     """
 
     def __init__(self, request: ForecastRequest, work: Series, requests: Series | None = None) -> None:

@@ -26,7 +26,6 @@ def _forecasts() -> HistoryForecasts:
 
 
 def _memory_bytes() -> int:
-    """Return the resident memory, or 0 if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

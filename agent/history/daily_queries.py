@@ -123,10 +123,7 @@ def measured_views(
     now: float,
     daily: Mapping[str, Capacity | None] | None = None,
 ) -> dict[str, TierContext]:
-    """Return the views with the capacity that production showed by `now`.
-
-    `daily` are the estimates of the last midnight, read here by default.
-    """
+    """Return the views with the capacity that production showed by `now`. `daily` are estimates of the last midnight."""
     known = read_daily_capacities(store, contexts, versions, now) if daily is None else daily
     measured = dict(contexts)
     for tier in contexts.keys() & versions.keys():

@@ -238,7 +238,11 @@ def sum_key(table: SumTable, record: ClosedMinute) -> tuple[int, SeriesKey, int]
     else:
         pool = record.pool if record.pool in POOL_TOKENS else ""
         series = SeriesKey(record.tier, record.plan_version, pool, record.release, record.precision)
-    return start, series, bin_code(record.slice)
+    bin = record.slice.bin
+    if bin is None:
+        # Unknown, or beyond the benchmark.
+        bin = -2 if record.slice.beyond else -1
+    return start, series, bin
 
 
 def group_demand(records: Iterable[ClosedMinute]) -> dict[tuple[str, int], list[MinuteSums]]:
@@ -253,13 +257,6 @@ def group_demand(records: Iterable[ClosedMinute]) -> dict[tuple[str, int], list[
         for part in arrivals.split_by_minute(record.slice.window):
             parts.setdefault((record.tier, int(part.start)), []).append(part)
     return parts
-
-
-def bin_code(binned: BinnedWindow) -> int:
-    """Return the load bin as rows hold it: -1 if it is unknown, -2 beyond the benchmark."""
-    if binned.bin is not None:
-        return binned.bin
-    return -2 if binned.beyond else -1
 
 
 _WINDOW = TypeAdapter(Window)

@@ -44,8 +44,7 @@ NOTE = "SIMULATED: made-up traffic, engines, GPUs and prices (sizewatch demo --h
 class Reader:
     """Queries of one history file. Safe to call from several threads; each call waits for the one before it.
 
-    Made by `open_reader`, or as the reading half of a store. Every method may raise HistoryError. Times are unix
-    seconds; a span is [since, until).
+    Every method may raise HistoryError. Times are unix seconds; a span is [since, until).
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -239,9 +238,8 @@ DEMAND_ADD = (
 class HistoryStore(Reader):
     """Only writer of a history file, in SQLite's WAL mode with every commit synced. It reads as well.
 
-    Safe to call from several threads; each call waits for the one before it. Readers in other processes (and threads
-    that read much) use `open_reader` and never wait. Raises HistoryOpenError if the file cannot be ours. Every method may
-    raise HistoryError and has then changed nothing.
+    Readers in other processes (and threads that read much) use `open_reader` and never wait. Raises HistoryOpenError if
+    the file cannot be ours. A method that raises HistoryError has changed nothing.
     """
 
     def __init__(self, path: Path | str, busy_timeout_seconds: float = schema.BUSY_TIMEOUT_SECONDS) -> None:
@@ -359,7 +357,6 @@ class HistoryStore(Reader):
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit what the block wrote, or nothing of it after an error."""
         with self._lock, translate_sqlite_errors(self._path), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield

@@ -85,7 +85,6 @@ def transport_error(error: Exception, host: str, seconds: float, status: int | N
 
 
 def _causes(error: object) -> Iterator[BaseException]:
-    """Yield an exception, the exceptions it was raised from, and those it carries as urllib3's do."""
     if isinstance(error, BaseException):
         yield error
         for inner in (error.__cause__ or error.__context__, getattr(error, "reason", None), *error.args):

@@ -67,12 +67,6 @@ def content_response(body: bytes, content_type: str = HTML, cache: str = "privat
     return Response(body, headers=headers)
 
 
-def is_wrong_host(host: str, hosts: tuple[str, ...]) -> bool:
-    """Return whether a Host header names neither this machine nor one of `hosts` (DNS rebinding)."""
-    name = re.sub(r"\.?(:\d*)?$", "", host.lower())
-    return LOCAL.fullmatch(name) is None and name not in map(str.lower, hosts)
-
-
 class Pages:
     """ASGI application. The status is that of `source`, which may wait for a cycle.
 
@@ -138,7 +132,10 @@ class Pages:
             return None
         if not await self.gate.admits(headers.get("authorization", "")):
             return text_response(401, "credentials are needed", {"WWW-Authenticate": self.gate.challenge})
-        if self.gate.open and self._hosts is not None and is_wrong_host(headers.get("host", ""), self._hosts):
+        host = re.sub(r"\.?(:\d*)?$", "", headers.get("host", "").lower())
+        is_checked = self.gate.open and self._hosts is not None
+        # DNS rebinding: a page of another host leads the reader's browser here.
+        if is_checked and LOCAL.fullmatch(host) is None and host not in map(str.lower, self._hosts or ()):
             text = "this address answers to localhost; further names go under web.hosts, or ask for credentials"
             return text_response(421, text)
         return None

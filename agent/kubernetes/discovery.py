@@ -272,7 +272,6 @@ def _listed_port(pod: Pod, keys: Kubernetes) -> Port | None:
 
 
 def _pool(pod: Pod, tier: str, known: TierCandidates) -> str:
-    """Return the pool of a pod: one of the plan's for the tier, by default the only one or `mixed`."""
     planned = known.tiers[tier].pools if known.tiers and tier in known.tiers else POOLS
     pool = pod.own.get("pool", planned[0] if len(planned) == 1 else "mixed")
     if pool not in planned:

@@ -32,10 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodWatchState:
-    """Pods of the node by uid. `trouble` is the error of an unavailable API, `age_seconds` the age of the pods then.
-
-    `listed` is False until the first list.
-    """
+    """Pods of the node by uid. `trouble` is the error of an unavailable API, `age_seconds` the age of the pods then."""
 
     pods: Mapping[str, Pod]
     listed: bool = False

@@ -32,8 +32,7 @@ class EvaluationLoop:
     """Source, evaluator and sinks of one configuration, evaluated in cycles by one thread.
 
     A cycle holds the lock `memory` while it changes state, never during I/O. Readers in other threads must hold it too.
-    `defects` counts unexpected errors in cycles. `before` is the loop of the previous configuration: its state and lock
-    go on.
+    `defects` counts unexpected errors in cycles. State and lock of `before`, the previous configuration's loop, go on.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import urlencode
 
 from agent.config.store import StoreConfig
@@ -173,9 +173,3 @@ class StoreApi:
 
 def _stamp(seconds: float) -> str:
     return f"{seconds:.3f}"
-
-
-class SampleClient(Protocol):
-    """Interface of `StoreApi` for readers of raw samples."""
-
-    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]: ...

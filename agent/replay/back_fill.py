@@ -147,7 +147,6 @@ def _read_rates(
 
 
 def _engine_queries(engines: tuple[EngineTable, ...], matchers: str) -> dict[str, str]:
-    """Return the queries of the rows of these engines, and of the series by which an engine is detected, by name."""
     rows = [row for engine in engines for row in engine.rows if row.family in FAMILIES]
     labels = {label for row in rows for label in (row.by, *row.where, *row.unless)}
     samples = {name for row in rows for name in (row.sample, *row.plus, row.zero_with)}
@@ -169,7 +168,6 @@ def _rate_query(stored: str, matchers: str, repeats: Iterable[str], by: Iterable
 def _query_minutes(
     api: StoreApi, queries: Mapping[str, str], begin: float, end: float
 ) -> dict[float, dict[Series, float]]:
-    """Return the rates of each minute by series, with the minutes on both sides that show a gap."""
     late, edge = (MINUTE_SECONDS + WIDTH_SECONDS) / 2, EDGE_MINUTES * MINUTE_SECONDS
     first, last = begin - edge + late, end + edge - MINUTE_SECONDS + late
     minutes: dict[float, dict[Series, float]] = {}

@@ -6,7 +6,7 @@ are of a day: they fit into memory even for weeks of a busy tier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import replace
 
 from agent.config.load import LoadedConfig, build_tier_contexts, history_path, plan_versions
@@ -54,6 +54,8 @@ def query_report_inputs(
     for place, name in enumerate(names):
         progress(place / len(names), name)
         tiers.append(_tier(store, loaded, contexts[name], versions.get(name, ""), since, until))
+    spans: tuple[Finding | UnknownSpan, ...] = (*store.spans(Finding, since), *store.spans(UnknownSpan, since))
+    gone = {span.subject.tier for span in spans if span.started_at < until and span.subject.tier not in contexts}
     return ReportInputs(
         made_at=until,
         since=since,
@@ -62,7 +64,9 @@ def query_report_inputs(
         version=VERSION,
         plan=loaded.plan,
         tiers=tuple(tiers),
-        remarks=_gone(store, contexts, since, until),
+        remarks=tuple(
+            f"{tier} was watched in this time and is in neither plan nor targets now." for tier in sorted(gone)
+        ),
         simulated=bool(store.simulated_notice()),
     )
 
@@ -119,12 +123,6 @@ def _tier(
     )
 
 
-def _gone(store: Reader, contexts: Container[str], since: float, until: float) -> tuple[str, ...]:
-    spans: tuple[Finding | UnknownSpan, ...] = (*store.spans(Finding, since), *store.spans(UnknownSpan, since))
-    gone = {span.subject.tier for span in spans if span.started_at < until and span.subject.tier not in contexts}
-    return tuple(f"{tier} was watched in this time and is in neither plan nor targets now." for tier in sorted(gone))
-
-
 def _prewarming(store: Reader, loaded: LoadedConfig, context: TierContext, now: float) -> Prewarming | None:
     from agent.forecasting.prewarm_result import PlanOverrides, forecast_from_history
 
@@ -136,7 +134,6 @@ def _prewarming(store: Reader, loaded: LoadedConfig, context: TierContext, now: 
 
 
 def prewarming_from_response(result: ForecastResponse) -> Prewarming | None:
-    """Return the pre-warming result, or None without a forecast and a comparison."""
     worth, decided = result.prewarm.worth, result.prewarm.recommendation
     decision = decided.sentence if decided is not None else ""
     if result.forecast is None:

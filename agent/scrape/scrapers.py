@@ -259,10 +259,7 @@ StartedScrapes = Mapping[tuple[str, str], Future[ScrapeResult]]
 
 
 class Scrapers:
-    """Scrapers of all targets of one daemon, for one thread. `clock` returns unix seconds.
-
-    A cycle of `cycle_seconds` closes with what came until then.
-    """
+    """Scrapers of all targets of one daemon, for one thread. `clock` returns unix seconds."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agent.config.config import Config
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader, GpuReadings
+from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader
 from agent.gpu.owners import GpuAssignment, assign_gpus
 from agent.http_client.client import PageFetcher
 from agent.pipeline.interfaces import Closable, Source
@@ -70,7 +70,11 @@ class ScrapeSource(Source):
         results = self.engines.split(self._configured, observations)
         owners = self.assign_gpus()
         self.gpus.note_owners(owners, now)
-        gpus = {key: self._replica_gpus(owned, readings) for key, owned in owners.items()}
+        gpus = {}
+        for key, owned in owners.items():
+            windows = {gpu: readings.windows[gpu] for gpu in owned.gpus if gpu in readings.windows}
+            readouts = tuple(map(self.gpus.latest.__getitem__, owned.gpus))
+            gpus[key] = ReplicaGpus(readouts=readouts, windows=windows, missing=owned.missing)
         pools = {
             tier: {target.replica: target.pool for target in targets}
             for tier, targets in group_by(self.targets, lambda target: target.tier).items()
@@ -91,13 +95,6 @@ class ScrapeSource(Source):
     def assign_gpus(self) -> dict[ReplicaKey, GpuAssignment]:
         assign = assign_gpus if self.pods is None else self.pods.assign_gpus
         return assign(self.targets, self.gpus.latest)
-
-    def _replica_gpus(self, owned: GpuAssignment, readings: GpuReadings) -> ReplicaGpus:
-        return ReplicaGpus(
-            readouts=tuple(self.gpus.latest[gpu] for gpu in owned.gpus),
-            windows={gpu: readings.windows[gpu] for gpu in owned.gpus if gpu in readings.windows},
-            missing=owned.missing,
-        )
 
     def _scrape(self, key: ReplicaKey, result: ScrapeResult, owned: GpuAssignment, gpus: ReplicaGpus) -> ReplicaScrape:
         snapshot, error = result.snapshot, result.error

@@ -47,9 +47,8 @@ Item = TypeVar("Item")
 class StoreSource(Source):
     """Tiers of a store, for one thread.
 
-    `readers` maps each tier and the options of its reader to the reader. Node agents export the `agent_tiers`. What was
-    read goes on from the source of the configuration `before`. Nothing up to `begin` (unix seconds) is read. `failed` is
-    the last error of the store.
+    `readers` has the reader of each tier and its options. Node agents export the `agent_tiers`. What was read goes on from
+    the source `before`. Nothing up to `begin` (unix seconds) is read. `failed` is the last error of the store.
     """
 
     def __init__(

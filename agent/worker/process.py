@@ -109,7 +109,6 @@ class WorkerProcess:
 
 
 def _serve(pipe: connection.Connection, memory_bytes: int, keep: Collection[str], silent: bool) -> None:
-    """Answer calls in the child, until the parent has closed the pipe."""
     os.setsid()
     # What a library prints belongs into the log.
     output = os.open(os.devnull, os.O_WRONLY) if silent or sys.stderr is None else 2

@@ -31,8 +31,6 @@ VALID_RESENDS = 4
 DIAGNOSIS = "SizewatchForeignAlertDiagnosis"
 """Alertname of informational explanations of foreign alerts."""
 
-INFORMATION: Mapping[str, str] = {"severity": Severity.REPORT.value}
-
 OWN_LABELS = frozenset({"alertname", "tier", "replica", "severity", "foreign_alertname", OURS[0]})
 """Labels that configured labels may not replace."""
 
@@ -76,10 +74,7 @@ def present(
     settings: AlertSettings,
     waiting: Mapping[str, float | None] = MappingProxyType({}),
 ) -> tuple[AlertPayload, ...]:
-    """Return the payloads at `now` (unix seconds) of alerts that fire, or that were resolved in the last 15 minutes.
-
-    `waiting` holds the requests in the queues of each tier.
-    """
+    """Return the payloads of alerts that fire at `now` or were resolved 15 minutes before. `waiting`: requests in queues."""
     posted: dict[str, AlertPayload] = {}
     for payload in (
         *(_posted(alert, now, settings, waiting.get(alert.incident.tier)) for alert in alerts),
@@ -200,7 +195,8 @@ def _of_foreign(foreign: Iterable[ExternalAlert], now: float, settings: AlertSet
         if alert.ended_at is not None and now - alert.ended_at > RESOLVED_KEPT_SECONDS:
             continue
         subject = Subject(tier=alert.tier, replica=alert.replica)
-        labels = {"alertname": DIAGNOSIS, **_where(subject), **INFORMATION, "foreign_alertname": alert.name}
+        labels = {"alertname": DIAGNOSIS, **_where(subject), "foreign_alertname": alert.name}
+        labels["severity"] = Severity.REPORT.value
         annotations = {
             "summary": f"{alert.name} in {subject}: {diagnosis.sentence}",
             "description": f"{capitalize(diagnosis.sentence)}.",

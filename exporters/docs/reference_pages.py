@@ -92,9 +92,6 @@ def list_contexts(command: click.Command, parent: click.Context | None = None) -
                 yield from list_contexts(part, context)
 
 
-YAML_WORDS = {"True": "true", "False": "false"}
-
-
 def configuration_page(schema: Schema) -> str:
     """Return docs/configuration.md: a table of the keys for each part of the file."""
     rows: dict[str, list[tuple[str, ...]]] = {"": []}
@@ -102,7 +99,9 @@ def configuration_page(schema: Schema) -> str:
         kind, default = _kind(part), "required" if required else ""
         if not required and part.get("default") not in (None, [], {}):
             words = str(part["default"])
-            default = f"`{YAML_WORDS.get(words, words)}`"
+            if isinstance(part["default"], bool):
+                words = words.lower()
+            default = f"`{words}`"
         section = ""
         if "." in path:
             section = path.partition(".")[0]
@@ -181,7 +180,6 @@ def engines_page() -> str:
 
 
 def _printed(engine: EngineTable, family: str) -> str:
-    """Return since and until which of its scanned releases an engine prints a family."""
     rows = [row for row in engine.rows if row.family == family]
     if not rows:
         return "-"

@@ -114,10 +114,7 @@ class CapacityFactor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """One tier under one release and precision. `factors` are means over the load bins, weighted by their requests.
-
-    `predicted_by`: a benchmark measured the plan's curve, or a planner computed it.
-    """
+    """One tier under one release and precision. `factors` are means over the load bins, weighted by their requests."""
 
     tier: str
     model: str
@@ -367,10 +364,7 @@ def _mean_with_bounds(parts: tuple[Histogram, ...]) -> Reading | None:
 
 
 def _average_factors(rows: Iterable[tuple[str, Factor, float]]) -> dict[str, Factor]:
-    """Return the geometric mean of each metric's factors by their weights. Its bounds are the means of the bounds.
-
-    An end that one of the factors lacks is open.
-    """
+    """Return the geometric mean of each metric's factors by weight, and of their bounds: open where one lacks it."""
     weighted: dict[str, list[tuple[Factor, float]]] = {}
     for metric, factor, weight in rows:
         weighted.setdefault(metric, []).append((factor, weight))

@@ -38,9 +38,7 @@ HEAD = ("method", "WAPE", "P95 pinball", "WAPE by naive", "pinball by naive", "c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastResult:
-    """Projection with the shares of combined methods, highest first, and `notes` for the reader. A note:
-    "needs 2 days, has 5 hours: same as now, with its own error".
-    """
+    """Projection with the shares of combined methods, highest first, and `notes` for the reader."""
 
     projection: Projection
     zone: str

@@ -128,7 +128,6 @@ def _point_rows(tier: TierPlan, curve: Curve | None, point: OperatingPoint | Non
 
 
 def _limit(tier: TierPlan, curve: Curve | None, point: OperatingPoint) -> str:
-    """Return why the usable load of a replica is what it is."""
     derived = None
     if curve:
         derived = curve.usable(tier.slo)

@@ -154,7 +154,6 @@ def replay_json(result: ReplayResult) -> dict[str, Any]:
 
 
 def _cut(finding: Finding) -> str:
-    """Return what the cut minute did to a finding of it."""
     if finding.ended_at is None:
         return "began"
     return "ended"
@@ -178,7 +177,6 @@ def replay_text(result: ReplayResult) -> str:
 
 
 def _section(title: str, rows: Iterable[tuple[Verdict | UnknownSpan, str]]) -> list[RenderableType]:
-    """Return a section in which equal texts of several rules and subjects are merged."""
     subjects: dict[str, dict[str, list[str]]] = {}
     for result, text in rows:
         subjects.setdefault(text, {}).setdefault(result.rule, []).append(str(result.subject))
@@ -244,10 +242,7 @@ NO_BENCHMARK = "other limits are broken; the plan has no benchmark to confirm"
 def check_text(
     tiers: Iterable[Step13], since_words: str, asked_seconds: float, incidents: Sequence[Incident] = ()
 ) -> str:
-    """Return the check of every tier, worst verdict first, and the watched time if it is less than requested.
-
-    A verdict that fires names its newest incident.
-    """
+    """Return the check of every tier: worst verdict first, a firing one with its incident, and what was seen if not all."""
     parts: list[RenderableType] = []
     for step13 in tiers:
         seen = since_words

@@ -449,7 +449,6 @@ def _columns(panel: Panel) -> Iterator[Json]:
 
 
 def _join(panel: Panel) -> list[Json]:
-    """Return the join of all query results by labels, with a column per label and query."""
     titles = {label: title for label, title in panel.rows.items() if title}
     titles |= {f"Value #{letter}": title for letter, title in zip(ascii_uppercase, panel.columns, strict=False)}
     options = {

@@ -204,7 +204,6 @@ def _curve(resize: Resize) -> CurvePart:
 
 
 def _week(seen: ProductionSummary, zone: str) -> Iterable[WeekHour]:
-    """Yield the means of all 168 hours of the week from Monday 0:00 on."""
     grouped = group_by_hour_of_week(seen, zone)
     for weekday, hour in product(range(7), range(24)):
         rows = grouped.get((weekday, hour), ())
@@ -213,7 +212,6 @@ def _week(seen: ProductionSummary, zone: str) -> Iterable[WeekHour]:
 
 
 def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> Prewarming:
-    """Return pre-warming against reacting to load, and why the forecast missed the limits of its rule."""
     part, rule = past.prewarming, CATALOGUE["ForecastDegraded"]
     if part is None:
         return Prewarming(missing=past.no_prewarming)

@@ -249,7 +249,6 @@ def list_alerting(past: TierPast) -> list[Finding]:
 
 
 def _last_end(spans: Iterable[Finding | ExternalAlert]) -> float | None:
-    """Return the last end, None while one lasts."""
     ends = [math.inf if span.ended_at is None else span.ended_at for span in spans]
     return None if math.inf in ends else max(ends)
 

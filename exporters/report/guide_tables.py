@@ -417,13 +417,11 @@ def _mean(window: Window, family: str) -> float | None:
 
 
 def _spent(window: Window, family: str) -> float:
-    """Return the seconds that all requests together spent."""
     parts = window.histograms.get(family, ())
     return (histograms.mean(parts) or 0.0) * sum(part.n for part in parts)
 
 
 def _first_words(key: str, past: TierPast, numbers: Mapping[str, SignalValue]) -> str:
-    """Return the words that begin an answer, "" for most."""
     plan = past.resize.seen.context.plan
     if key == "bound":
         return _bottleneck(numbers["ttft_by_slo"], numbers["tpot_by_slo"])

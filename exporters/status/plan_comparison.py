@@ -88,9 +88,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanComparison:
-    """Row of a tier. `now` is of the last minutes, `state` its tone and word. `at_this_load` is the benchmark value at
-    equal load if a rule compared with it.
-    """
+    """Row of a tier. `now` is of the last minutes, `state` its tone and word. `at_this_load` is the benchmark's value."""
 
     row: ComparisonRow
     now: SignalValue

@@ -89,9 +89,7 @@ def describe_state(tier: TierStatus) -> TierState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveIncident:
-    """Open incident. Its `root` may have ended; `symptoms` are the other active findings, in the order of their begin.
-    `worst` is the worst of the active ones.
-    """
+    """Open incident. Its `root` may have ended; `symptoms` are the other active findings, in the order of their begin."""
 
     incident: Incident
     root: ActiveFinding

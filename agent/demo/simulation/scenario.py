@@ -247,10 +247,7 @@ class TierRun:
         self.t = t
 
     def advance_replica(self, replica: int, t: float, rate: float, ready: int) -> tuple[int, int, float, float]:
-        """Advance one of the `ready` replicas of a tier at `rate` requests per second.
-
-        Return its arrived and finished requests, their prompt and their generated tokens.
-        """
+        """Advance one of the `ready` replicas at `rate` (1/s). Return requests arrived and finished, prompt and output tokens."""
         engine = self.engines[replica]
         for restart in self.story.restarts:
             if restart.replica == replica and self.t < restart.ready <= t:

@@ -253,7 +253,6 @@ def _fill_weeks(
 
 
 def _judge_days(store: HistoryStore, service: HistoryService, tiers: list[WatchedTier], now: float) -> None:
-    """Do the daemon's work of a day: retention, Step 13, rules over days, and LIVE rules over two hours."""
     service.upkeep({tier.tier: tier.context for tier in tiers}, {tier.tier: tier.version for tier in tiers}, now)
     for tier in tiers:
         days = daily_queries.evaluate_days(store, tier.context, tier.version, now)
