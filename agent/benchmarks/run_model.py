@@ -271,7 +271,6 @@ def _drop_contradictions(run: BenchmarkRun) -> Iterator[str]:
 
 
 def _find_impossible(run: BenchmarkRun, e2e: float) -> Iterator[str]:
-    """Yield numbers of a run that its counts, its duration and its mean E2E in seconds exclude."""
     if not 0.99 * run.request_total <= run.sent <= (run.request_total or run.sent):
         yield f"{run.requests} requests succeeded and {run.sent - run.requests} did not, of {run.request_total}"
     duration, rps, output = run.duration_seconds or math.inf, run.completed_rps, run.output_tokens_per_second

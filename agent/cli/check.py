@@ -34,11 +34,10 @@ def run(options: SimpleNamespace) -> int:
     now = time.time()
     with open_history(loaded) as store:
         measured = measured_views(store, contexts, versions, now)
-        checks = [
-            check_tier(store, context, versions.get(name, ""), now - seconds, now)
-            for name, context in sorted(measured.items())
-            if tier in (None, name)
-        ]
+        checks = []
+        for name, context in sorted(measured.items()):
+            if tier in (None, name):
+                checks.append(check_tier(store, context, versions.get(name, ""), now - seconds, now))
         incidents = group_incidents(store.spans(Finding, now - seconds, tier), now=now)
     span = f"the last {duration_text(seconds)}"
     if options.since != seconds:

@@ -63,7 +63,6 @@ def run(options: SimpleNamespace) -> int:
 
 
 def _recorded(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRun:
-    """Return the demo of recorded engines. Its history is deleted."""
     speed = options.speed or SPEED
     clock = Clock(speed)
     player = build_player(clock)

@@ -372,7 +372,6 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name
 
 
 def _comments(imported: ImportedCurve) -> tuple[list[str], list[list[str]]]:
-    """Return the comments on the curve and on each point. Remarks on every load appear once."""
     texts = [list(dict.fromkeys(note.text for note in notes)) for notes in imported.notes]
     common = [text for text in texts[0] if len(texts) > 1 and all(text in rows for rows in texts[1:])]
     about_points = [_about_point(notes, common) for notes in imported.notes]

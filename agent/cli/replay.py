@@ -79,7 +79,6 @@ def run(options: SimpleNamespace) -> int:
 
 
 def _calibrate(result: Replay) -> CalibrationFile:
-    """Return the calibration of the replayed time, each tier under the releases that it ended with."""
     made = []
     for tier, context in result.contexts.items():
         seen = [shown for shown in result.windows if shown.tier == tier and shown.replica is not None]

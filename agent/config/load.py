@@ -209,7 +209,6 @@ def is_loopback(host: str) -> bool:
 
 
 def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
-    """Yield tiers of targets, pods and the store that the plan lacks: their data has no comparison."""
     if plan is None:
         return
     pods = config.discovery.kubernetes

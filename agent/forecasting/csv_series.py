@@ -133,7 +133,6 @@ def utc_text(t: float) -> str:
 
 
 def _read_cells(path: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Return the cells of the used columns as text by line of the file, and the names of the other columns."""
     try:
         cells = pd.read_csv(
             path,

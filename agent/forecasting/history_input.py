@@ -75,7 +75,6 @@ class HistoryForecasts:
 
 
 def _start(request: ForecastRequest, reader: Reader) -> TierForecast | None:
-    """Return a forecaster that starts with the first known minute, None if there is none."""
     kinds = _read(reader, request, request.settled_until - KEPT_SECONDS - request.bin_seconds)
     known = np.flatnonzero(np.isfinite(kinds[-1].values))
     if len(known):

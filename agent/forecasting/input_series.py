@@ -73,7 +73,6 @@ def input_from_csv(
 
 
 def _lengths_of(loaded: LoadedConfig, tier: str | None) -> CapacityLengths:
-    """Return the lengths that the capacity of a tier counts, unknown without the tier or its capacity."""
     contexts = build_tier_contexts(loaded)
     if tier is None and len(contexts) == 1:
         (tier,) = contexts

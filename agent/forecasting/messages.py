@@ -150,7 +150,6 @@ def build_request(
 
 
 def _no_replicas(context: TierContext) -> str:
-    """Return why replicas cannot be counted, or ""."""
     if not context.serves_whole_requests:
         return "prefill and decode are counted apart: no one number of replicas is recommended"
     if context.capacity is None or context.capacity.is_lower_bound:

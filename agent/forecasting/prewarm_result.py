@@ -86,7 +86,6 @@ def _count_ready(store: Reader, tier: str, now: float) -> int | None:
 
 
 def _durations(store: Reader, tier: str, now: float) -> Window:
-    """Return the E2E histograms of the last week, read day by day."""
     total = Window(start=now, end=now, expected_seconds=0.0, covered_seconds=0.0)
     for begin, end in pieces(now - RECENT_SECONDS, now, DAY):
         day = (part.window for part in store.bins(tier, begin, end))

@@ -84,7 +84,6 @@ class DemandBins:
             self._forecaster.step(float(self._bins(first=len(self.rates) // self.bin_minutes - 1).values[0]))
 
     def _first_forecaster(self) -> Forecaster | None:
-        """Return a forecaster of all whole bins, or None if no bin is known."""
         bins, request = self._bins(), self._settings
         if not np.isfinite(bins.values).any():
             return None

@@ -239,7 +239,6 @@ class TierForecast:
         return request.certainty
 
     def _look_back(self, request: ForecastRequest, capacity: Capacity, run: LeadRun) -> None:
-        """Set the worth of pre-warming in the last week, and the minimum that follows from prices."""
         past = self._work
         factors, rates = past.factors(past.start, MINUTE_SECONDS, len(past.rates)), np.array(past.rates)
         week = prewarm_value.split_last_week(rates, factors, run, self._certainty, capacity.rps, self._hold)

@@ -109,11 +109,11 @@ def read_daily_capacities(
     store: Reader, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
 ) -> dict[str, Capacity | None]:
     """Return the estimate of the last midnight (UTC) for each tier with a plan. Raise HistoryError."""
-    return {
-        tier: capacity_now(contexts[tier], read_capacity_days(store, tier, version, now))
-        for tier, version in versions.items()
-        if tier in contexts
-    }
+    capacities = {}
+    for tier, version in versions.items():
+        if tier in contexts:
+            capacities[tier] = capacity_now(contexts[tier], read_capacity_days(store, tier, version, now))
+    return capacities
 
 
 def measured_views(

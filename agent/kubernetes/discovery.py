@@ -83,22 +83,19 @@ def _tier_by_label(pod: Pod, known: TierCandidates) -> str | None:
 
 def _tier_by_entries(pod: Pod, known: TierCandidates) -> str:
     """Return the tier of the entries that match by labels and namespace. Raise ExcludedPodError for none or several."""
-    tiers = sorted(
-        {
-            entry.tier
-            for entry in known.entries
-            if entry.labels.items() <= pod.labels.items() and pod.namespace in (entry.namespaces or (pod.namespace,))
-        }
-    )
+    tiers = set()
+    for entry in known.entries:
+        if entry.labels.items() <= pod.labels.items() and pod.namespace in (entry.namespaces or (pod.namespace,)):
+            tiers.add(entry.tier)
     if not tiers:
         raise ExcludedPodError(
             "has no tier: give it the label sizewatch.io/tier, or name its namespace in discovery.kubernetes.tiers"
         )
     if len(tiers) > 1:
         raise ExcludedPodError(
-            f"matches the tiers {', '.join(tiers)} of discovery.kubernetes.tiers: give it the label sizewatch.io/tier"
+            f"matches the tiers {', '.join(sorted(tiers))} of discovery.kubernetes.tiers: give it the label sizewatch.io/tier"
         )
-    return tiers[0]
+    return tiers.pop()
 
 
 MOST_TARGETS = 64

@@ -99,6 +99,11 @@ def _parse_pod(meta: dict[str, Any], spec: dict[str, Any], status: dict[str, Any
     created_at = _seconds(meta.get("creationTimestamp"))
     container_at = _seconds((state.get("state", {}).get("running") or {}).get("startedAt"))
     restarts = int(state.get("restartCount", 0))
+    ports = []
+    for container in containers:
+        for port in container.get("ports") or ():
+            if port.get("protocol", "TCP") == "TCP":
+                ports.append(Port(truncate_value(port.get("name"), 15), int(port["containerPort"])))
     return Pod(
         uid=truncate_value(meta["uid"]),
         namespace=truncate_value(meta["namespace"]),
@@ -109,12 +114,7 @@ def _parse_pod(meta: dict[str, Any], spec: dict[str, Any], status: dict[str, Any
         labels=labels,
         own={key: own[PREFIX + key] for key in OWN_KEYS if PREFIX + key in own},
         leader=annotations.get(LWS_LEADER, ""),
-        ports=tuple(
-            Port(truncate_value(port.get("name"), 15), int(port["containerPort"]))
-            for container in containers
-            for port in container.get("ports") or ()
-            if port.get("protocol", "TCP") == "TCP"
-        ),
+        ports=tuple(ports),
         wants_gpu=_wants_gpu(engine),
         by_claim=_wants_gpu(engine) and not _requests_gpu(engine),
         host_network=spec.get("hostNetwork") is True,
@@ -156,5 +156,4 @@ def _texts(value: dict[str, str] | None, *wanted: str) -> dict[str, str]:
 
 
 def _seconds(value: str | None) -> float | None:
-    """Parse an RFC 3339 time of the API."""
     return datetime.fromisoformat(value).timestamp() if value else None

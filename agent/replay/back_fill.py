@@ -112,7 +112,6 @@ def fill_demand(loaded: LoadedConfig, api: StoreApi, history: HistoryStore, begi
 
 
 def _find_whole_minutes(rates: Mapping[float, Mapping[str, float]], begin: float, end: float) -> Iterator[MinuteSums]:
-    """Yield the demand of the minutes in [begin, end) that lie in no gap and not next to one."""
     for start in sorted(rates):
         around = (start + place * MINUTE_SECONDS for place in range(-EDGE_MINUTES, EDGE_MINUTES + 1))
         if begin <= start < end and all(t in rates for t in around):

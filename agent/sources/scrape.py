@@ -17,7 +17,6 @@ from agent.scrape.scrapers import PageEngines, ScrapeResult, Scrapers, Target
 from exporters.status.records import ExportScope
 from rules.evaluator.observation import Observation, ReplicaGpus, ReplicaKey, ReplicaScrape
 from rules.telemetry import gpu_windows
-from rules.telemetry.windows import group_by
 from rules.telemetry.wording import format_count
 
 if TYPE_CHECKING:
@@ -75,10 +74,9 @@ class ScrapeSource(Source):
             windows = {gpu: readings.windows[gpu] for gpu in owned.gpus if gpu in readings.windows}
             readouts = tuple(map(self.gpus.latest.__getitem__, owned.gpus))
             gpus[key] = ReplicaGpus(readouts=readouts, windows=windows, missing=owned.missing)
-        pools = {
-            tier: {target.replica: target.pool for target in targets}
-            for tier, targets in group_by(self.targets, lambda target: target.tier).items()
-        }
+        pools: dict[str, dict[str, str]] = {}
+        for target in self.targets:
+            pools.setdefault(target.tier, {})[target.replica] = target.pool
         yield Observation(
             now=self._clock(),
             scrapes=tuple(

@@ -164,7 +164,6 @@ def _annotations(alert: IncidentAlert, settings: AlertSettings, waiting: float |
 
 
 def _stage(incident: Incident) -> str:
-    """Return the present stage of a cascade, or the highest one after its end."""
     active = [finding.transitions[-1].stage or 0 for finding in incident.findings if finding.ended_at is None]
     stage = max(active or (finding.worst.stage or 0 for finding in incident.findings))
     if stage:
@@ -187,7 +186,6 @@ def _cause(cause: Cause) -> str:
 
 
 def _of_foreign(foreign: Iterable[ExternalAlert], now: float, settings: AlertSettings) -> Iterator[AlertPayload]:
-    """Yield certain explanations of foreign alerts."""
     for alert in foreign:
         diagnosis = alert.diagnosis
         if diagnosis is None or not diagnosis.certain or alert.tier is None:
@@ -195,8 +193,8 @@ def _of_foreign(foreign: Iterable[ExternalAlert], now: float, settings: AlertSet
         if alert.ended_at is not None and now - alert.ended_at > RESOLVED_KEPT_SECONDS:
             continue
         subject = Subject(tier=alert.tier, replica=alert.replica)
-        labels = {"alertname": DIAGNOSIS, **_where(subject), "foreign_alertname": alert.name}
-        labels["severity"] = Severity.REPORT.value
+        labels = {"alertname": DIAGNOSIS, **_where(subject), "severity": Severity.REPORT.value}
+        labels["foreign_alertname"] = alert.name
         annotations = {
             "summary": f"{alert.name} in {subject}: {diagnosis.sentence}",
             "description": f"{capitalize(diagnosis.sentence)}.",

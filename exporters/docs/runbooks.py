@@ -103,7 +103,6 @@ def runbook_text(name: str, width: int) -> str:
 
 
 def self_alert_text(name: str, width: int) -> str:
-    """Return what an alert about sizewatch itself means, by reason, for a terminal of so many columns."""
     parts = [f"**{name}**", "Alert about sizewatch itself: Prometheus raises it, no rule evaluates it."]
     for row in ROWS:
         if row.name == name:

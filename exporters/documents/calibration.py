@@ -114,7 +114,10 @@ class CapacityFactor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """One tier under one release and precision. `factors` are means over the load bins, weighted by their requests."""
+    """One tier under one release and precision. `factors` are means over the load bins, weighted by their requests.
+
+    `predicted_by`: a benchmark measured the plan's curve, or a planner computed it.
+    """
 
     tier: str
     model: str

@@ -262,7 +262,6 @@ def _bill(tier: TierPlan) -> str:
 
 
 def _values(before: TierPlan, after: TierPlan) -> Iterator[str]:
-    """Yield the changed values. The curve is compared as a whole."""
     old, new = (
         dict(_flatten(tier.model_dump(mode="json", exclude={"curve"}, exclude_none=True))) for tier in (before, after)
     )

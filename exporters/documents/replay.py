@@ -107,7 +107,6 @@ def unknown_json(span: Unknown | UnknownSpan) -> dict[str, Any]:
 
 
 def _flat_json(record: object, without: set[str]) -> dict[str, Any]:
-    """Return a record as JSON, with tier and replica in place of its subject."""
     fields: dict[str, Any] = ANY.dump_python(record, mode="json", exclude=without)
     return {**fields.pop("subject"), **fields}
 
@@ -197,11 +196,10 @@ def _finding_rows(finding: Finding, result: ReplayResult) -> list[tuple[str, str
     lines = [f"{subject}, from {_clock(finding.started_at - result.start)} {until}", finding.worst.sentence]
     if finding in result.of_cut_minute:
         lines.append(f"{_cut(finding)} with the last minute, which is not over: a running agent waits for its end")
-    stages = [
-        f"{stage} at {_clock(next(changes).t - result.start)}"
-        for stage, changes in groupby(finding.transitions, key=lambda change: change.stage)
-        if stage
-    ]
+    stages = []
+    for stage, changes in groupby(finding.transitions, key=lambda change: change.stage):
+        if stage:
+            stages.append(f"{stage} at {_clock(next(changes).t - result.start)}")
     if stages:
         lines.append(f"stages: {', '.join(stages)}")
     lines += explanation(finding.worst)

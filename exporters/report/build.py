@@ -154,7 +154,6 @@ def verdict(past: TierPast, zone: str) -> str:
 
 
 def _suspect(past: TierPast) -> str:
-    """Return the first cause of a difference from the benchmark, without numbers. Return "" if unknown."""
     fires = [result for result in past.step13.results if isinstance(result, Verdict) and result.status in FIRING]
     suspected = sorted((result for result in fires if result.causes), key=lambda result: -SEVERITY[result.status])
     texts = [cause.evidence[0] for result in suspected[:1] for cause in result.causes[:1] if cause.evidence]
@@ -456,7 +455,6 @@ tiers:
 
 
 def next_plan_text(report: Report, proposed: Plan) -> str:
-    """Return the plan as YAML. Comments above each tier have the proposal, its reasons, and the old value of each change."""
     made = render.format_local(report.made_at, "UTC", "%Y-%m-%d %H:%M UTC")
     simulated = "# SIMULATED: none of the traffic behind it is real.\n" if report.simulated else ""
     text = HEAD.format(made=made, simulated=simulated)

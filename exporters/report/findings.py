@@ -151,7 +151,6 @@ class RestartRow:
 
 
 def list_findings(past: TierPast) -> tuple[FindingRow, ...]:
-    """Return the findings of alerting rules, oldest first, each with the foreign alerts that it explains."""
     rows = []
     for findings in group_by(list_alerting(past), lambda finding: finding.rule).values():
         worst = max(findings, key=lambda finding: rank_verdict(finding.worst))
@@ -196,7 +195,6 @@ def list_incidents(past: TierPast, zone: str) -> tuple[IncidentRow, ...]:
 def incident_lines(
     incidents: Iterable[IncidentRow], findings: Iterable[FindingRow], zone: str, currency: str
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the worst incident of each root, with the stages of a cascade and the alerts that its findings explain."""
     by_rule = {finding.rule: finding for finding in findings}
     for root, rows in group_by(incidents, lambda incident: incident.root).items():
         begin = by_rule[root].worst.started_at if root in by_rule else None
@@ -397,7 +395,6 @@ def list_remarks(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
 
 
 def _changes(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
-    """Yield as `list_remarks` does what changed within the period: the plan and the engine's release."""
     seen = past.resize.seen
     present = plan_version(seen.context.plan) if seen.context.plan else ""
     events = [event for event in past.events if seen.since <= event.t < seen.until]

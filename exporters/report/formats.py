@@ -329,7 +329,6 @@ SECTIONS = (_cost, _monitoring, _incidents, _workload, _curve, _trap, _prewarmin
 
 
 def _draw_rates(tier: TierReport, report: Report) -> dict[str, Any] | None:
-    """Return hourly arrivals with the plan's peak, as lines and labels in a unit square. Unknown hours stay open."""
     since, until, planned = report.since, report.until, tier.workload.planned_peak_rps or 0.0
     if len(tier.hourly) < 2:
         return None

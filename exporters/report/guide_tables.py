@@ -194,8 +194,6 @@ def _end(end: End, context: TierContext) -> float | None:
 
 
 def _planned(form: str, path: str, unit: str, without: str, is_limit: bool = True) -> Target:
-    """Return a target by a value of the plan, which is its upper end where it is a limit."""
-
     def target(context: TierContext) -> TargetRange:
         value = read_plan_value(context, path)
         if value is None:

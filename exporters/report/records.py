@@ -27,7 +27,8 @@ SCHEMA = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePart:
     """Curve of a replica. `headroom` is 1 less the peak's share of what the planned replicas can take: 0.2 is a fifth
-    left. `days` is the range of the production points, which ends at `until`: the days that `usable` rests on.
+    left. `days` is the range of the production points, which ends at `until`: the days that `usable` rests on. `remark` is
+    on a predicted curve.
     """
 
     days: float

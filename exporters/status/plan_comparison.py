@@ -170,7 +170,6 @@ def _rank_result(result: RuleResult) -> tuple[bool, int, bool]:
 
 
 def _read(row: ComparisonRow, tier: TierStatus) -> SignalValue:
-    """Return the number of the last minutes: of completed requests the mean rate of the seen replicas."""
     window = tier.recent
     if window is None:
         return Missing(gap=Gap.SCRAPE_FAILED, text="no data in the last 5 minutes")

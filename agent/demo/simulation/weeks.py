@@ -64,11 +64,10 @@ def build_window(earlier: Snapshot, later: Snapshot) -> Window:
     window = windows.diff_snapshots(earlier, later)
     if EVERYTHING in window.gaps:
         return window
-    levels = {
-        family: gauges.interpolate(earlier.gauges[family], value, later.t - earlier.t)
-        for family, value in later.gauges.items()
-        if family in earlier.gauges
-    }
+    levels = {}
+    for family, value in later.gauges.items():
+        if family in earlier.gauges:
+            levels[family] = gauges.interpolate(earlier.gauges[family], value, later.t - earlier.t)
     gaps = {family: reason for family, reason in window.gaps.items() if family not in levels}
     return replace(window, gauges=levels, gaps=gaps)
 
@@ -91,20 +90,15 @@ class WatchedTier:
         # A plan that was replaced knew a longer cold start.
         earlier = plan.model_copy(update={"cold_start_seconds": 240.0})
         self.version = plan_version(plan if run.story.replanned_at is None else earlier)
-        scenes = [
-            (
-                (restart.gone // MINUTE_SECONDS - 1) * MINUTE_SECONDS,
-                (restart.ready // MINUTE_SECONDS + 2) * MINUTE_SECONDS,
-            )
-            for restart in run.story.restarts
-        ]
+        scenes = []
+        for restart in run.story.restarts:
+            first, last = restart.gone // MINUTE_SECONDS - 1, restart.ready // MINUTE_SECONDS + 2
+            scenes.append((first * MINUTE_SECONDS, last * MINUTE_SECONDS))
         if run.story.cascade is not None:
             scenes.append(run.story.cascade.scene)
-        self._close = {
-            first + n * SCRAPE_SECONDS
-            for first, last in scenes
-            for n in range(round((last - first) / SCRAPE_SECONDS) + 1)
-        }
+        self._close: set[float] = set()
+        for first, last in scenes:
+            self._close.update(first + n * SCRAPE_SECONDS for n in range(round((last - first) / SCRAPE_SECONDS) + 1))
         self._fine_from = fine_from
         self._pages = run.pages()
         self._newest: dict[str, BinnedWindow] = {}
@@ -257,12 +251,13 @@ def _judge_days(store: HistoryStore, service: HistoryService, tiers: list[Watche
     for tier in tiers:
         days = daily_queries.evaluate_days(store, tier.context, tier.version, now)
         quarters = store.replica_bins(tier.tier, now - 2 * HOUR, now)
-        live = (evaluate_rule(BY_NAME[rule], tier.context, quarters, now, QUARTER) for rule in LIVE)
-        causes = (
-            explain.add_causes(verdict, tier.context, quarters) if isinstance(verdict, Verdict) else verdict
-            for verdict in live
-        )
-        for result in (*rule_evaluation.long_only_results(days), *causes):
+        results = list(rule_evaluation.long_only_results(days))
+        for rule in LIVE:
+            result = evaluate_rule(BY_NAME[rule], tier.context, quarters, now, QUARTER)
+            if isinstance(result, Verdict):
+                result = explain.add_causes(result, tier.context, quarters)
+            results.append(result)
+        for result in results:
             tier.rules[result.rule], ended = step_rule_state(tier.rules.get(result.rule), result)
             tier.spans += (span for span in ended if isinstance(span, Finding))
         store.book(spans=tier.spans, events=sorted(tier.events, key=lambda event: event.t))
