@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agent.errors import ScrapeError
@@ -113,11 +113,15 @@ class GpuCollector:
             _log.exception("unexpected error reading GPUs")
             text = f"defect in sizewatch while reading GPUs: {type(error).__name__}"
             return GpuReadings(windows={}, problems=(text,))
+        # A new exporter may have another name of the machine.
+        renamed = {self.latest[new.gpu].host: new.host for new in readouts if new.gpu in self.latest}
         windows = diff_latest(self.latest, map(drop_impossible, readouts))
         # A lost GPU stays known. Its parts come and go, and stand in its place.
         read, hosts = {readout.gpu for readout in readouts}, {readout.host for readout in readouts}
         wholes = {gpu.rpartition("/")[0] for gpu in read}
         for gpu, last in [*self.latest.items()]:
+            if last.host not in hosts:
+                last = self.latest[gpu] = replace(last, host=renamed.get(last.host, last.host))
             may_go = last.index is None or "/" in gpu or gpu in wholes
             if may_go and last.host in hosts and gpu not in read and now - last.t > GONE_SECONDS:
                 del self.latest[gpu]

@@ -1,7 +1,6 @@
 """Activity of a GPU or of one of its MIG instances by GPM, without DCGM.
 
-GPM counts in hardware: a value is the mean since the previous sample. GPM is read from the whole GPU, with the number
-of the instance.
+GPM counts in hardware: a value is the mean since the previous sample.
 """
 
 import math

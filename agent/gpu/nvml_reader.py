@@ -26,7 +26,6 @@ class NvmlReader:
     """Reader of all GPUs. A cycle ends within the deadline, whatever NVML does.
 
     A driver can hang and cannot be interrupted, so each cycle has a daemon thread. While it hangs no other one starts.
-    ``clock`` returns seconds for durations (covered seconds, back-off), not necessarily unix time.
     """
 
     def __init__(self, *, deadline_seconds: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:

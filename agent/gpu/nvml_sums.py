@@ -1,16 +1,14 @@
 """Sums over time for one GPU: busy, throttled and joules with the covered seconds, and counts of errors.
 
-Driver samples, driver totals and polls add to the same counters. A value counts for the time since the previous one, up
-to a limit. Time that is not covered is left out of every counter, so that ratios stay correct. ``at`` is the reader's
-clock in seconds.
+A value counts for the time since the previous one, up to a limit. Time that is not covered is left out of every counter,
+so that ratios stay correct. ``at`` is the reader's clock in seconds.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 LONGEST_SAMPLE_SECONDS = 2.0
-"""Limit of a driver sample: twice the longest. It covers 1/6 to 1 s by product (NVML reference, nvmlUtilization_t). A
-wider step means that the ring buffer overflowed, or ran dry on an idle GPU."""
+"""Limit of a driver sample: twice the longest. It covers 1/6 to 1 s by product (NVML reference, nvmlUtilization_t)."""
 
 LONGEST_POLL_SECONDS = 60.0
 """Limit of a polled value: a missed or slow cycle, not an outage."""

@@ -48,11 +48,7 @@ def exporter_samples(begin: float, end: float, replica: str, gpu: str = "GPU-1",
 
 
 SOURCE = TierSource.model_validate(
-    {
-        "from": "engines",
-        "selector": 'job="vllm"',
-        "gpus": {"selector": 'job="dcgm"', "replica_label": "exported_pod"},
-    }
+    {"from": "engines", "selector": 'job="vllm"', "gpus": {"selector": 'job="dcgm"', "replica_label": "exported_pod"}}
 )
 
 

@@ -90,8 +90,7 @@ def test_pid_file_finds_gpus_of_descendants(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
-    [(None, "no such file"), *((text, "no process id") for text in ("", "vllm", "-5", "0", "\u0661"))],
+    ("text", "why"), [(None, "no such file"), *((text, "no process id") for text in ("", "vllm", "-5", "0", "\u0661"))]
 )
 def test_pid_file_without_a_process_is_named(tmp_path: Path, text: str | None, why: str) -> None:
     file = tmp_path / "engine.pid"
@@ -243,6 +242,15 @@ def test_gone_parts_are_forgotten() -> None:
         page[:] = (replace(one, host=one.gpu.partition("@")[2]) for one in shown)
         gpus.read_gpus(T + t)
     assert list(gpus.latest) == ["c/1@n2", "lost", "a/2", "b", "d/5"]
+
+
+def test_machine_of_new_name_is_one() -> None:
+    page: list[GpuReadout] = []
+    gpus = GpuCollector(Mock(read=lambda now: (page, ())))
+    for shown, host in ((("a", "b", "c"), "pod-1"), (("b", "c"), "pod-2"), (("c",), "pod-3")):
+        page[:] = (replace(readout(gpu, place), host=host) for place, gpu in enumerate(shown))
+        gpus.read_gpus(T)
+    assert assign_gpus([target("r", "auto")], gpus.latest)["t", "r"].gpus == ("a", "b", "c")
 
 
 def test_defect_costs_the_gpus_alone(caplog: pytest.LogCaptureFixture) -> None:

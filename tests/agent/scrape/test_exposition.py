@@ -258,10 +258,7 @@ DAMAGES: dict[str, Callable[[str, int, str], str]] = {
 }
 Damage = tuple[str, int, int, str]
 DAMAGE = st.tuples(
-    st.sampled_from(sorted(DAMAGES)),
-    st.integers(0, SMALL_PAGE.count("\n") - 1),
-    st.integers(0, 60),
-    NASTY,
+    st.sampled_from(sorted(DAMAGES)), st.integers(0, SMALL_PAGE.count("\n") - 1), st.integers(0, 60), NASTY
 )
 
 
