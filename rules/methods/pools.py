@@ -147,7 +147,7 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
     if n < 2:
         sentence = "Fewer than two warm replicas: nothing to compare"
     elif max(map(len, compared.values()), default=0) >= SEPARATE:
-        sentence = f"No replica stands out among {n}"
+        sentence = f"None of {n} replicas queues, is slow or takes nearly all work alone"
     elif all(binned.in_system is None for binned in warm):
         return context.unmeasured("requests_running")
     else:

@@ -58,7 +58,7 @@ idle, held = partial(served, rps=1.0, in_system=1.0), partial(served, rps=2.0, i
 LONE = "a holds 8 requests, its neighbours 1; the router gives them hardly any"
 HOT = "a holds 12 requests, its neighbours 3; some wait there while others have room"
 FULL = "a has a rank with its KV cache 95.0% full, 50.0% on average; the other ranks have room"
-BALANCED = "No replica stands out among 3"
+BALANCED = "None of 3 replicas queues, is slow or takes nearly all work alone"
 APART, SAME = ({"a": "decode", "b": pool, "c": "prefill"} for pool in ("prefill", "decode"))
 
 
