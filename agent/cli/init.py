@@ -217,7 +217,6 @@ def group_by_tier(engines: tuple[FoundEngine, ...], gpus: tuple[GpuReadout, ...]
 
 
 def list_hosts(engines: Iterable[FoundEngine]) -> list[str]:
-    """Return the host of each engine that is not on this machine."""
     return [host for engine in engines if (host := find_host(engine.probe.url))]
 
 

@@ -54,7 +54,6 @@ class Devices:
 
 
 def socket_exists(path: str) -> bool:
-    """Return whether the kubelet's socket is there for this user."""
     try:
         return Path(path).is_socket()
     except OSError:

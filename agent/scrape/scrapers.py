@@ -67,7 +67,6 @@ class PageReader:
         self.families: Mapping[str, str] = {}
 
     def read(self, body: bytes, t: float) -> Snapshot:
-        """Parse the page of one engine, as `read_engines` does."""
         engines = self.read_engines(body, t)
         if len(engines) > 1:
             raise ScrapeError(ScrapeFailure.NOT_ONE_ENGINE, f"{self.describe_engines()}, and one is needed")
@@ -249,7 +248,6 @@ class _Scraper:
             result.set_result(scrape())
 
     def close(self) -> None:
-        """Close the connection, and let the thread end after its scrape."""
         self._jobs.put(None)
         self.fetcher.close()
 

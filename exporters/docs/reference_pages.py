@@ -72,7 +72,6 @@ def _page(title: str, *parts: str) -> str:
 
 
 def commands_page(command_line: click.Group) -> str:
-    """Return docs/commands.md: the help of every command."""
     parts = [COMMANDS]
     for context in list_contexts(command_line):
         level = "#" * max(2, len(context.command_path.split()))
@@ -165,7 +164,6 @@ def _family(family: Family) -> tuple[str, ...]:
 
 
 def engines_page() -> str:
-    """Return docs/engines.md: families by engine, and the sources of each engine."""
     printed = {row.family for engine in ENGINES for row in engine.rows}
     rows = ((f"`{f.name}`", *(_printed(engine, f.name) for engine in ENGINES)) for f in FAMILIES if f.name in printed)
     parts = [ENGINES_TEXT, table(("family", *(engine.label for engine in ENGINES)), rows)]

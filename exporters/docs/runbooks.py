@@ -68,7 +68,6 @@ def fill_runbooks(page: str) -> str:
 
 
 def causes_of(rule: Rule) -> list[str]:
-    """Return the causes that checks may find, in the order of the checks."""
     causes = dict.fromkeys(suspect.cause for suspect in SUSPECTS if suspect.explains(rule))
     if rule.method in LATENCY:
         causes |= dict.fromkeys(cause for cause, families in LAST.items() if rule.family in families)
@@ -76,7 +75,6 @@ def causes_of(rule: Rule) -> list[str]:
 
 
 def window_of(rule: Rule) -> str:
-    """Return the time that a rule looks back, and how much of it must be seen."""
     if any(name.endswith("_short_seconds") for name in rule.thresholds):
         return "over the windows below, each pair once its short one was seen"
     if rule.per_scrape:

@@ -88,7 +88,6 @@ def reading_json(value: SignalValue) -> dict[str, Any]:
 
 
 def verdict_json(verdict: Verdict, finding: Finding | None = None) -> dict[str, Any]:
-    """Return a verdict, with the times and the changes of its finding."""
     fields = _flat_json(verdict, PARTS_OF_INCIDENTS)
     fields |= {name: reading_json(getattr(verdict, name)) for name in ("observed", "expected")}
     fields["actions"] = [{"text": action, "runbook": verdict.rule} for action in verdict.actions]
@@ -102,7 +101,6 @@ def episode_json(finding: Finding) -> dict[str, Any]:
 
 
 def unknown_json(span: Unknown | UnknownSpan) -> dict[str, Any]:
-    """Return an unknown result, or a span with its times."""
     return _flat_json(span, {"t", "wait_seconds"})
 
 

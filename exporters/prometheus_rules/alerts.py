@@ -288,7 +288,6 @@ INTERVALS: Mapping[Severity, float] = {Severity.PAGE: 15.0, Severity.TICKET: 30.
 
 
 def alerts_text(external_url: str = "") -> str:
-    """Return the file sizewatch-alerts.yaml, with links to the status page at `external_url`."""
     return rule_file(HEAD, alert_groups(external_url=external_url))
 
 

@@ -116,7 +116,6 @@ class TierScenario:
     replanned_at: float | None = None
 
     def rate(self, t: float, seed: str) -> float:
-        """Return the requests per second expected at `t` (unix seconds)."""
         pattern = self.then if self.then is not None and t >= self.changes_at else self.pattern
         return pattern.rate(t, seed)
 
