@@ -21,7 +21,7 @@ from rules.telemetry.reading_methods import mean_level, replica_rate
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.snapshots import ENGINE_VERSION, RELEASE, is_same_release, release_numbers
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
-from rules.telemetry.wording import format_count, number
+from rules.telemetry.wording import format_count, number, spread
 from rules.verdicts.context import RuleContext, is_persistent, read_plan_value
 from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status
@@ -267,7 +267,7 @@ def _find_slowest_start(
 
 def _describe_quantiles(known: StartQuantiles, planned: float | None) -> StartTimes:
     """Return the P95 of all known starts with this timing."""
-    took, plan = number(known.p95_seconds, "seconds"), number(planned or 0.0, "seconds")
+    took, plan = spread(known.proven_seconds, known.p95_seconds, "seconds"), number(planned or 0.0, "seconds")
     sentence = f"Cold start P95 is {took} over {known.count} starts"
     if not known.has_p95:
         which = "The only known cold start" if known.count == 1 else f"The slowest of {known.count} cold starts"
