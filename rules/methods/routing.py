@@ -30,7 +30,7 @@ from rules.telemetry import histograms, windows
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.windows import MINUTE_SECONDS, Window
-from rules.telemetry.wording import number
+from rules.telemetry.wording import number, spread
 from rules.verdicts.context import SEPARATE, RuleContext, read_plan_value
 from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import RuleResult, Status
@@ -98,7 +98,7 @@ def judge_replicas(context: RuleContext) -> RuleResult:
         status, text, counts = Status.WARNING, f"{compared}; every replica lost hits", hits.count_requests(hits.binned)
         details = (
             f"{hits.left:.0%} are left when any replica gets any prompt",
-            f"each replica gets {min(counts) / sum(counts):.0%} to {max(counts) / sum(counts):.0%} of the requests",
+            f"each replica gets {spread(min(counts) / sum(counts), max(counts) / sum(counts), 'ratio')} of the requests",
         )
         # Chance alone seldom makes requests so even: 0 for requests dealt out in turn.
         now, before = (check_uniformity(map(hits.count_requests, part)) for part in (hits.minutes, hits.past))
