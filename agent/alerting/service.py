@@ -56,6 +56,7 @@ class ExternalAlertStore:
     def update(
         self, heard: Sequence[ExternalAlert], findings: Sequence[Finding], now: float, fleet: Callable[[], AlertTargets]
     ) -> tuple[ExternalAlert, ...]:
+        """Add the received alerts with what explains them. Return the new and changed alerts."""
         before = dict(self._alerts)
         targets = fleet() if heard else AlertTargets(tiers=frozenset(), replicas={})
         firing = {identity: start for (identity, start), alert in before.items() if alert.ended_at is None}

@@ -68,6 +68,7 @@ def help_of(text: str) -> dict[str, Any]:
 
 
 def make_command(name: str, text: str, parameters: Parameters, run: Callable[[SimpleNamespace], int]) -> click.Command:
+    """Return the command that calls `run` with its options, by their names."""
     return click.Command(
         name, callback=lambda **values: run(SimpleNamespace(**values)), params=[*parameters], **help_of(text)
     )
@@ -120,6 +121,7 @@ def since_option(text: str = "how far back", least: float = 0.001) -> click.Opti
 
 
 def tier_option(text: str = "one tier; default all of the plan") -> click.Option:
+    """Return `--tier T`."""
     return option("--tier", "T", text)
 
 
@@ -158,4 +160,5 @@ def ways_in(options: SimpleNamespace) -> dict[str, Any]:
 
 
 def print_result(options: SimpleNamespace, document: Mapping[str, Any], text: str) -> None:
+    """Print the document for `--format json`, else the text."""
     print(json.dumps(document, indent=2) if options.format == "json" else text)

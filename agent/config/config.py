@@ -91,10 +91,12 @@ class Config(ConfigSection):
 
     @property
     def history_path(self) -> Path | None:
+        """Return the history file, or None without a history."""
         return Path(self.data_dir) / "history.db" if self.data_dir else None
 
     @property
     def report_folder(self) -> Path | None:
+        """Return the folder of weekly reports, or None if no reports are written."""
         if self.role == "node" or not self.data_dir or not self.report.enabled:
             return None
         return Path(self.report.directory) if self.report.directory else Path(self.data_dir) / "reports"

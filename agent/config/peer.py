@@ -64,6 +64,7 @@ class PeerKeys(ConfigSection):
     tls: TlsConfig | None = None
 
     def to_peer(self, **limits: Any) -> Peer:
+        """Return the server with these limits of `Peer`."""
         return Peer(**{name: getattr(self, name) for name in PeerKeys.model_fields}, **limits)
 
     def _contradictions(self) -> Contradictions:

@@ -98,6 +98,7 @@ class Daemon:
 
     @property
     def loop(self) -> EvaluationLoop:
+        """Return the evaluation loop of the active configuration, after `start`."""
         return self.assembly.loop
 
     @property

@@ -59,6 +59,7 @@ def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> Forec
 
 
 def backtest_report(name: str, walk: BacktestRun, notes: tuple[str, ...] = ()) -> Backtest:
+    """Return the scores of all methods. `notes` precede those of the walk."""
     series = walk.window.series
     return Backtest(
         name=name,

@@ -195,6 +195,7 @@ class ForecastService:
 
     @property
     def pid(self) -> int | None:
+        """Return the process id of the worker, or None without a worker."""
         child = self._child
         if child is None:
             return None

@@ -82,6 +82,7 @@ class TierForecast:
 
     @property
     def end(self) -> float:
+        """Return the end of the minutes, unix seconds."""
         return self._work.end
 
     def follow(self, request: ForecastRequest, *kinds: Array) -> None:

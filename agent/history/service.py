@@ -328,4 +328,5 @@ class HistorySink(Sink):
         self.service.write_cycle(minutes, ended, self._open if minutes or ended else (), now)
 
     def close(self) -> None:
+        """Close the history. What still waits is lost, and logged."""
         self.service.close()

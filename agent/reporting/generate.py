@@ -134,6 +134,7 @@ def _prewarming(store: Reader, loaded: LoadedConfig, context: TierContext, now: 
 
 
 def prewarming_from_response(result: ForecastResponse) -> Prewarming | None:
+    """Return the pre-warming result, or None without a forecast and a comparison."""
     worth, decided = result.prewarm.worth, result.prewarm.recommendation
     decision = decided.sentence if decided is not None else ""
     if result.forecast is None:

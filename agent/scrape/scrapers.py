@@ -67,6 +67,7 @@ class PageReader:
         self.families: Mapping[str, str] = {}
 
     def read(self, body: bytes, t: float) -> Snapshot:
+        """Parse the page of one engine, as `read_engines` does."""
         engines = self.read_engines(body, t)
         if len(engines) > 1:
             raise ScrapeError(ScrapeFailure.NOT_ONE_ENGINE, f"{self.describe_engines()}, and one is needed")

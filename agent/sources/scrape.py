@@ -134,6 +134,7 @@ class ScrapeSource(Source):
 
 
 def make_gpu_reader(config: Config) -> GpuReader | None:
+    """Return the reader of the configured source, or None without one."""
     if config.gpus.source == "nvml":
         # An agent without GPUs of its own loads no library for them.
         from agent.gpu.nvml_reader import NvmlReader

@@ -101,6 +101,7 @@ def runbook_text(name: str, width: int) -> str:
 
 
 def self_alert_text(name: str, width: int) -> str:
+    """Return what an alert about sizewatch itself means, by reason, for a terminal of so many columns."""
     parts = [f"**{name}**", "Alert about sizewatch itself: Prometheus raises it, no rule evaluates it."]
     for row in ROWS:
         if row.name == name:
@@ -111,6 +112,7 @@ def self_alert_text(name: str, width: int) -> str:
 
 
 def rules_text(width: int) -> str:
+    """Return a line for each rule, by severity, for a terminal of so many columns."""
     parts = ["`sizewatch explain RULE` prints the runbook of a rule."]
     for severity, meaning in SEVERITIES.items():
         rows = [(rule.name, rule.title) for rule in RULES if rule.severity is severity]

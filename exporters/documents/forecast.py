@@ -48,6 +48,7 @@ class ForecastResult:
 
 
 def forecast_text(forecast: ForecastResult) -> str:
+    """Return head, table and recent accuracy. With many bins, show the highest of every block."""
     projection, points, zone = forecast.projection, forecast.projection.points, forecast.zone
     made = format_local(projection.made_at, zone, "%a %d %b %H:%M")
     parts: list[RenderableType] = [
@@ -351,6 +352,7 @@ def with_next_step(report: Prewarm, bin_seconds: float) -> Prewarm:
 
 
 def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
+    """Return the recommendation with its reasons and the schedule. Add the past worth with `explain`."""
     decided, reason = report.recommendation, report.reason or "the forecast has not run yet"
     parts: list[RenderableType] = []
     if report.as_of is not None and decided is not None:

@@ -139,6 +139,7 @@ slo:
 
 
 def skeleton(tiers: tuple[TierFacts, ...], when: str, source: str) -> str:
+    """Return the whole file. `when` and `source` are words for its first line."""
     lines = [HEAD.format(when=when, source=source)]
     for tier in tiers:
         text = TIER.format_map(_tier_values(tier))

@@ -244,6 +244,7 @@ def plan_diff(before: Plan, after: Plan) -> tuple[str, ...]:
 
 
 def tier_diff(name: str, before: TierPlan | None, after: TierPlan | None) -> tuple[str, ...]:
+    """Return the changes of a tier. None marks a plan without the tier."""
     if before and after:
         changes = (*_values(before, after), *_curve(before, after), *_cost(before, after))
     elif after:

@@ -285,6 +285,7 @@ def result_words(step13: Step13) -> str:
 
 
 def headline(step13: Step13) -> str:
+    """Return the tier, its result and the reach of the load in a sentence."""
     return f"{step13.tier}: {result_words(step13)}; {_reach(step13)}"
 
 

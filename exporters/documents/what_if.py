@@ -109,6 +109,7 @@ def _name_promise(what_if: WhatIf) -> str:
 
 
 def whatif_text(what_if: WhatIf, zone: str) -> str:
+    """Return the whole text. Times are in the time zone `zone`."""
     rows, notes = [], []
     for limit in what_if.limits:
         reached, cells = reach_limit(what_if, limit), ["", "", ""]

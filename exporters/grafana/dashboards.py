@@ -202,6 +202,7 @@ class Look(_Row):
         return config | {key: value for key, value in ends.items() if value is not None}
 
     def describe_limits(self) -> str:
+        """Return in words the rules whose limits colour a panel, "" if there are none."""
         words = []
         for rule, key, _ in self.limits:
             words.append(f"{rule} {key.replace('_', ' ')} {RULES[rule].thresholds[key].value:g}")

@@ -25,6 +25,7 @@ Fields = dict[str, Any]
 
 
 def rule_file(head: str, groups: Iterable[Fields]) -> str:
+    """Return a rule file for `rule_files:` of Prometheus. `head` is its comment."""
     return f"{comment_lines(head)}\n{dump_yaml({'groups': list(groups)})}"
 
 
@@ -288,6 +289,7 @@ INTERVALS: Mapping[Severity, float] = {Severity.PAGE: 15.0, Severity.TICKET: 30.
 
 
 def alerts_text(external_url: str = "") -> str:
+    """Return the file sizewatch-alerts.yaml, with links to the status page at `external_url`."""
     return rule_file(HEAD, alert_groups(external_url=external_url))
 
 

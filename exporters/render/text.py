@@ -227,10 +227,12 @@ def best(reading: SignalValue, unit: str) -> str:
 
 
 def number_text(value: float | None, unit: str = "") -> str:
+    """Return a number with its unit, or a dash for None."""
     return DASH if value is None else number(value, unit)
 
 
 def money(value: float | None, currency: str) -> str:
+    """Return an amount in a currency, or a dash for None."""
     if value is None:
         return DASH
     return amount(value, currency)

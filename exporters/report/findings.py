@@ -151,6 +151,7 @@ class RestartRow:
 
 
 def list_findings(past: TierPast) -> tuple[FindingRow, ...]:
+    """Return the findings of alerting rules, oldest first, each with the foreign alerts that it explains."""
     rows = []
     for findings in group_by(list_alerting(past), lambda finding: finding.rule).values():
         worst = max(findings, key=lambda finding: rank_verdict(finding.worst))
@@ -195,6 +196,7 @@ def list_incidents(past: TierPast, zone: str) -> tuple[IncidentRow, ...]:
 def incident_lines(
     incidents: Iterable[IncidentRow], findings: Iterable[FindingRow], zone: str, currency: str
 ) -> Iterator[tuple[str, ...]]:
+    """Yield the worst incident of each root, with the stages of a cascade and the alerts that its findings explain."""
     by_rule = {finding.rule: finding for finding in findings}
     for root, rows in group_by(incidents, lambda incident: incident.root).items():
         begin = by_rule[root].worst.started_at if root in by_rule else None
@@ -290,6 +292,7 @@ def restarts(past: TierPast) -> tuple[RestartRow, ...]:
 
 
 def restart_line(rows: Sequence[RestartRow]) -> str:
+    """Return the number of restarts and their unseen time, "" without restarts."""
     if not rows:
         return ""
     times, untimed = sum(row.times for row in rows), sum(row.untimed for row in rows)

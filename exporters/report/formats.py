@@ -184,6 +184,7 @@ def _kind(row: MonitoredValue) -> str:
 
 
 def observed_text(row: MonitoredValue, currency: str) -> str:
+    """Return the observed value of a row with its trend, bounds where it is not ok, and money with its currency."""
     text = render.best(row.observed, row.unit)
     if row.status not in ("ok", "not_judged"):
         text = render.format_reading(row.observed, row.unit).replace("_", " ")
@@ -239,6 +240,7 @@ def _curve(tier: TierReport, report: Report) -> Section:
 
 
 def curve_sentence(tier: TierReport) -> str:
+    """Return the present capacity of a replica with bounds, and the headroom."""
     part, usable = tier.curve, tier.curve.usable
     if usable is None:
         return "What a replica can take is not known: neither production nor the plan tells what a replica can take."

@@ -116,6 +116,7 @@ class TierScenario:
     replanned_at: float | None = None
 
     def rate(self, t: float, seed: str) -> float:
+        """Return the requests per second expected at `t` (unix seconds)."""
         pattern = self.then if self.then is not None and t >= self.changes_at else self.pattern
         return pattern.rate(t, seed)
 
@@ -239,6 +240,7 @@ class TierRun:
         self.engines = tuple(SimulatedEngine(plan, curve, self._rng, begin) for _ in self.names)
 
     def advance(self, t: float) -> None:
+        """Advance every engine that is ready to `t`."""
         rate = self.story.rate((self.t + t) / 2, self._seed)
         ready = [replica for replica in range(self.story.replicas) if not self._is_down(replica, t)]
         for replica in ready:
