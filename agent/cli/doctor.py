@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from agent.cli import arguments as cli
 from agent.cli.inspect import read_page_body
 from agent.cli.terminal import tell_progress
+from agent.config.files import is_absent
 from agent.config.load import LoadedConfig, find, load
 from agent.doctor.check_result import exit_code, format_text
 from agent.doctor.run import run_checks
@@ -89,14 +89,14 @@ def _look(options: SimpleNamespace) -> int:
     ttft, tpot, source = ARCHETYPES[options.archetype]
     seconds = options.seconds
     objectives = Objectives(ttft=options.ttft or ttft, tpot=options.tpot or tpot)
-    files = [Path(place) for place in options.url if place and "://" not in place and os.path.exists(place)]
+    files = [Path(place) for place in options.url if place and "://" not in place and not is_absent(Path(place))]
     problems: tuple[str, ...] = ()
     looks: tuple[TierLook, ...] = ()
     where = engines = "URL"
     if files:
         if len(files) < len(options.url) or len(files) > 2:
             # A password may stand before the host.
-            missing = [f"{place.rpartition('@')[2]!r}: no file" for place in options.url if not os.path.exists(place)]
+            missing = [f"{place.rpartition('@')[2]!r}: no file" for place in options.url if is_absent(Path(place))]
             text = "give addresses, or one or two saved pages of one engine"
             raise ConfigError((*(name for name in missing if "://" not in name), text))
         bodies = [read_page_body(options, str(path)) for path in files]

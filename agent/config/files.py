@@ -30,6 +30,14 @@ TEXT_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
 _QUOTED = re.compile(r"('(?:\\?.|<[a-z ]+>)')|'[^']*'|\"[^\"]{2,}\"")
 
 
+def is_absent(path: Path) -> bool:
+    """Return whether nothing is at a path. What this user may not look at is not absent."""
+    try:
+        return not path.exists()
+    except OSError:
+        return False
+
+
 def read_document(path: Path) -> Any:
     """Return what the YAML or JSON file at `path` says. Raise ConfigError."""
     try:

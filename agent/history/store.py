@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from agent.config.files import is_absent
 from agent.history import schema
 from agent.history.schema import (
     DEMAND_COLUMNS,
@@ -59,7 +60,7 @@ class Reader:
         `alone`: no process writes, and no file is made beside the history.
         """
         path = Path(path)
-        if not os.path.exists(path) and (os.access(path.parent, os.X_OK) or not os.path.isdir(path.parent)):
+        if is_absent(path):
             text = "does not exist; `sizewatch run` makes it, or give the path that it uses"
             raise schema.HistoryOpenError(path, text)
         if not os.access(path, os.R_OK):

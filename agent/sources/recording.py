@@ -75,7 +75,7 @@ class Scrape:
 def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
     """Load a recording, and a problem for each missing file. Raise ConfigError for an unreadable document, else PathError."""
     path = folder / "recording.yaml"
-    if not os.path.exists(path):
+    if files.is_absent(path):
         raise PathError(folder, "has no recording.yaml: is this the folder of a recording?")
     try:
         recording = Recording.model_validate(files.read_document(path), context=folder)

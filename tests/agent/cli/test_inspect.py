@@ -100,8 +100,7 @@ def test_live_address_is_asked_once(capsys: Captured, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "said"),
-    [(answers_500, "http_status: "), (is_strange, "no page of an engine that sizewatch reads")],
+    ("act", "said"), [(answers_500, "http_status: "), (is_strange, "no page of an engine that sizewatch reads")]
 )
 def test_address_that_gives_no_page_is_refused(act: Any, said: str, capsys: Captured) -> None:
     with engines() as (engine,):

@@ -188,6 +188,8 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     # Recordings and stores.
     ("replay", 2, "give a RECORDING, or a store: --store URL or -c FILE"),
     ("replay /nowhere", 2, "has no recording.yaml"),
+    (f"replay {'x' * 300}", 2, "/recording.yaml: cannot be read: File name too long"),
+    (f"doctor {'x' * 300}", 2, "cannot be read: File name too long"),
     (f"replay {PLAN} --plan {PLAN}", 2, "has no recording.yaml: is this the folder of a recording?"),
     (f"replay {RECORDING} --plan /nowhere.yaml", 2, ABSENT),
     (f"replay {RECORDING} --from -1h", 2, "is a recording: --store, -c and --from are for a store"),
