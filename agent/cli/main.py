@@ -1,4 +1,8 @@
-"""Command line: the table of commands and how each ends. `agent.cli.terminal` has the output."""
+"""Command line: the table of commands and how each ends. `agent.cli.terminal` has the output.
+
+A new command is a module here with `parameters` and
+`run`, and a row of GROUPS.
+"""
 
 from __future__ import annotations
 

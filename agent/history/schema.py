@@ -238,11 +238,11 @@ def sum_key(table: SumTable, record: ClosedMinute) -> tuple[int, SeriesKey, int]
     else:
         pool = record.pool if record.pool in POOL_TOKENS else ""
         series = SeriesKey(record.tier, record.plan_version, pool, record.release, record.precision)
-    bin = record.slice.bin
-    if bin is None:
+    load_bin = record.slice.bin
+    if load_bin is None:
         # Unknown, or beyond the benchmark.
-        bin = -2 if record.slice.beyond else -1
-    return start, series, bin
+        load_bin = -2 if record.slice.beyond else -1
+    return start, series, load_bin
 
 
 def group_demand(records: Iterable[ClosedMinute]) -> dict[tuple[str, int], list[MinuteSums]]:

@@ -1,6 +1,7 @@
 """Pages of the agent as a Starlette application: metrics, status, probes, reports, runbooks and the webhook.
 
 Only GET and HEAD exist, and POST of a configured webhook. What takes memory is imported on demand.
+A new page is a method and a Route.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 Both are written from the same sections, in reading order: what to do and the money first, then each tier. The template of
 the page escapes every text and draws the charts.
+A new section is a function here and a row of SECTIONS.
 """
 
 from __future__ import annotations

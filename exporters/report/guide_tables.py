@@ -2,6 +2,8 @@
 
 A row of ROWS has a signal, a target and rules. Its verdict is the rule result over the period, else the findings of its
 rules in the history. A number holds for the request lengths that it was measured at.
+A new one is a row of `_compute_numbers`, or a signal's
+name in QUESTIONS.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Plan of a tier against its present, number by number: reading, planned value, rules and the state of the tile.
 
 The worst active finding about a number sets its colour, else the worst result of its rules.
+A new number is a row of ROWS.
 """
 
 from __future__ import annotations

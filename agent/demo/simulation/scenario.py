@@ -1,6 +1,8 @@
 """Scenario of the simulated weeks: request rates and incidents per tier, and the engines that live through it.
 
 All times count back from the end, so that the newest days are those before now. A rate depends on time and seed only.
+A new incident is a field of `TierScenario`, a line in
+`stories`, and its effect in `conditions`.
 """
 
 from __future__ import annotations
