@@ -76,7 +76,7 @@ class AlertingConfig(ConfigSection):
 
 
 class Destination(ConfigSection):
-    """Each entry is a recipient of the report. Its address is a secret, in a file or an environment variable."""
+    """Recipient of the report. Its address is a secret, in a file or an environment variable."""
 
     name: Name = Field(description="What it is called on pages, in metrics and in the log.")
     url_file: ExpandedFile | None = Field(None, description="File that holds its address as an Apprise URL.")

@@ -17,7 +17,7 @@ from rules.plan.validation import Contradictions, validation_error
 from rules.problems import unknown_name_text
 
 MAX_PAGE_BYTES = 2 * 1024 * 1024
-"""Twelve times the largest page of an engine that we know. Thirty such pages at once fit into a node agent's memory."""
+"""Twelve times the largest known page of an engine. Thirty such pages at once fit into a node agent's memory."""
 
 
 ENGINE_NAMES = tuple(dict.fromkeys(engine.name for engine in ENGINES))

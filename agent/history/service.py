@@ -173,7 +173,7 @@ class HistoryService:
 
     @contextmanager
     def _note_error(self, work: str = "") -> Iterator[None]:
-        """Go on after the block if the history fails. `error` and the log have why, until the same work succeeds."""
+        """Go on if the history fails in the block. `error` and the log have why, until that work succeeds."""
         try:
             yield
             self.read_errors.pop(work, None)

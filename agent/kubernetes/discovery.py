@@ -109,7 +109,7 @@ _PATH = re.compile(r"/(?!/)[A-Za-z0-9._~!$&'()*+,;=:/%-]{0,199}")
 METADATA_SERVICES = frozenset(
     map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
 )
-"""Metadata services outside the link-local range: AWS by IPv6, Alibaba Cloud, Azure's wire server, Oracle Cloud."""
+"""Metadata services beyond link-local: AWS by IPv6, Alibaba Cloud, Azure's wire server, Oracle Cloud."""
 
 Key = tuple[str, str]
 

@@ -1,4 +1,4 @@
-"""Watch of the pods of one node: list, follow, list again after a failure. The last pods stay valid for a while."""
+"""Watch of one node's pods: list, follow, list again after a failure. The last pods stay valid for a while."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agent.kubernetes.api import KubernetesApiError, KubernetesClient
 from agent.kubernetes.pods import Pod, parse_pod
 
 WATCH_SECONDS = 60.0
-"""Minimum duration of a watch; the maximum is twice as long. A server that has vanished is noticed at its end."""
+"""Minimum duration of a watch, half the maximum. A server that has vanished is noticed at its end."""
 
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.8, 30.0
 """Retry delays of client-go's reflector (backoff 800 ms to 30 s, factor 2)."""

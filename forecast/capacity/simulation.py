@@ -160,7 +160,7 @@ def simulate_reactive(
 
 
 def simulate_foresight(world: SimulatedDemand, *, hold: int = HPA_HOLD_MINUTES, minimum: int = 1) -> SimulatedFleet:
-    """Return perfect foresight: the replicas for the highest demand until one lead later, with the same hold."""
+    """Return perfect foresight: replicas for the highest demand until one lead later, with that hold."""
     ahead = world.lead + 1
     padded = np.concatenate([world.demand, np.full(world.lead, -np.inf)])
     highest: Array = sliding_window_view(padded, ahead).max(axis=1)

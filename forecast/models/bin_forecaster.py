@@ -38,7 +38,7 @@ HOURS, QUARTERS = 24, 4
 NAIVE_PARTS, BINS_A_DAY = 24, 288
 
 YOUNG_DAYS = 8
-"""Days of history until each day of the week was seen. Until then a first Monday would look like a Sunday."""
+"""Days of history until each weekday was seen. Until then a first Monday would look like a Sunday."""
 
 SAME_SHARE = 1e-5
 """Relative tolerance of equal amounts: with constant traffic, quantiles deviate by parts of a millionth."""

@@ -144,7 +144,7 @@ MEMBERS: tuple[tuple[str, Method], ...] = (
     (PROFILE, partial(_profile, hours=3, half_life_hours=24)),
     (PROFILE, partial(_profile, hours=24, half_life_hours=np.inf, days=DAYS_A_WEEK)),
 )
-"""Methods of the combination with their families: the level of the profile follows the last hour, hours or week."""
+"""Methods of the combination with their families: the profile's level follows the last hour, hours or week."""
 
 
 def forecast_all(methods: Sequence[Method], outlook: Outlook, origins: Integers, leads: Integers) -> Array:

@@ -99,7 +99,7 @@ class ObservedBins:
         return _at(self.values, indices)
 
     def actual_at(self, indices: Integers) -> Array:
-        """Return the observed amounts of bins by index (any shape). NaN where nothing was observed, or not yet."""
+        """Return the observed amounts of bins by index (any shape), NaN where nothing was observed."""
         return _at(self.actual, indices)
 
 

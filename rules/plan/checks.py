@@ -214,7 +214,7 @@ def _short_prompts(context: Case) -> Found:
 
 
 def _unsupported_weights(context: Case) -> Found:
-    """Yield a format of the weights that the GPU has no hardware path for (guide 9.5), as QuantizationMismatch finds it."""
+    """Yield a format of the weights without a hardware path on the GPU (guide 9.5), as QuantizationMismatch does."""
     written = context.tier.value_at("precision.weights") or ""
     gpu, needs = find_product(context.tier.gpu.product), needed_format(written)
     if gpu is None or not needs or gpu.computes(needs, since := context.limit("QuantizationMismatch", needs)):

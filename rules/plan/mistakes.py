@@ -29,7 +29,7 @@ IDLE_LOAD, IMPOSSIBLE_LOAD = 0.2, 3.0
 """Completed rps x time in system by the concurrency: outside it is no rounding of medians of skewed times."""
 
 CALIBRATION_GAP = 2.0
-"""Factor between Little's ceiling and the usable rps, beyond which the test's traffic was not production's (guide 8.3)."""
+"""Factor of Little's ceiling above the usable rps, beyond which the test's traffic was another (guide 8.3)."""
 
 FAR_BEYOND = 1.5
 """Factor by which a typical request, of medians and the mean length, may exceed the P99 of whole requests."""

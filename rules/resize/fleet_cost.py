@@ -79,7 +79,7 @@ class FleetCost:
 
 
 def planned_cost(plan: TierPlan | None) -> FleetCost | None:
-    """Return the cost of the planned fleet, for the planned requests at the planned utilisation of its capacity."""
+    """Return the cost of the planned fleet, for planned requests at planned utilisation of its capacity."""
     if plan is None or plan.fleet is None:
         return None
     replicas, used = plan.fleet.instances, plan.value_at("cost.planned_utilization")

@@ -28,7 +28,7 @@ RATE_SECONDS = 300.0
 """Arrivals are added up over a start (guide 9.2: 2 to 5 minutes). No scaling answers shorter peaks."""
 
 FIRST_MINUTES = 120
-"""Known minutes up to which the busiest one is kept: later three stretches of five minutes show the peak."""
+"""Known minutes up to which the busiest is kept: later three stretches of five minutes show the peak."""
 
 RECENT_SECONDS = 7 * 86_400.0
 """A replica's capacity and lengths are of the last week: over a month a drift hides in its own past."""

@@ -249,7 +249,7 @@ def _evidence(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount
 def _propose_fewer(
     seen: ProductionSummary, size: ReplicaCount, now: int, evidence: tuple[str, ...], held: str
 ) -> Proposal:
-    """Return a proposal of fewer replicas within every limit. Less than a week of data keeps the present number."""
+    """Return a proposal of fewer replicas within every limit. Less than a week of data keeps the number."""
     if seen.observed_seconds < TO_SHRINK_SECONDS:
         hours, needed = seen.observed_seconds / 3600, math.ceil(TO_SHRINK_SECONDS / 3600)
         text = f"{hours:.0f} hours were seen; {needed} are needed to propose fewer replicas"

@@ -194,7 +194,7 @@ def _count_shared(prompts: Sequence[int], block: int, blocks: int) -> int:
 
 
 def _list_loads(now: WorkloadNow, replicas: float, top_rps: float | None) -> tuple[float, ...]:
-    """Return rising loads of a replica: half the average, the average, the peak, the busiest, and steps to the top."""
+    """Return rising loads of a replica: half the average, average, peak, busiest, and steps to the top."""
     rates = ((now.average_rps or 0.0) / 2, now.average_rps, now.peak_rps, now.highest_rps)
     seen = [rate / replicas for rate in rates if rate]
     top = TOP * max(seen) if top_rps is None else top_rps

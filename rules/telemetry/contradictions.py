@@ -98,7 +98,7 @@ def at_once_contradiction(clients: float, rps: float, e2e: float, requests: floa
 
 
 SAME_REQUESTS = 0.9
-"""Share of first tokens and finished requests that must be the same: others run, or ended without a token."""
+"""Share of first tokens and finished requests that must agree: others run, or ended without a token."""
 
 LENGTHS = "generation_tokens_per_request"
 EVIDENCE = ("ttft_seconds", "e2e_seconds", "tpot_seconds", "itl_seconds", LENGTHS)

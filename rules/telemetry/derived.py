@@ -253,7 +253,7 @@ def _residency_by_reuse(window: Window, basis: PlanFacts) -> SignalValue:
 
 
 def _fleet_utilization(window: Window, basis: PlanFacts) -> SignalValue:
-    """Return work by the capacity of the live replicas (DESIGN 3.12). `rules.telemetry.work` gives the bounds."""
+    """Return work by the capacity of live replicas (DESIGN 3.12), bounded by `rules.telemetry.work`."""
     if basis.capacity is None or basis.capacity.is_lower_bound:
         return Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no curve to derive usable rps from")
     work = work_of(window, basis.capacity.lengths)

@@ -25,7 +25,7 @@ EVERYTHING = "*"
 """Family name for a gap of the whole window."""
 
 NET_CHANGE = "in_system_change"
-"""Change of the requests in the system. With the finished requests it gives arrivals, and it adds up like a counter."""
+"""Change of the requests in the system. With the finished requests it gives arrivals. It adds up."""
 
 UNKNOWN_BETWEEN_SCRAPES = frozenset({Gap.NOT_SCRAPED, Gap.CONTRADICTORY})
 """Gaps of a gauge that both pages have but that is unknown between them. Adjacent instants give no mean."""
@@ -75,7 +75,7 @@ class Window:
 
     @property
     def middle(self) -> float:
-        """Return the time by which a window belongs to a minute or an hour: scrapes lie beside the clock's ends."""
+        """Return the time by which a window is of a minute or an hour: scrapes lie beside the clock's ends."""
         return (self.start + self.end) / 2
 
     @property
