@@ -196,7 +196,7 @@ def _report_tail(of: BenchmarkComparison, tail: Tail, status: Status, certainty:
         bounds = f"at least {number(tail.sure.low / n, 'ratio')} exceed {factor} the upper end"
     p99 = f"P99 {quantity(observed, 'seconds')}, benchmark {quantity(tail.expected, 'seconds')} at equal load"
     if reason == CHANCE and is_significant_share(whole.best, whole.n, tail.requests, allowed, LIKELY_CONFIDENCE):
-        return context.unknown(Gap.TOO_FEW_REQUESTS, f"the engine's buckets are too wide to tell: {p99}")
+        return context.unknown(Gap.NOT_EXPOSED, f"the engine's buckets are too wide to tell: {p99}")
     healthy = f"{allowed * 100:g}% is allowed"
     end = (reason or healthy) if status is Status.OK else p99
     sentence = f"{number(share, 'ratio')} of {counted} exceed {factor} the benchmark's {word} P99; {end}"
