@@ -263,7 +263,6 @@ class Daemon:
         _log.info('configuration reloaded watching="%s"', self.loop.source.describe())
 
     def _change_to(self, loaded: LoadedConfig, reason: str) -> None:
-        """Make the parts of a configuration beside the cycles, and change to them between two cycles."""
         with self._upkeep_lock:
             assembly = self.surroundings.assemble(loaded, self._assembly)
             with self._cycle_lock:

@@ -133,7 +133,6 @@ def _replica(target: Target, evaluation: EvaluatorState, runtime: RuntimeState, 
 
 
 def _part(worker: DiscoveredPod, runtime: RuntimeState, now: float) -> ReplicaStatus:
-    """Return the part of a replica on this machine that has GPUs here and is scraped on another one."""
     entry = runtime.replicas.get(worker.key, _UNSEEN)
     return ReplicaStatus(
         tier=worker.tier,

@@ -234,18 +234,15 @@ def _event(request: ForecastRequest, text: str) -> TimelineEvent:
 
 
 def _reliable_part(whole: Projection, bin_seconds: float) -> Projection:
-    """Return the points that may be used without a newer projection."""
     until = whole.made_at + whole.horizon_seconds + BINS_BEYOND * bin_seconds
     return replace(whole, points=tuple(point for point in whole.points if point.t <= until))
 
 
 def _is_due(projection: Projection, now: float) -> bool:
-    """Return whether the projection was made at least one lead ago."""
     return projection.made_at <= now - projection.horizon_seconds
 
 
 def _point_at(projection: Projection, t: float) -> ForecastPoint | None:
-    """Return the bin that contains `t`, or None beyond the projection."""
     begun = [point for point in projection.points if point.t <= t + SLACK_SECONDS]
     if not begun or len(projection.points) < 2:
         return None

@@ -315,7 +315,6 @@ class HistoryStore(Reader):
         return self._connection.execute(f"{DEMAND_INSERT} {on_conflict}", row).rowcount
 
     def _series_id(self, key: SeriesKey, start: int) -> int:
-        """Return the id of a series with a row at `start`. Insert the series if it is new."""
         # By the hour, so that the row is written once an hour and not every minute.
         hour = start // HOURS.seconds * HOURS.seconds
         columns = "tier, plan, replica, release, precision"

@@ -180,8 +180,6 @@ def _query_minutes(
 def _rates_by_family(
     minutes: Mapping[float, Mapping[Series, float]], engines: tuple[EngineTable, ...]
 ) -> dict[float, dict[str, float]]:
-    """Return the rates of each minute by family. The table of an engine adds them up as it does the counters of a page."""
-
     layout_of = cache(partial(find_layout, engines=engines))
     rates: dict[float, dict[str, float]] = {}
     for start, values in minutes.items():

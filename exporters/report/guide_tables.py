@@ -179,8 +179,6 @@ End = float | str | None
 
 
 def _target(form: str, low: End = None, high: End = None) -> Target:
-    """Return a target whose words have its ends in per cent, the low one first."""
-
     def target(context: TierContext) -> TargetRange:
         ends = [_end(end, context) for end in (low, high)]
         return TargetRange(form.format(*(f"{end * 100:.3g}" for end in ends if end is not None)), *ends)
