@@ -226,9 +226,9 @@ def _is_firing(result: RuleResult) -> TypeGuard[Verdict]:
 
 
 def _judge_latency(context: RuleContext) -> Iterator[RuleResult]:
-    """Yield the finding of an objective: requests that missed it beyond chance, or that wait longer than it now.
+    """Yield that requests missed an objective beyond chance, or wait longer than it now.
 
-    Yield an unknown where the P99 has no value, or lies above the objective perhaps by chance.
+    Unknown: a P99 without a value, or above the objective perhaps by chance.
     """
     rule, family = context.rule, context.rule.family
     objective = read_plan_value(context.tier, rule.needs)
@@ -299,12 +299,12 @@ def _judge_queues(context: RuleContext, objective: float, promise: str) -> Itera
 
 
 def _judge_failures(tier: TierContext, spans: Mapping[str, Window], now: float) -> Iterator[Verdict]:
-    """Yield the finding of requests that failed beyond chance. The daemon's rule needs minutes."""
-    value = None
-    if spans:
-        value = readings.read(SIGNALS["failed_share"], sum_windows(tuple(spans.values())), tier.basis)
-    rule = BY_NAME["AvailabilityBurn"]
-    context = RuleContext(rule=rule, catalogue=BY_NAME, tier=tier, now=now)
+    """Yield the finding of requests that failed beyond chance."""
+    if not spans:
+        return
+    binned = hold(tuple(bin_window(window, tier.curve, replica) for replica, window in spans.items()))
+    value = readings.read(SIGNALS["failed_share"], sum_windows(tuple(spans.values())), tier.basis)
+    context = RuleContext(rule=BY_NAME["AvailabilityBurn"], catalogue=BY_NAME, tier=tier, now=now)
     if not isinstance(value, Reading) or value.value is None:
         return
     allowed = context.limit("allowed_share")
@@ -312,7 +312,8 @@ def _judge_failures(tier: TierContext, spans: Mapping[str, Window], now: float) 
         text = f"{number(value.value, 'ratio')} of {format_count(round(value.n), 'request')} failed"
         if not any(window.counters.get("requests_finished") for window in spans.values()):
             text += "; none finished: is the engine's process dead?"
-        yield context.verdict(Status.CRITICAL, Certainty.LIKELY, value, range_reading(0.0, allowed, value.n), text)
+        verdict = context.verdict(Status.CRITICAL, Certainty.LIKELY, value, range_reading(0.0, allowed, value.n), text)
+        yield explain.add_causes(verdict, tier, binned)
 
 
 def _grade(verdicts: list[Verdict]) -> Iterator[Verdict]:
@@ -330,12 +331,12 @@ def _grade(verdicts: list[Verdict]) -> Iterator[Verdict]:
 
 
 def _order(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
-    """Return the first finding of each rule and subject: critical ones, then what explains others, then notes."""
+    """Return the first finding of each rule and subject: critical before others, late tokens and notes last."""
     unique = {(v.rule, v.subject): v for v in reversed(tuple(verdicts)) if v.rule not in ABOUT_BENCHMARK}
 
-    def rank(verdict: Verdict) -> tuple[bool, bool, int, str]:
+    def rank(verdict: Verdict) -> tuple[Any, ...]:
         rule = BY_NAME[verdict.rule]
-        return rule.stage == 0, verdict.status is not Status.CRITICAL, rule.stage, verdict.rule
+        return rule.stage == 0, verdict.status is not Status.CRITICAL, rule.name in BURNS, rule.stage, rule.name
 
     return tuple(sorted(unique.values(), key=rank))
 

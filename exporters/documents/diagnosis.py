@@ -77,6 +77,9 @@ RUN_FACTS: Mapping[str, str] = {
 FIXED_BLOCKS = "num_gpu_blocks_override"
 """Fact of vLLM: size of the KV cache that somebody set."""
 
+FAILED = frozenset({"AvailabilityBurn", "RequestsRefused"})
+"""Requests without an answer: late tokens do not explain them."""
+
 ON: Mapping[str, str] = {"True": "on", "False": "off"}
 
 
@@ -94,12 +97,11 @@ class ShownSignal:
 class TierLook:
     """What a first look shows of one tier.
 
-    `pages` are the last page of each replica, `titles` its engine, `loads` its signals of the table of replicas. `odd`
-    says which replicas are unlike the others, `spread` whether they share the load. `span_seconds` is the time between
-    the first and the last page, `age_seconds` that of the youngest engine, or None. `verdicts` fire now, the first to
-    act on first. `since_start` fire over the engines' whole life only; `ongoing` are outside their limits in the span
-    too. `doubts` are objectives that too few requests seem to miss. `waiting` are the rules that a longer look settles,
-    with seconds, `with_plan` those that need a plan.
+    `pages` are the last page of each replica, `titles` its engine, `loads` its signals. `odd` says which replicas are
+    unlike the others, `spread` whether they share the load. `span_seconds` is the time between the first and the last
+    page, `age_seconds` that of the youngest engine, or None. `verdicts` fire now. `since_start` fire over the engines'
+    life only; `ongoing` are outside their limits in the span too. `doubts` are objectives that too few requests seem
+    to miss. `waiting` are the rules that a longer look settles, with seconds, `with_plan` those that need a plan.
     """
 
     tier: str
@@ -221,13 +223,15 @@ def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[l
         yield ["ok", f"Nothing is wrong that {format_duration(look.span_seconds)} can show. {diagnosis.objectives}"]
     elif not is_open and not look.troubles:
         yield ["unknown", "One page shows the engine's life only; a second one shows what happens now."]
-    # One trouble: its first finding says what to do.
-    staged = [verdict for verdict in look.verdicts if BY_NAME[verdict.rule].stage]
+    # One trouble: its first finding says what to do. Notes and FAILED stand alone.
+    troubles: dict[str, list[Verdict]] = {}
     for verdict in look.verdicts:
-        if verdict in staged[1:]:
-            yield ["  also", f"{_name_replica(verdict)}{verdict.sentence} ({_describe_certainty(verdict)})"]
-        else:
-            yield from _describe_finding(verdict, staged)
+        kind, first = verdict.rule, BY_NAME[look.verdicts[0].rule]
+        if BY_NAME[kind].stage and (kind not in FAILED or (first.explains_failures and first.name not in FAILED)):
+            kind = ""
+        troubles.setdefault(kind, []).append(verdict)
+    for findings in troubles.values():
+        yield from _describe_trouble(findings)
     for doubt in look.doubts:
         yield ["unsure", doubt]
     if is_open:
@@ -244,33 +248,30 @@ def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[l
         yield ["still", f"{text}; {ongoing}"] if ongoing else [word, text]
 
 
-def _describe_finding(verdict: Verdict, staged: Sequence[Verdict]) -> Iterator[list[str]]:
-    """Yield a finding. The first of `staged` has the causes of what it explains too."""
+def _describe_trouble(findings: Sequence[Verdict]) -> Iterator[list[str]]:
+    """Yield the first finding, its own causes first, and what else shows the trouble."""
+    verdict, observed = findings[0], findings[0].observed
     yield [verdict.status, f"{_name_replica(verdict)}{verdict.sentence}"]
     causes = {cause.cause: cause for cause in verdict.causes}
-    if verdict in staged:
-        for effect in reversed(staged):
-            causes.update((cause.cause, cause) for cause in effect.causes)
-    for cause in sorted(causes.values(), key=lambda cause: cause.certainty is not Certainty.CERTAIN)[:2]:
+    for effect in findings:
+        for cause in sorted(effect.causes, key=lambda cause: cause.certainty is not Certainty.CERTAIN):
+            causes.setdefault(cause.cause, cause)
+    for cause in (*causes.values(),)[:2]:
         yield ["  why", f"{'; '.join(cause.evidence) or cause.cause} ({cause.certainty})"]
     if verdict.actions:
         yield ["  do first", verdict.actions[0]]
-    observed = f"observed {quantity(verdict.observed, verdict.unit)}, {_describe_certainty(verdict)}"
-    yield ["  evidence", "; ".join((observed, *verdict.details[:2]))]
+    text = f"observed {quantity(observed, verdict.unit)}, {verdict.certainty}"
+    if not isinstance(observed, Missing) and observed.n > 1:
+        text += f", n {observed.n:,.0f}"
+    if not isinstance(verdict.expected, Missing):
+        text += f", expected {quantity(verdict.expected, verdict.unit)}"
+    yield ["  evidence", "; ".join((f"{text}, {verdict.rule}", *verdict.details[:2]))]
+    for effect in findings[1:]:
+        yield ["  also", f"{_name_replica(effect)}{effect.sentence} ({effect.certainty}, {effect.rule})"]
 
 
 def _name_replica(verdict: Verdict) -> str:
     return f"{verdict.subject.replica}: " if verdict.subject.replica else ""
-
-
-def _describe_certainty(verdict: Verdict) -> str:
-    """Return how certain a finding is, of how many requests, against what, and its rule."""
-    text = verdict.certainty.value
-    if not isinstance(verdict.observed, Missing):
-        text += f", n {verdict.observed.n:,.0f}"
-    if not isinstance(verdict.expected, Missing):
-        text += f", expected {quantity(verdict.expected, verdict.unit)}"
-    return f"{text}, {verdict.rule}"
 
 
 def _signal_grid(look: TierLook) -> RenderableType:
@@ -296,9 +297,8 @@ def _describe_rest(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[list[
     if look.waiting:
         yield ["longer", f"{diagnosis.longer} settles what needs minutes: {', '.join(sorted(look.waiting))}"]
     if look.with_plan:
-        titles = ", ".join(BY_NAME[rule].title for rule in look.with_plan[:4])
         rules = format_count(len(look.with_plan), "more rule")
-        yield ["a plan", f"would judge {rules} ({titles} ...), the fleet's size and its cost"]
+        yield ["a plan", f"would judge {rules}, the fleet's size and its cost"]
 
 
 def explain_gap(

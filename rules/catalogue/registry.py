@@ -113,7 +113,7 @@ SUSPECTED: Mapping[str, tuple[str, ...]] = freeze(_SHARED["suspected"])
 """Rules that find what a suspected cause of a symptom names."""
 
 REMEDIES: Mapping[str, str] = freeze(_SHARED["remedies"])
-"""What to do first against a symptom of latency, by its first cause."""
+"""What to do first against late tokens or refusals, by their first cause."""
 
 
 def margin_of(overrides: Mapping[str, Mapping[str, float]] = MappingProxyType({})) -> Margin:

@@ -159,8 +159,8 @@ def check_adapters(context: CauseContext) -> CauseResult | None:
     planned = context.context.plan.lora if context.context.plan else None
     if isinstance(served, Missing):
         return CauseResult(supported=False, text="none are served") if served.gap in NOTHING_THERE else None
-    text = f"{number(served.value or 0.0, '')} LoRA adapters are served at a time on average, the plan has "
-    text += "none" if planned is None else "them"
+    text = f"{number(served.value or 0.0, '')} LoRA adapters are served at a time on average, "
+    text += "none is planned" if planned is None else "as planned"
     return CauseResult(supported=planned is None and bool(served.high), text=text)
 
 
@@ -172,12 +172,13 @@ def check_speculation(context: CauseContext) -> CauseResult | None:
         text = "it does not run, the plan has it" if is_gone else "it does not run"
         return CauseResult(supported=is_gone, text=text) if accepted.gap in NOTHING_THERE else None
     value, expected = accepted.value or 0.0, planned.acceptance if planned else None
-    is_worse = expected is not None and value < expected - LOST
-    wanted = "the plan has none" if planned is None else "as planned"
-    if expected is not None:
+    is_worse, wanted = expected is not None and value < expected - LOST, "as planned"
+    if planned is None:
+        is_worse = value < CATALOGUE["SpeculationAcceptanceLow"].limit("below", context.context.limits)
+        wanted = "none is planned"
+    elif expected is not None:
         wanted = f"{expected:.0%} planned"
-    text = f"{value:.0%} of drafted tokens are accepted, {wanted}"
-    return CauseResult(supported=planned is None or is_worse, text=text)
+    return CauseResult(supported=is_worse, text=f"{value:.0%} of drafted tokens are accepted, {wanted}")
 
 
 def check_evictions(context: CauseContext) -> CauseResult | None:

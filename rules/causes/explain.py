@@ -127,7 +127,6 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
     against = (f"cannot be excluded: {', '.join(unknown)}",) if unknown else ()
     causes[0] = replace(causes[0], against=against)
     actions = verdict.actions
-    if rule.method in OF_ONE_FAMILY:
-        # Late tokens and lost hits are treated first where their first cause lies.
+    if rule.method in OF_ONE_FAMILY | TURNED_AWAY:
         actions = tuple(dict.fromkeys((REMEDIES[causes[0].cause], *actions)))
     return replace(verdict, causes=tuple(causes), actions=actions)

@@ -143,6 +143,7 @@ ROWS: list[tuple[str, dict[str, Any], str]] = [
     (TTFT, level("requests_waiting_capacity", 0.6), "queueing"),
     (TPOT, level("requests_waiting_capacity", 0.6), MACHINE),
     (TPOT, drafts(100.0, 40.0, planned=False), SPECULATION),
+    (TPOT, drafts(100.0, 300.0, planned=False), MACHINE),
     (TPOT, drafts(100.0, 210.0), MACHINE),
     (TPOT, drafts(100.0, 100.0), SPECULATION),
     (TPOT, drafts(0.0, 0.0), SPECULATION),

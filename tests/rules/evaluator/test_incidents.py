@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rules.catalogue.registry import BY_NAME, REMEDIES, RULES, SUSPECTED
-from rules.causes.explain import LAST, OF_ONE_FAMILY, SUSPECTS
+from rules.causes.explain import LAST, OF_ONE_FAMILY, SUSPECTS, TURNED_AWAY
 from rules.confidence import Certainty
 from rules.evaluator.incidents import APART_SECONDS, NEAR_SECONDS, SHARP_SECONDS, group_incidents
 from rules.methods.evidence import exact_reading, range_reading
@@ -213,7 +213,7 @@ def test_outage_in_drift_stands_alone() -> None:
 def test_suspected_causes_name_rules() -> None:
     assert {row.cause for row in SUSPECTS} - {"benchmark"} == set(SUSPECTED)
     assert {rule for rules in SUSPECTED.values() for rule in rules} <= BY_NAME.keys()
-    blamed = {row.cause for row in SUSPECTS if row.methods & OF_ONE_FAMILY} | LAST.keys()
+    blamed = {row.cause for row in SUSPECTS if row.methods & (OF_ONE_FAMILY | TURNED_AWAY)} | LAST.keys()
     assert REMEDIES.keys() - {"changed traffic"} == blamed
     assert BY_NAME["BenchmarkStale"].stage == 0, "a stale benchmark explains nothing"
 
