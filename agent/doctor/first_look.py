@@ -226,10 +226,7 @@ def _is_firing(result: RuleResult) -> TypeGuard[Verdict]:
 
 
 def _judge_latency(context: RuleContext) -> Iterator[RuleResult]:
-    """Yield that requests missed an objective beyond chance, or wait longer than it now.
-
-    Unknown: a P99 without a value, or above the objective perhaps by chance.
-    """
+    """Yield that requests missed an objective beyond chance, or wait longer; unknown where it may be chance."""
     rule, family = context.rule, context.rule.family
     objective = read_plan_value(context.tier, rule.needs)
     allowed, word = context.limit("allowed_share"), family.partition("_")[0].upper()
@@ -331,12 +328,13 @@ def _grade(verdicts: list[Verdict]) -> Iterator[Verdict]:
 
 
 def _order(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
-    """Return the first finding of each rule and subject: critical before others, late tokens and notes last."""
+    """Return the first finding of each rule and subject: critical first, late tokens and notes last."""
     unique = {(v.rule, v.subject): v for v in reversed(tuple(verdicts)) if v.rule not in ABOUT_BENCHMARK}
 
     def rank(verdict: Verdict) -> tuple[Any, ...]:
-        rule = BY_NAME[verdict.rule]
-        return rule.stage == 0, verdict.status is not Status.CRITICAL, rule.name in BURNS, rule.stage, rule.name
+        rule, is_late = BY_NAME[verdict.rule], verdict.rule in BURNS
+        is_open = is_late and Certainty.CERTAIN not in [cause.certainty for cause in verdict.causes]
+        return rule.stage == 0, verdict.status is not Status.CRITICAL, is_late, is_open, rule.stage, rule.name
 
     return tuple(sorted(unique.values(), key=rank))
 

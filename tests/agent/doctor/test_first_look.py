@@ -75,8 +75,8 @@ def test_true_rule_is_named(name: str, rule: str) -> None:
     [("lora", "adapters"), ("overload", "evictions"), ("prefix", "changed traffic"), ("steady", "slower machine")],
 )
 def test_true_cause_is_first(name: str, cause: str) -> None:
-    causes = [v.causes[0].cause for each in looks(name) for v in each.verdicts if v.rule.endswith("SloBurn")]
-    assert cause in causes
+    assert cause in [v.causes[0].cause for each in looks(name) for v in each.verdicts if v.rule.endswith("SloBurn")]
+    assert [v.rule for v in look(pair(recorded("lora"), 0.3, 300.0)).verdicts] == ["TtftSloBurn", "TpotSloBurn"]
 
 
 def test_only_full_cache_is_certain_in_seconds() -> None:
