@@ -12,8 +12,7 @@ from rich.console import RenderableType
 from exporters.documents.replay import reading_json
 from exporters.render.terminal import WIDEST, terminal_text, text_grid
 from exporters.render.text import copy_fields
-from rules.catalogue.registry import BY_NAME
-from rules.confidence import Certainty
+from rules.catalogue.registry import BY_NAME, SUSPECTED
 from rules.engines.coverage import FamilyUse
 from rules.engines.registry import EngineTable
 from rules.gpu_sources.devices import BY_CODE, FAULTS
@@ -249,13 +248,14 @@ def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[l
 
 
 def _describe_trouble(findings: Sequence[Verdict]) -> Iterator[list[str]]:
-    """Yield the first finding, its own causes first, and what else shows the trouble."""
+    """Yield the first finding with its causes and those of its effects that its rule finds, then the effects."""
     verdict, observed = findings[0], findings[0].observed
     yield [verdict.status, f"{_name_replica(verdict)}{verdict.sentence}"]
     causes = {cause.cause: cause for cause in verdict.causes}
     for effect in findings:
-        for cause in sorted(effect.causes, key=lambda cause: cause.certainty is not Certainty.CERTAIN):
-            causes.setdefault(cause.cause, cause)
+        for cause in effect.causes:
+            if verdict.rule in SUSPECTED.get(cause.cause, ()):
+                causes.setdefault(cause.cause, cause)
     for cause in (*causes.values(),)[:2]:
         yield ["  why", f"{'; '.join(cause.evidence) or cause.cause} ({cause.certainty})"]
     if verdict.actions:

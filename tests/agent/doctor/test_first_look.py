@@ -199,7 +199,7 @@ def test_missed_objective_of_few_requests_is_unsure(files: Any, capsys: pytest.C
 def test_lasting_fault_is_not_called_earlier(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = doctor(capsys, *files("prefix", 0.95))
     assert out.count("still ") == out.count("(likely, observed") == 2
-    assert "earlier" not in out
+    assert ("earlier" in out, "queueing" in doctor(capsys, *files("prefix", 0.6))[1]) == (False, False)
 
 
 def test_few_refusals_beyond_chance_are_found(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
