@@ -22,6 +22,7 @@ from rules.methods.evidence import OUTPUTS, PROMPTS, exact_reading, is_significa
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
 from rules.telemetry import histograms, readings
 from rules.telemetry.derived import PlanFacts
+from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY
 from rules.telemetry.outcomes import HTTP_REFUSED, NO_ROOM, count_gone, outcomes
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading, SignalKind, SignalValue
@@ -47,6 +48,10 @@ REFUSED = "RequestsRefused"
 
 FULL_CACHE, STALLED = "KvCacheNearCeiling", "EngineStalled"
 """Rules whose finding is certain in any span: a level, and that nothing moves."""
+
+LIKELY_STALL_SECONDS = BY_NAME[STALLED].limit("likely_seconds", {})
+WORK = ("requests_finished", "prompt_tokens", "generation_tokens", STEP_FAMILY)
+"""Counters of an engine's work."""
 
 FELT = frozenset({*BURNS, STALLED, "TierDown", "AvailabilityBurn", REFUSED})
 """Rules of what users feel."""
@@ -118,7 +123,7 @@ def look_at_tier(
         verdicts=_order(_add_changes(verdict, changes) for verdict in _grade(lately)),
         since_start=_order(since_start),
         ongoing=ongoing,
-        doubts=(*_doubt_left(spans, tier.basis), *doubts),
+        doubts=(*_doubt_left(spans, tier.basis), *_doubt_still(spans, last), *doubts),
         changes=changes,
         waiting=_waiting(results, quick),
         with_plan=_without_plan((*results, *quick)),
@@ -204,6 +209,15 @@ def _doubt_left(spans: Mapping[str, Window], basis: PlanFacts) -> Iterator[str]:
     if is_significant_share(left.value * left.n, left.n, left.n, MOST_LEFT, LIKELY_CONFIDENCE):
         share, requests = number(left.value, "ratio"), format_count(round(left.n), "request")
         yield f"{share} of {requests} were left by their clients: were the answers too slow?"
+
+
+def _doubt_still(spans: Mapping[str, Window], last: Mapping[str, Snapshot]) -> Iterator[str]:
+    """Yield that an engine with requests did nothing, in a span too short to call it stopped."""
+    for replica, window in spans.items():
+        held = max(last[replica].gauges.get(name, 0.0) for name in IN_SYSTEM)
+        counts = {window.counters.get(name) for name in WORK}
+        if held >= 1 and counts in ({0.0}, {0.0, None}) and window.span < LIKELY_STALL_SECONDS:
+            yield f"{replica} holds requests and did nothing in {number(window.span, 'seconds')}: a longer look tells more"
 
 
 def _describe_ongoing(result: RuleResult | None) -> str:

@@ -76,6 +76,9 @@ RUN_FACTS: Mapping[str, str] = {
 FIXED_BLOCKS = "num_gpu_blocks_override"
 """Fact of vLLM: size of the KV cache that somebody set."""
 
+FULL = frozenset({"KvCacheCascade", "KvCacheNearCeiling", "KvEviction"})
+"""Rules of a KV cache that is too small."""
+
 FAILED = frozenset({"AvailabilityBurn", "RequestsRefused"})
 """Requests without an answer: late tokens do not explain them."""
 
@@ -190,9 +193,6 @@ def _describe_engines(look: TierLook) -> Iterator[list[str]]:
         alike.setdefault(words, []).append(replica)
     for words, replicas in alike.items():
         yield ["engine", f"{', '.join(replicas)}: {words}"]
-    fixed = {page.facts.get(FIXED_BLOCKS, "None") for page in look.pages.values()}
-    for blocks in sorted(fixed - {"None", ""}):
-        yield ["fixed", f"the KV cache has {blocks} blocks by --num-gpu-blocks-override, not what the memory allows"]
     if look.gpus:
         yield ["GPUs", look.gpus]
     for text in look.odd:
@@ -230,7 +230,9 @@ def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[l
             kind = ""
         troubles.setdefault(kind, []).append(verdict)
     for findings in troubles.values():
-        yield from _describe_trouble(findings)
+        fixed = {page.facts.get(FIXED_BLOCKS, "None") for page in look.pages.values()} - {"None", ""}
+        is_full = any(verdict.rule in FULL for verdict in findings)
+        yield from _describe_trouble(findings, sorted(fixed) if is_full else ())
     for doubt in look.doubts:
         yield ["unsure", doubt]
     if is_open:
@@ -247,7 +249,7 @@ def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[l
         yield ["still", f"{text}; {ongoing}"] if ongoing else [word, text]
 
 
-def _describe_trouble(findings: Sequence[Verdict]) -> Iterator[list[str]]:
+def _describe_trouble(findings: Sequence[Verdict], fixed: Sequence[str]) -> Iterator[list[str]]:
     """Yield the first finding with its causes and those of its effects that its rule finds, then the effects."""
     verdict, observed = findings[0], findings[0].observed
     yield [verdict.status, f"{_name_replica(verdict)}{verdict.sentence}"]
@@ -260,6 +262,9 @@ def _describe_trouble(findings: Sequence[Verdict]) -> Iterator[list[str]]:
         yield ["  why", f"{'; '.join(cause.evidence) or cause.cause} ({cause.certainty})"]
     if verdict.actions:
         yield ["  do first", verdict.actions[0]]
+    for blocks in fixed:
+        text = f"Remove --num-gpu-blocks-override, or raise it as far as memory allows: it sets {blocks} blocks"
+        yield ["  then", text]
     text = f"observed {quantity(observed, verdict.unit)}, {verdict.certainty}"
     if not isinstance(observed, Missing) and observed.n > 1:
         text += f", n {observed.n:,.0f}"

@@ -283,8 +283,8 @@ def measure_part(family: str, where: str, context: CauseContext) -> CauseResult 
     late, spent = histograms.share_above(first, limit), histograms.share_above(parts, limit)
     if late.best <= 0:
         return None
-    requests, were = format_count(round(spent.best), "request"), format_count(round(late.best), "was", "were")
-    text = f"{requests} spent more than {number(limit, 'seconds')} {where} alone; {were} late"
+    requests, late_ones = format_count(round(spent.best), "request"), format_count(round(late.best), "first token")
+    text = f"{requests} spent more than {number(limit, 'seconds')} {where} alone, and {late_ones} came late"
     is_large, proven = spent.best > NOTICEABLE * late.best, spent.low > MOST * late.best
     return CauseResult(supported=is_large, proven=proven, text=text)
 

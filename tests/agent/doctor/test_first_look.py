@@ -95,6 +95,11 @@ def test_engine_without_steps_is_certainly_stopped() -> None:
     verdict = next(v for v in look([first, replace(first, t=first.t + 15)]).verdicts if v.rule == "EngineStalled")
     assert (verdict.certainty, verdict.status, verdict.subject.replica) == ("certain", "critical", "a")
     assert not [detail for detail in verdict.details if "certain after" in detail]
+    short = look([first, replace(first, t=first.t + 9.9)])
+    assert (short.verdicts, short.doubts) == (
+        (),
+        ("a holds requests and did nothing in 9.9 s: a longer look tells more",),
+    )
 
 
 def test_dead_engine_is_not_fine() -> None:
@@ -140,14 +145,7 @@ def files(tmp_path: Path) -> Callable[[str, float], list[str]]:
 def test_screen_leads_from_finding_to_next_command(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = doctor(capsys, *files("overload", 0.6))
     assert (code, err) == (1, "The pages count as 15 s apart (--for): all rates follow.\n")
-    order = (
-        "  critical  ",
-        "(50.0%) in 15 s (certain)",
-        "do first  Shed",
-        "evidence  observed",
-        "  also  ",
-        "  fixed  ",
-    )
+    order = ("  critical  ", "(50.0%) in 15 s (certain)", "do first  Shed", "then      Remove", "evidence  ", "  also  ")
     places = [out.index(text) for text in (*order, "since its start", "--for 5m", "a plan", "next ")]
     assert (places, out.count("do first")) == (sorted(places), 1)
     assert max(map(len, out.splitlines())) < 120

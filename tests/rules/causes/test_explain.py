@@ -366,7 +366,7 @@ def test_evidence_reads_as_the_golden() -> None:
 
 
 def test_exclusions_point_to_machine() -> None:
-    excluded = "not queueing: {} spent more than 260 ms in the queue alone; 600 were late"
+    excluded = "not queueing: {} spent more than 260 ms in the queue alone, and 600 first tokens came late"
     quick = {"tpot_seconds": seen({0.02: 180.0})}
     machine = cause(found_late(queue=0.0, prefill=0.0, histograms=quick), "slower machine")
     assert excluded.format("0 requests") in " ".join(machine.evidence)
