@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 from agent.config.peer import Peer
 from agent.config.targets import normalize_url
 from agent.doctor.engine_hosts import HostGpus, describe_gpus, find_gpus, find_host
-from agent.doctor.first_look import look_at_tier
+from agent.doctor.first_look import WORK, look_at_tier
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader, samples
 from agent.http_client.client import PageFetcher, fetch_page, place_of
@@ -47,9 +47,6 @@ HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):\d{1,5}(?:/\S
 
 Progress = Callable[[float], None]
 """Function that shows how much of the look is over (0 to 1)."""
-
-WORK = ("requests_finished", "prompt_tokens", "generation_tokens")
-"""Counters that only grow while an engine lives."""
 
 NO_ENGINE = (ScrapeFailure.INCONSISTENT, ScrapeFailure.NOT_ONE_ENGINE)
 """Failures of a page that is sound, but of another program."""

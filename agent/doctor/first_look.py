@@ -22,7 +22,7 @@ from rules.methods.evidence import OUTPUTS, PROMPTS, exact_reading, is_significa
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
 from rules.telemetry import histograms, readings
 from rules.telemetry.derived import PlanFacts
-from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY
+from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.outcomes import HTTP_REFUSED, NO_ROOM, count_gone, outcomes
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading, SignalKind, SignalValue
@@ -49,9 +49,8 @@ REFUSED = "RequestsRefused"
 FULL_CACHE, STALLED = "KvCacheNearCeiling", "EngineStalled"
 """Rules whose finding is certain in any span: a level, and that nothing moves."""
 
-LIKELY_STALL_SECONDS = BY_NAME[STALLED].limit("likely_seconds", {})
-WORK = ("requests_finished", "prompt_tokens", "generation_tokens", STEP_FAMILY)
-"""Counters of an engine's work."""
+WORK = ("requests_finished", "prompt_tokens", "generation_tokens")
+"""Counters that only grow while an engine lives."""
 
 FELT = frozenset({*BURNS, STALLED, "TierDown", "AvailabilityBurn", REFUSED})
 """Rules of what users feel."""
@@ -142,7 +141,7 @@ def _find_age(pages: Collection[Snapshot]) -> float | None:
 
 
 def _compare_with_life(lives: tuple[Window, ...], spans: tuple[Window, ...]) -> tuple[str, ...]:
-    """Return what of the traffic is unlike the engines' life: prefix hits, lengths of prompts and outputs."""
+    """Return what of the traffic is unlike the engines' life: prefix hits and lengths."""
     if not spans:
         return ()
     whole, lately, texts = sum_windows(lives), sum_windows(spans), []
@@ -193,7 +192,7 @@ def _judge_span(tier: TierContext, spans: Mapping[str, Window], now: float) -> I
 
 
 def _ease_minimums(tier: TierContext) -> TierContext:
-    """Return the context in which rules judge a single request, for words about them only."""
+    """Return the context in which rules judge a single request, for words only."""
     eased = {}
     for rule in LIVE:
         if "minimum_requests" in rule.thresholds:
@@ -212,16 +211,16 @@ def _doubt_left(spans: Mapping[str, Window], basis: PlanFacts) -> Iterator[str]:
 
 
 def _doubt_still(spans: Mapping[str, Window], last: Mapping[str, Snapshot]) -> Iterator[str]:
-    """Yield that an engine with requests did nothing, in a span too short to call it stopped."""
+    """Yield that an engine with requests made no token, in a span too short to call it stopped."""
     for replica, window in spans.items():
+        is_still = {window.counters.get(name) for name in WORK} == {0.0}
         held = max(last[replica].gauges.get(name, 0.0) for name in IN_SYSTEM)
-        counts = {window.counters.get(name) for name in WORK}
-        if held >= 1 and counts in ({0.0}, {0.0, None}) and window.span < LIKELY_STALL_SECONDS:
-            yield f"{replica} holds requests and did nothing in {number(window.span, 'seconds')}: a longer look tells more"
+        if is_still and held >= 1 and window.span < BY_NAME[STALLED].limit("likely_seconds", {}):
+            yield f"{replica} holds requests and made no token in {number(window.span, 'seconds')}: look longer"
 
 
 def _describe_ongoing(result: RuleResult | None) -> str:
-    """Return the present value of what fired over the engines' life, "" where it is within its limits now."""
+    """Return the present value of what fired over the engines' life, "" within its limits."""
     if isinstance(result, Unknown):
         if result.rule in BURNS and result.reason is Gap.TOO_FEW_REQUESTS:
             return result.text
@@ -246,8 +245,7 @@ def _judge_latency(context: RuleContext) -> Iterator[RuleResult]:
     allowed, word = context.limit("allowed_share"), family.partition("_")[0].upper()
     promise = f"the {number(objective, 'seconds')} {word} objective"
     parts = tuple(part for sample in context.binned for part in sample.window.histograms.get(family, ()))
-    n = histograms.count_requests(parts)
-    requests = n
+    n = requests = histograms.count_requests(parts)
     if not rule.per_request:
         requests = math.fsum(sample.window.counters.get("requests_finished", 0.0) for sample in context.binned)
     share = histograms.share_above(parts, objective)
@@ -282,7 +280,7 @@ def _judge_latency(context: RuleContext) -> Iterator[RuleResult]:
 
 
 def _judge_queues(context: RuleContext, objective: float, promise: str) -> Iterator[Verdict]:
-    """Yield the finding of the longest queue, if its last request waits longer than the objective (Little's law)."""
+    """Yield the longest queue, if its last request waits longer than the objective (Little's law)."""
     queues = []
     for sample in context.binned:
         window = sample.window
@@ -407,7 +405,6 @@ def _read_shown(name: str, window: Window, basis: PlanFacts) -> SignalValue:
 
 
 IMBALANCE = BY_NAME["ReplicaImbalance"]
-"""Rule of the daemon for the same over minutes: its limits are used."""
 
 BUSIER, WARM_SECONDS, FEWEST = (IMBALANCE.limit(name, {}) for name in ("busier", "warm_up_seconds", "minimum_requests"))
 """Times the requests of another replica, seconds until a replica is warm, requests that a comparison needs."""
@@ -441,7 +438,7 @@ def read_replicas(spans: Mapping[str, Window], basis: PlanFacts) -> dict[str, di
 
 
 def find_odd_replicas(values: Mapping[str, Mapping[str, SignalValue]], last: Mapping[str, Snapshot]) -> Iterator[str]:
-    """Yield each replica that is far from all others, with its signals that are."""
+    """Yield each replica that is far from all others, with those signals."""
     texts: dict[str, list[str]] = {}
     for name, difference in DIFFERENCES.items():
         known = {
@@ -470,7 +467,7 @@ def find_odd_replicas(values: Mapping[str, Mapping[str, SignalValue]], last: Map
 
 
 def _read_bounds(name: str, value: SignalValue) -> tuple[float, float] | None:
-    """Return the bounds of a latency of enough requests, or the mean of a level or ratio twice; None if not known."""
+    """Return the bounds of a latency of enough requests, or a level or ratio twice; None if unknown."""
     is_latency = name.endswith("_seconds")
     if not isinstance(value, Reading) or (is_latency and value.n < FEWEST):
         return None
@@ -481,7 +478,7 @@ def _read_bounds(name: str, value: SignalValue) -> tuple[float, float] | None:
 
 
 def describe_load(spans: Mapping[str, Window]) -> str:
-    """Return whether the finished requests are spread over the replicas beyond chance, "" for one or none counted."""
+    """Return whether finished requests are spread over the replicas, "" for one or none counted."""
     counts = {name: window.counters.get("requests_finished") for name, window in spans.items()}
     known = {name: count for name, count in counts.items() if count is not None}
     total = math.fsum(known.values())

@@ -98,7 +98,7 @@ def test_engine_without_steps_is_certainly_stopped() -> None:
     short = look([first, replace(first, t=first.t + 9.9)])
     assert (short.verdicts, short.doubts) == (
         (),
-        ("a holds requests and did nothing in 9.9 s: a longer look tells more",),
+        ("a holds requests and made no token in 9.9 s: look longer",),
     )
 
 
@@ -145,7 +145,14 @@ def files(tmp_path: Path) -> Callable[[str, float], list[str]]:
 def test_screen_leads_from_finding_to_next_command(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = doctor(capsys, *files("overload", 0.6))
     assert (code, err) == (1, "The pages count as 15 s apart (--for): all rates follow.\n")
-    order = ("  critical  ", "(50.0%) in 15 s (certain)", "do first  Shed", "then      Remove", "evidence  ", "  also  ")
+    order = (
+        "  critical  ",
+        "(50.0%) in 15 s (certain)",
+        "do first  Shed",
+        "then      Remove",
+        "evidence  ",
+        "  also  ",
+    )
     places = [out.index(text) for text in (*order, "since its start", "--for 5m", "a plan", "next ")]
     assert (places, out.count("do first")) == (sorted(places), 1)
     assert max(map(len, out.splitlines())) < 120
