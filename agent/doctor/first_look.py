@@ -47,7 +47,7 @@ SHARES = {"left_share": "requests_aborted", "no_room_share": NO_ROOM, "bad_share
 REFUSED = "RequestsRefused"
 
 FULL_CACHE, STALLED = "KvCacheNearCeiling", "EngineStalled"
-"""Rules whose finding is certain in any span: a level, and that nothing moves."""
+"""Rules that are certain in any span: a level, and that nothing moves."""
 
 WORK = ("requests_finished", "prompt_tokens", "generation_tokens")
 """Counters that only grow while an engine lives."""
@@ -133,7 +133,7 @@ def look_at_tier(
 
 
 def _find_age(pages: Collection[Snapshot]) -> float | None:
-    """Return the seconds since the youngest engine was ready, None if a page does not tell its start."""
+    """Return the seconds since the youngest engine was ready, None if unknown."""
     ages = [page.t - (page.ready_at or page.started_at) for page in pages if page.started_at is not None]
     if len(ages) == len(pages):
         return min(ages)
@@ -211,7 +211,7 @@ def _doubt_left(spans: Mapping[str, Window], basis: PlanFacts) -> Iterator[str]:
 
 
 def _doubt_still(spans: Mapping[str, Window], last: Mapping[str, Snapshot]) -> Iterator[str]:
-    """Yield that an engine with requests made no token, in a span too short to call it stopped."""
+    """Yield an engine with requests that made no token, in a span too short to judge."""
     for replica, window in spans.items():
         is_still = {window.counters.get(name) for name in WORK} == {0.0}
         held = max(last[replica].gauges.get(name, 0.0) for name in IN_SYSTEM)
