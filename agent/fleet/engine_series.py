@@ -130,6 +130,19 @@ class EnginePages:
         target = frozenset(name for up in ups for name in up.labels if name != "__name__") or OF_THE_TARGET
         # One order for all replicas of a release, whose pages then share a layout.
         own = [s for s in matrix_series if self._means_something(s.labels.get("__name__", ""))]
+        # Of targets that overlap in time, engines are those with more than the start of a process.
+        starts: dict[str, MatrixSeries] = {}
+        served = set()
+        for series in own:
+            instance = series.labels.get("instance", "")
+            if series.labels["__name__"] == PROCESS_START:
+                starts[instance] = series
+            else:
+                served.add(instance)
+        engines = sorted(served & starts.keys())
+        begun = max((starts[name].times[0] for name in engines), default=0.0)
+        alive = [name for name in engines if starts[name].times[-1] >= begun]
+        is_shared = len({starts[name].values[-1] for name in alive}) > 1
         scraped = sorted(((_name(series, target), series) for series in own), key=_order)
         rows: dict[float, list[tuple[Name, float]]] = {t: [] for t in down}
         for name, series in scraped:
@@ -137,7 +150,10 @@ class EnginePages:
                 if t > since:
                     rows.setdefault(t, []).append((name, value))
         for t in sorted(rows):
-            if t > since:
+            if t > since and is_shared:
+                error = f"several engines have its name ({' and '.join(alive)})"
+                yield StoredPage(t=t, replica=replica, pool=pool, error=error)
+            elif t > since:
                 yield self._page(replica, pool, t, () if t in down else rows[t])
 
     def _page(self, replica: str, pool: str, t: float, row: Sequence[tuple[Name, float]]) -> StoredPage:

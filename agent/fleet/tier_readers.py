@@ -189,7 +189,7 @@ def _without_sums(window: Window) -> Window:
 
 
 def _slim(window: Window) -> Window:
-    """Return the part of a replica's minute that rules compare between replicas. Of lengths only the mean stays."""
+    """Return what rules compare of a replica's minute between replicas. Of lengths only the mean stays."""
     of_lengths = window.histograms.get("prompt_tokens_per_request", ())
     means = tuple(Histogram(edges=histograms.NO_GRID, counts=(part.n,), total=part.total) for part in of_lengths)
     return replace(

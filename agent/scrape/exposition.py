@@ -182,7 +182,7 @@ class SeriesReader:
 
 
 def _split_number(line: bytes) -> tuple[bytes, float | None]:
-    """Return the text before the plain number at the end of a line, and the number; the line and None without one."""
+    """Return the text before the number at the end of a line, and the number; the line and None without one."""
     plain = NUMBER.search(line)
     return (line, None) if plain is None else (line[: plain.start()], float(plain[1]))
 

@@ -236,7 +236,7 @@ class _Scraper:
         self._jobs: SimpleQueue[tuple[Future[ScrapeResult], Callable[[], ScrapeResult]] | None] = SimpleQueue()
 
     def start(self, scrape: Callable[[], ScrapeResult]) -> Future[ScrapeResult]:
-        """Start a scrape in the thread: a new one a scrape costs half a millisecond. Raise RuntimeError without a thread."""
+        """Start a scrape in the thread: a new one costs half a millisecond. Raise RuntimeError without a thread."""
         if self.running is None:
             threading.Thread(target=self._work, name="scrape", daemon=True).start()
         self.running = Future()

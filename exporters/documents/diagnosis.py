@@ -250,7 +250,7 @@ def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[l
 
 
 def _describe_trouble(findings: Sequence[Verdict], fixed: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the first finding with its causes and those of its effects that its rule finds, then the effects."""
+    """Yield the first finding with its causes, and those of effects that its rule finds, then the effects."""
     verdict, observed = findings[0], findings[0].observed
     yield [verdict.status, f"{_name_replica(verdict)}{verdict.sentence}"]
     causes = {cause.cause: cause for cause in verdict.causes}

@@ -1,4 +1,4 @@
-"""Text page of a plan's tier for `sizewatch plan show`, of two plans for `plan diff`, of a workload for `plan workload`."""
+"""Texts of `sizewatch plan show`, of two plans for `plan diff`, of a workload for `plan workload`."""
 
 from __future__ import annotations
 

@@ -342,7 +342,7 @@ WORDS: dict[str, str] = {
     TimelineKind.START: "sizewatch started",
     TimelineKind.STOP: "sizewatch stopped",
 }
-"""Words for kinds of entries. A finding is named by its status, an incident by its severity, others by their kind."""
+"""Words for kinds of entries. A finding is named by its status, an incident by severity."""
 
 
 def timeline_text(entries: Sequence[TimelineEntry], now: float, findings: bool = False) -> str:
@@ -389,7 +389,7 @@ def place(entry: TimelineEntry) -> str:
 
 
 def timeline_json(entries: Iterable[TimelineEntry], since: float, until: float) -> dict[str, Any]:
-    """Return the timeline as JSON. Times are unix seconds. `ended_at` is null while it lasts or if `lasts` is false."""
+    """Return the timeline as JSON, in unix seconds. `ended_at` is null while it lasts or if `lasts` is false."""
     return {"schema": 1, "since": since, "until": until, "entries": list(map(entry_json, entries))}
 
 

@@ -183,7 +183,7 @@ def _read(row: ComparisonRow, tier: TierStatus) -> SignalValue:
 
 
 def read_comparable(signal: str, window: Window, context: TierContext) -> SignalValue:
-    """Return a signal. GPU utilisation is of the benchmark's kind, as kinds cannot be compared (DESIGN 3.4)."""
+    """Return a signal. GPU utilisation is of the benchmark's kind (DESIGN 3.4)."""
     kind = context.curve.written.gpu_utilization_kind if context.curve else None
     if signal == "gpu_utilization" and kind:
         return gpu_utilization(window, kind)

@@ -89,7 +89,7 @@ def describe_state(tier: TierStatus) -> TierState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveIncident:
-    """Open incident. Its `root` may have ended; `symptoms` are the other active findings, in the order of their begin."""
+    """Open incident. Its `root` may have ended; `symptoms` are the other active findings by their begin."""
 
     incident: Incident
     root: ActiveFinding
@@ -230,7 +230,7 @@ def _unanswered(status: AgentStatus) -> str:
 
 
 def tier_cells(line: TierLine, now: float) -> dict[str, str]:
-    """Return the cells of a line by column, "–" where a number is not known. Raise KeyError for another line."""
+    """Return the cells of a line by column, "–" if not known. Raise KeyError for another line."""
     up, planned, more = line["replicas_up"], line["replicas_planned"], line["incidents"] - 1
     used = line["fleet_utilization"]
     cells = {

@@ -82,7 +82,6 @@ def firing(url: str) -> list[dict[str, Any]]:
 
 
 def query(url: str, promql: str) -> list[dict[str, Any]]:
-    """The result of an instant query."""
     found: list[dict[str, Any]] = _get(f"{url}/api/v1/query?{urllib.parse.urlencode({'query': promql})}")["result"]
     return found
 

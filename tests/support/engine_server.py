@@ -24,7 +24,6 @@ Act = Callable[["Handler"], None]
 
 @functools.cache
 def pages(name: str = "steady") -> tuple[bytes, ...]:
-    """The pages of a recording in order."""
     recording, problems = load(recorded.folder(name))
     assert problems == ()
     return tuple(s.body for s in scrapes(recording, []) if s.body is not None)

@@ -110,7 +110,6 @@ def unseen(number: float, reason: Gap = Gap.SCRAPE_FAILED) -> Window:
 def add_minute(
     kept: tier_minutes.TierMinutes, minute: Window, replica: str, context: TierContext
 ) -> tier_minutes.TierMinutes:
-    """Add one closed minute of a replica."""
     return tier_minutes.add_minutes(kept, (tier_minutes.bin_minute(kept, minute, replica, context),), context)
 
 

@@ -25,7 +25,6 @@ Object = dict[str, Any]
 
 
 def stamp(t: float) -> str:
-    """A time as the API prints it."""
     return datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

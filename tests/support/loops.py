@@ -51,7 +51,6 @@ def scrape_loop(
     gpus: GpuCollector | None = None,
     before: LoopParts | None = None,
 ) -> LoopParts:
-    """The loop of role node."""
     source = ScrapeSource(targets, scrapers, gpus or GpuCollector(None), clock=clock)
     runtime = before.runtime if before is not None else RuntimeState()
     loop = EvaluationLoop(
@@ -67,7 +66,6 @@ def scrape_loop(
 def store_loop(
     source: StoreSource, tiers: Mapping[str, TierContext], clock: Callable[[], float], *sinks: Sink
 ) -> LoopParts:
-    """The loop of role fleet."""
     runtime = RuntimeState(source.agent_tiers)
     loop = EvaluationLoop(
         source=source, tiers=tiers, sinks=(runtime, ChangeLog(log_targets=False), *sinks), clock=clock

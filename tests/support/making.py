@@ -122,7 +122,6 @@ def finding(worst: Verdict, **parts: Any) -> Finding:
 
 
 def page_text(name: str) -> str:
-    """A page of tests/pages."""
     return (PAGES / name).read_text(encoding="utf-8")
 
 

@@ -77,7 +77,6 @@ class Victoria(Program):
 
 
 def victoria_metrics(folder: Path, *flags: str) -> AbstractContextManager[Victoria]:
-    """A VictoriaMetrics without samples."""
     return running(Victoria(folder, *flags))
 
 

@@ -26,7 +26,6 @@ PLANS = HERE / "plans"
 
 
 def folder(name: str) -> Path:
-    """The folder of a recording."""
     for parent in FOLDERS:
         if (parent / name / "recording.yaml").is_file():
             return parent / name
@@ -34,7 +33,6 @@ def folder(name: str) -> Path:
 
 
 def names() -> list[str]:
-    """All recordings, by name."""
     return sorted(path.parent.name for parent in FOLDERS for path in parent.glob("*/recording.yaml"))
 
 

@@ -264,7 +264,6 @@ def reported_tier(several: Iterable[Window] | None = None, one: Plan | None = No
 
 
 def row_of(tier: TierReport, key: str) -> Any:
-    """A row of the monitoring table."""
     return next(row for row in tier.monitoring if row.key == key)
 
 

@@ -39,7 +39,6 @@ class TierTotals:
     days: dict[float, DayTotals] = field(default_factory=dict)
 
     def add_step(self, t: float, seconds: float, replicas: int) -> None:
-        """A step that ended at `t`."""
         sums = self._day(t)
         sums.seconds += seconds
         sums.replica_seconds += seconds * replicas

@@ -26,7 +26,6 @@ PACKAGES = {
 
 
 def tool(name: str) -> str:
-    """Where the program is."""
     found = shutil.which(name) or shutil.which(name, path=Path(sys.executable).parent)
     if found is not None:
         return found

@@ -45,7 +45,6 @@ def look(pages: list[Scrape]) -> TierLook:
 
 
 def looks(name: str) -> list[TierLook]:
-    """Looks at ten moments of a recording."""
     pages = recorded(name)
     pairs = [pair(pages, (k + 0.5) / 10) for k in range(10)]
     return [look(both) for both in pairs if both[0].t < both[1].t]

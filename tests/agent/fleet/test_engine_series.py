@@ -20,6 +20,7 @@ from agent.fleet.stored_pages import StoredPage
 from agent.fleet.sums import MAX_QUERY_CHARACTERS, AgentSums, regex_any, split_members
 from agent.fleet.tier_readers import SummedReader, build_replica_reader, build_tier_reader
 from agent.prometheus.api import StoreApi
+from rules.engines.registry import PROCESS_START
 from rules.gpu_sources.exporter import GpuExporter
 from rules.gpu_sources.registry import BY_NAME, EXPORTERS
 from rules.telemetry import readings
@@ -96,6 +97,16 @@ def test_parts_of_unknown_kind_are_refused_by_name(label: str, words: str) -> No
     fleet, whole = watched([*parts, *(sample for sample in once if sample[0] == "up")])
     assert words in fleet.findings("TargetDown")[0].worst.sentence
     assert whole.covered_seconds == 0
+
+
+def test_engines_of_one_name_are_refused() -> None:
+    samples: list[Sample] = []
+    for name, labels, t, v in engine_samples("steady"):
+        for instance, later in (("a", 0.0), ("b", 3.0)):
+            own = labels | {"pod": "p", "instance": instance}
+            samples.append((name, own, t + later, v + later * (name == PROCESS_START)))
+    fleet, _ = watched(samples, SOURCE.model_copy(update={"gpus": None, "replica_label": "pod"}))
+    assert "several engines have its name (a and b)" in fleet.findings("TargetDown")[0].worst.sentence
 
 
 def test_engine_tier_is_read_by_replica() -> None:

@@ -66,7 +66,6 @@ class Fleet:
 
     @property
     def total(self) -> windows.Window:
-        """The sum of all closed minutes."""
         return windows.sum_windows(closed.slice.window for closed in self.closed)
 
     def findings(self, rule: str) -> list[Finding]:

@@ -54,7 +54,6 @@ def report_on_four_weeks(tmp_path_factory: pytest.TempPathFactory) -> Told:
 
 
 def texts_of(text: str) -> dict[str, str]:
-    """Text of each tier."""
     return dict(re.findall(r"\n## (\S+)\n(.*?)(?=\n## |\Z)", text, flags=re.DOTALL))
 
 

@@ -234,7 +234,6 @@ FINDINGS = st.lists(drawn_findings(), max_size=6)
 
 
 def after_steps(known: Iterable[Finding], steps: int) -> tuple[IncidentAlert, ...]:
-    """The alerts after so many steps of 15 s."""
     found: tuple[IncidentAlert, ...] = ()
     for step in range(steps + 1):
         found = alerts(known, step * 15.0, found)
