@@ -49,7 +49,11 @@ def check_config(loaded: LoadedConfig) -> Iterator[CheckResult]:
         watched = f"{format_count(len(config.targets), 'target')} in {tiers}, scraped every {text}"
     yield ok(f"{loaded.path}: role {config.role}, {watched}")
     for tier, rules in config.thresholds.items():
-        yield ok(f"thresholds of {tier} are not the catalogue's: {', '.join(rules) or 'none'}")
+        changed = []
+        for rule, limits in rules.items():
+            for name, value in limits.items():
+                changed.append(f"{rule} {name} {value:g} (catalogue {CATALOGUE[rule].limit(name, {}):g})")
+        yield ok(f"thresholds of {tier} are not the catalogue's: {', '.join(changed) or 'none'}")
     for warning in loaded.warnings:
         yield warn(warning, "correct it, or leave it knowingly")
 

@@ -59,7 +59,11 @@ def fill_runbooks(page: str) -> str:
     counts, names = Counter(name for name, _ in written), {"intro", *BY_NAME}
     wrong = sorted(name for name in {*names, *counts} if counts[name] != int(name in names))
     if wrong:
-        raise RunbookError("; ".join(f"{name} has {counts[name]} texts by hand" for name in wrong))
+        raise RunbookError(
+            "; ".join(
+                f"{name} has {counts[name]} texts by hand: <!-- by hand: {name} --> to <!-- end -->" for name in wrong
+            )
+        )
     environment = Environment(loader=PackageLoader("exporters.docs", ""), undefined=StrictUndefined, autoescape=False)
     environment.filters["causes_of"] = causes_of
     template = environment.get_template("runbooks.md.j2")
@@ -96,8 +100,9 @@ def runbooks_page() -> bytes:
 
 
 def runbook_text(name: str, width: int) -> str:
-    """Return a rule's runbook for a terminal of so many columns. Raise KeyError for an unknown rule."""
-    return terminal_text(Markdown(f"**{name}**\n{_sections()[name]}", hyperlinks=False), width=width)
+    """Return a rule's runbook for a terminal of so many columns."""
+    text = _sections().get(name, "Its runbook is not written yet: `sizewatch render`.")
+    return terminal_text(Markdown(f"**{name}**\n{text}", hyperlinks=False), width=width)
 
 
 def self_alert_text(name: str, width: int) -> str:
