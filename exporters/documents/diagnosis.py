@@ -195,8 +195,6 @@ def _describe_engines(look: TierLook) -> Iterator[list[str]]:
         yield ["engine", f"{', '.join(replicas)}: {words}"]
     if look.gpus:
         yield ["GPUs", look.gpus]
-    for text in look.odd:
-        yield ["odd", text]
     if look.spread:
         yield ["load", look.spread]
 
@@ -215,7 +213,7 @@ def _replica_grid(look: TierLook) -> RenderableType:
 def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[list[str]]:
     for trouble in look.troubles:
         yield ["critical", trouble]
-    is_open = bool(look.doubts or look.ongoing or look.verdicts)
+    is_open = bool(look.doubts or look.ongoing or look.verdicts or look.odd)
     if not look.signals:
         yield ["unknown", "No signal of its pages can be read: nothing is judged."]
     elif not is_open and not look.troubles and look.span_seconds:
@@ -235,6 +233,8 @@ def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[l
         yield from _describe_trouble(findings, sorted(fixed) if is_full else ())
     for doubt in look.doubts:
         yield ["unsure", doubt]
+    for text in look.odd:
+        yield ["odd", text]
     if is_open:
         yield ["", diagnosis.objectives]
     for verdict in look.since_start:

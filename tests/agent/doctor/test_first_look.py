@@ -379,6 +379,7 @@ def played(name: str, begin: float) -> Iterator[list[str]]:
 def test_odd_replica_and_uneven_load_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     with played("mixed_tier", 50.0) as urls:
         _, out, _ = doctor(capsys, *urls, "--for", "5s", "--json")
+        assert "Nothing is wrong" not in doctor(capsys, *urls, "--for", "5s")[1]
     (found,) = json.loads(out)["looks"]
     (odd,) = found["odd"]
     assert re.search(r"/r1/metrics: TTFT P50 .* \(the other ", odd)
