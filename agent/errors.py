@@ -1,4 +1,7 @@
-"""Errors that sizewatch reports to a user. Foreign exceptions are translated where they arise."""
+"""Errors that sizewatch reports to a user. Foreign exceptions are translated where they arise.
+
+A new scrape failure is a member of `ScrapeFailure`.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum

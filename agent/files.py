@@ -1,4 +1,7 @@
-"""Safe file access: output files that never follow a link, and the lock of the data directory."""
+"""Safe file access: output files that never follow a link, and the lock of the data directory.
+
+Output files get minimal rights under any umask.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Alerting of the daemon, a sink of the evaluation loop: posts to Alertmanagers, and alerts from the webhook."""
+"""Alerting of the daemon, a sink of the evaluation loop: posts to Alertmanagers, and alerts from the webhook.
+
+It never blocks the cycle: delivery has its own threads.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Editor that replaces the lines of a curve in a plan file and keeps all others byte for byte, or the whole file."""
+"""Editor that replaces the lines of a curve in a plan file and keeps all others byte for byte.
+
+The edited text is parsed again and must differ in that curve
+alone, else the file stays unchanged.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TypeVar
@@ -84,7 +85,7 @@ def run(options: SimpleNamespace) -> int:
             pass
     prewarm = result.prewarm
     if options.format in FORMATS:
-        print(manifest(result, options), end="")
+        print(manifest(result, options, time.time()), end="")
         return cli.Exit.FINE
     planned = None
     if loaded and loaded.plan:

@@ -205,7 +205,7 @@ def _slim(window: Window) -> Window:
 _log = logging.getLogger(__name__)
 
 MOST_ENGINES = 100
-"""Maximum replicas of a tier from engines that hold 2 s of CPU a cycle and 400 MiB. A larger tier is read too."""
+"""Maximum replicas of a tier from engines that hold 2 s of CPU a cycle and 400 MiB. A larger tier is read whole too."""
 
 PIECE_SECONDS = 900.0
 """Maximum time range of a query after an outage of the store."""

@@ -137,7 +137,7 @@ def _overridden(
     return request
 
 
-def manifest(result: ForecastResponse, options: SimpleNamespace) -> str:
+def manifest(result: ForecastResponse, options: SimpleNamespace, now: float) -> str:
     """Return the manifest of the command's options. Raise SizewatchError, CannotJudgeError without a basis of today."""
     report, decided = result.prewarm, result.prewarm.recommendation
     if decided is None:
@@ -156,7 +156,7 @@ def manifest(result: ForecastResponse, options: SimpleNamespace) -> str:
         text = manifest_text(scaling, options.format)
     except ValueError as error:
         raise SizewatchError(f"{result.tier}: {error}") from error
-    age = 0.0 if report.as_of is None else time.time() - report.as_of
+    age = 0.0 if report.as_of is None else now - report.as_of
     if age > OLD_SECONDS:
         why = f"the trace ended {format_duration(age)} ago: a manifest acts on the demand of today"
         raise CannotJudgeError(f"no manifest: {result.tier}: {why}")

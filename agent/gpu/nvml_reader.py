@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class NvmlReader:
-    """Reader of all GPUs. A cycle ends within the deadline, whatever NVML does.
+    """Reader of all GPUs. A cycle ends within the deadline, whatever NVML does. ``clock`` is for durations.
 
     A driver can hang and cannot be interrupted, so each cycle has a daemon thread. While it hangs no other one starts.
     """

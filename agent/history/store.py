@@ -241,6 +241,7 @@ class HistoryStore(Reader):
 
     Readers in other processes (and threads that read much) use `open_reader` and never wait. Raises HistoryOpenError if
     the file cannot be ours. A method that raises HistoryError has changed nothing.
+    Threads may share a store: each call waits for the last.
     """
 
     def __init__(self, path: Path | str, busy_timeout_seconds: float = schema.BUSY_TIMEOUT_SECONDS) -> None:
@@ -357,6 +358,7 @@ class HistoryStore(Reader):
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        """Commit what the block wrote, or nothing of it after an error."""
         with self._lock, translate_sqlite_errors(self._path), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield

@@ -1,4 +1,8 @@
-"""Credentials of readers: bearer tokens, and users of the web configuration file. No message or log holds a secret."""
+"""Credentials of readers: bearer tokens, and users of the web configuration file. No message or log holds a secret.
+
+A line of a token file is a token. Empty lines and those
+that begin with # are ignored. Passwords are bcrypt hashes.
+"""
 
 from __future__ import annotations
 

@@ -82,6 +82,7 @@ def _estimate_in_unit(context: TierContext, bins: Sequence[BinnedWindow]) -> tup
     the SLO above a load that kept it, the knee is between the two; the plan's value counts if it is too. Otherwise the
     plan counts as far as production reached. If production is slower than the benchmark at equal load, beyond chance, the
     benchmark's curve is scaled first. While a queue grows, completions bound the capacity from above (DESIGN 24).
+    A broken SLO below a load that kept it has another cause.
     """
     whole = windows.sum_families((binned.window for binned in bins), WORK_FAMILIES) if bins else None
     present = present_lengths(whole) if whole is not None else UNTOLD
