@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import sys
@@ -62,6 +63,12 @@ def pytest_make_collect_report(
     with path.open() as module:
         fcntl.flock(module, fcntl.LOCK_EX)
         return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the garbage collector need not walk it again and again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

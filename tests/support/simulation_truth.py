@@ -118,17 +118,20 @@ def _tier(story: TierScenario, tally: TierTotals) -> dict[str, Any]:
 END = 1_795_248_000.0
 """Saturday, 21 November 2026, 08:00 UTC."""
 
-SECONDS = 14 * DAY
+SECONDS = 28 * DAY
 
 
 class PastFleet:
-    """Two weeks, of which the last hour is there in minutes."""
+    """Four weeks, of which the last hour is there in minutes.
+
+    What the others are is known to the demand of every minute, and filling takes half as long.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._past = fill_with_truth(folder, seconds=SECONDS, end=END + 61.0, seed=3, fine_seconds=HOUR)
+        self.folder = folder
+        self._past = fill_with_truth(folder, seconds=SECONDS, end=END + 61.0, seed=7, fine_seconds=HOUR)
 
     def into(self, folder: Path) -> SimulatedHistory:
         """Puts a copy of its files into a folder that is not there yet, and gives a copy of the fleet."""
-        shutil.copytree(self._folder, folder)
+        shutil.copytree(self.folder, folder)
         return replace(self._past, runs=copy.deepcopy(self._past.runs))

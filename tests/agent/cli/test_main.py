@@ -201,6 +201,9 @@ FULL = "sizewatch: the output cannot be written: No space left on device\n"
 def test_lost_output_is_told_in_one_line(words: str, error: str) -> None:
     done = shell(f"sizewatch {words}")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
+
+
+def test_closed_output_is_no_traceback() -> None:
     assert "Traceback" not in shell(f"sizewatch plan check {PLAN} >&-").stderr
 
 

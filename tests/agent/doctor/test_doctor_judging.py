@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from agent.gpu.owners import GpuAssignment
 from agent.scrape.engine_probe import EngineProbe
 from agent.scrape.scrapers import PageReader, Target
 from rules.plan.schema import Plan, TierPlan, parse_plan
-from rules.telemetry.snapshots import GpuReadout
+from rules.telemetry.snapshots import GpuReadout, Snapshot
 
 PAGE = (TESTS / "pages" / "steady_after_load.prom").read_bytes()
 GUIDE = load_plan(TESTS / "plans" / "guide-h100.yaml")
@@ -26,13 +27,19 @@ NOW = 1_790_000_000.0
 H100 = "NVIDIA H100 80GB HBM3"
 
 
+@cache
+def read(body: bytes) -> tuple[PageReader, Snapshot]:
+    reader = PageReader()
+    return reader, reader.read(body, NOW)
+
+
 def page(body: bytes = PAGE, **changes: Any) -> TargetPage:
     """A target whose page was read at NOW; `target` keys go to the target."""
-    reader = PageReader()
+    reader, snapshot = read(body)
     keys = changes.pop("target", {})
     target = Target(tier="t", replica="r", pool="mixed", peer=Peer(url="http://x/metrics"), **keys)
-    read = {"page_bytes": len(body), "seconds": 0.01, "snapshot": reader.read(body, NOW), "clock_ahead_seconds": 0.0}
-    return TargetPage(**{"target": target, "families": dict(reader.families), **read, **changes})
+    parts = {"page_bytes": len(body), "seconds": 0.01, "snapshot": snapshot, "clock_ahead_seconds": 0.0}
+    return TargetPage(**{"target": target, "families": dict(reader.families), **parts, **changes})
 
 
 def with_gpus(
@@ -214,9 +221,11 @@ HERE, ELSEWHERE = "http://127.0.0.1:8000/metrics", "http://other:8000/metrics"
 SHARED = "which engine owns which of them is not known"
 
 
+VLLM = (TESTS / "pages" / "vllm-0.33.0.prom").read_bytes()
+
+
 def probe(url: str, **facts: str) -> EngineProbe:
-    reader = PageReader()
-    page = reader.read((TESTS / "pages" / "vllm-0.33.0.prom").read_bytes(), 1.0)
+    reader, page = read(VLLM)
     page = replace(page, facts={**page.facts, **facts})
     return EngineProbe(url=url, engine=reader.engine, page=page, model="m", context_tokens=None)
 

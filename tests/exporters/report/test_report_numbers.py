@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from building import build_once
 from golden_text import check_golden
 from judging_samples import TOKEN_EDGES
 from page_reader import PageReader, browse, measure_page
 from report_samples import POINTS, TIER, hour, hours, plan, reported, seen_of, tier_view
-from test_report_truth import Told, told_of
+from test_report_truth import Told, report_on_four_weeks  # noqa: F401 - a fixture
 
 from exporters.report.build import is_benchmark_refuted, next_plan_text
 from exporters.report.formats import report_html, report_markdown
@@ -46,11 +45,6 @@ FACTS = {
     "KV cache": r"KV cache in use, on average (?:\|[^|]*\| )?([\d.]+%)|KV cache ([\d.]+%) on average",
 }
 """Facts that stand in several places of a tier's text: expressions that find their values."""
-
-
-@pytest.fixture(scope="module", name="told")
-def report_on_four_weeks(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    return build_once(tmp_path_factory, "report-truth", told_of)
 
 
 def texts_of(text: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 import yaml
 from building import build_once
-from simulation_truth import TRUTH, fill_with_truth
+from simulation_truth import END, TRUTH, PastFleet
 
 from agent.config.load import load as load_config
 from agent.demo.simulation.engine import PREFILL_EXPONENT
@@ -28,9 +28,6 @@ from agent.reporting.generate import files_of, query_report_inputs
 from exporters.report.records import report_schema
 from rules.plan.curve import Curve
 from rules.plan.schema import Plan, TierPlan, parse_plan
-
-END = 1_795_248_000.0
-"""Saturday, 21 November 2026, 08:00 UTC."""
 
 pytestmark = pytest.mark.slow
 
@@ -88,13 +85,11 @@ class Told:
 
 
 @pytest.fixture(scope="module", name="told")
-def report_on_four_weeks(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    return build_once(tmp_path_factory, "report-truth", told_of)
+def report_on_four_weeks(tmp_path_factory: pytest.TempPathFactory, past_fleet: PastFleet) -> Told:
+    return build_once(tmp_path_factory, "report-truth", lambda _: told_of(past_fleet.folder))
 
 
 def told_of(folder: Path) -> Told:
-    """Minutes of the last hour alone: what they are is known to the demand of every minute, and filling takes half as long."""
-    fill_with_truth(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=HOUR)
     loaded = load_config(folder / CONFIG, environment={})
     with HistoryStore.open_reader(folder / HISTORY) as store:
         month = query_report_inputs(store, loaded, END - 28 * DAY, END)

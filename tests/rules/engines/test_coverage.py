@@ -37,9 +37,12 @@ def open_page(path: Path) -> tuple[EngineTable, Snapshot, dict[str, str]] | None
     return reader.engine, page, dict(reader.families)
 
 
+def list_pages(folder: Path) -> list[Path]:
+    return [page for page in sorted(folder.rglob("*.*")) if page.name.endswith((".prom", ".openmetrics.txt"))]
+
+
 def engine_pages(folder: Path) -> list[Path]:
-    pages = [page for page in sorted(folder.rglob("*.*")) if page.name.endswith((".prom", ".openmetrics.txt"))]
-    return [page for page in pages if open_page(page) is not None]
+    return [page for page in list_pages(folder) if open_page(page) is not None]
 
 
 def families(name: str) -> dict[str, str]:
@@ -51,7 +54,7 @@ def readings(engine: EngineTable, printed: dict[str, str]) -> dict[str, str]:
     return {use.name: use.text for use in explain_families(engine, printed)}
 
 
-@pytest.mark.parametrize("page", engine_pages(PAGES), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", list_pages(PAGES), ids=lambda page: page.name)
 def test_every_family_is_read_or_explained(page: Path) -> None:
     engine, found, printed = open_page(page)
     uses = explain_families(engine, printed)

@@ -9,6 +9,7 @@ from making import cumulative, read
 from outcomes import FINE, GUESSED, PAGE_GUESSED, PAGED, WARNED, Wanted
 from rule_cases import outcome
 
+from agent.scrape.scrapers import PageReader
 from rules.confidence import Certainty
 from rules.methods.availability import planned_prefill_seconds
 from rules.plan.load_bins import TierContext
@@ -49,12 +50,15 @@ class Rank:
         return "\n".join(lines)
 
 
+READER = PageReader("vllm")
+
+
 def page(t: float, *ranks: Rank, answers: float = 500, started: float = START - 5000) -> Snapshot:
     """A page of vLLM; counters of its process and of HTTP answers move with the clock or as `answers` tells."""
     text = "\n".join(rank.lines(name) for name, rank in enumerate(ranks))
     text += f"\nprocess_start_time_seconds {started}\nprocess_cpu_seconds_total {t - START + 900}"
     text += f'\nhttp_requests_total{{handler="/v1/completions",method="POST",status="2xx"}} {answers}\n'
-    return read(text, t, "vllm")
+    return READER.read(text.encode(), t)
 
 
 def stalled(steps: EvaluationSteps, replica: str = "a") -> RuleResult:
