@@ -9,7 +9,8 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-import statsmodels.api as sm
+from statsmodels.robust.norms import HuberT
+from statsmodels.robust.robust_linear_model import RLM
 from statsmodels.tools.sm_exceptions import ModelWarning
 
 from forecast.models.methods import Outlook, first_origin
@@ -67,8 +68,7 @@ class Regression:
             self._fits[each] = np.full(design.shape[1], np.nan)
             if len(known) >= LEAST_ROWS:
                 weight = 0.5 ** ((end - targets[known]) / (2 * FORGET_DAYS * day))
-                norm = sm.robust.norms.HuberT(HUBER_WIDTH)
-                model = sm.RLM(aim[known] * weight, design[known] * weight[:, None], M=norm)
+                model = RLM(aim[known] * weight, design[known] * weight[:, None], M=HuberT(HUBER_WIDTH))
                 with warnings.catch_warnings(), np.errstate(all="ignore"):
                     # Equal signals share their weight. Traffic that never changes has no fit, and needs none.
                     warnings.simplefilter("ignore", ModelWarning)
