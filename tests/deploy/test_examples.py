@@ -120,16 +120,8 @@ def test_fleet_example_finds_its_replica(tmp_path: Path) -> None:
             changed = text("fleet/sizewatch.yaml", {"http://127.0.0.1:9090": store})
             (tmp_path / "sizewatch.yaml").write_text(changed + f"web: {{listen: '127.0.0.1:{free_port()}'}}\n")
             assert load(tmp_path / "sizewatch.yaml").grave == ()
-            words = [
-                sys.executable,
-                "-m",
-                "agent",
-                "doctor",
-                "-c",
-                str(tmp_path / "sizewatch.yaml"),
-                "--format",
-                "json",
-            ]
+            doctor = [sys.executable, "-m", "agent", "doctor"]
+            words = [*doctor, "-c", str(tmp_path / "sizewatch.yaml"), "--format", "json"]
 
             def found() -> bool:
                 told = run_words(words)

@@ -75,21 +75,10 @@ class CountedRun(TierRun):
         return done
 
 
-def fill_with_truth(folder: Path, *, seed: int = 7, **keys: Any) -> SimulatedHistory:
-    """`fill`, and the truth as JSON beside it."""
-    if folder.is_dir():
-        folder.rmdir()
-    with patch.object(weeks, "TierRun", CountedRun):
-        past = fill(folder, seed=seed, **keys)
-    truth = document(past, seed)
-    (folder / TRUTH).write_text(json.dumps(truth, indent=1), encoding="utf-8")
-    return past
-
-
-def document(past: SimulatedHistory, seed: int) -> Mapping[str, Any]:
+def document(past: SimulatedHistory) -> Mapping[str, Any]:
     begin, end = find_outage(past.begin, past.end)
     return {
-        "seed": seed,
+        "seed": SEED,
         "begin": past.begin,
         "end": past.end,
         "not_watched": [{"begin": begin, "end": end}],
@@ -118,7 +107,7 @@ def _tier(story: TierScenario, tally: TierTotals) -> dict[str, Any]:
 END = 1_795_248_000.0
 """Saturday, 21 November 2026, 08:00 UTC."""
 
-SECONDS = 28 * DAY
+SECONDS, SEED = 28 * DAY, 7
 
 
 class PastFleet:
@@ -129,7 +118,9 @@ class PastFleet:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._past = fill_with_truth(folder, seconds=SECONDS, end=END + 61.0, seed=7, fine_seconds=HOUR)
+        with patch.object(weeks, "TierRun", CountedRun):
+            self._past = fill(folder, seconds=SECONDS, end=END + 61.0, seed=SEED, fine_seconds=HOUR)
+        (folder / TRUTH).write_text(json.dumps(document(self._past), indent=1), encoding="utf-8")
 
     def into(self, folder: Path) -> SimulatedHistory:
         """Puts a copy of its files into a folder that is not there yet, and gives a copy of the fleet."""

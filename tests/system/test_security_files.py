@@ -1,6 +1,7 @@
 """Files as a weapon: what is written, who may read it, traps laid there, and configurations that lie about or hold secrets."""
 
 import contextlib
+import json
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -248,7 +249,7 @@ role: node
 discovery: {kubernetes: {node: n, api: {url: "http://127.0.0.1:8001", bearer_token_file: t}}}
 """
 DOCUMENTS = tuple(map(yaml.safe_load, (STANDALONE, FLEET, NODE)))
-CANARY = "hunter2-c4n4ry-" + "x" * 10_000
+CANARY = "hunter2-c4n4ry-" + "x" * 2_000
 VALUES: tuple[Any, ...] = (
     *(CANARY, [CANARY], {"a": CANARY}, {CANARY: CANARY}, [[CANARY]], f"${{{CANARY}", f"{CANARY}\n"),
     *(
@@ -277,7 +278,7 @@ def with_value(document: Any, path: tuple[Any, ...], value: object) -> Any:
 
 
 def explain_refusal(document: Any, file: Path) -> tuple[str, ...]:
-    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    file.write_text(json.dumps(document, default=str), encoding="utf-8")
     try:
         load(file, environment={})
     except ConfigError as refused:

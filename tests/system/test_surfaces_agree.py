@@ -353,14 +353,12 @@ def moments(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(params=MOMENTS)
 def moment(request: pytest.FixtureRequest, moments: dict[float, Moment]) -> Moment:
-    found: Moment = moments[request.param]
-    return found
+    return moments[request.param]
 
 
 @pytest.fixture(params=[one for one in MOMENTS if OVERLOAD_BEGIN + 90 < one <= OVERLOAD_END])
 def overloaded(request: pytest.FixtureRequest, moments: dict[float, Moment]) -> Moment:
-    found: Moment = moments[request.param]
-    return found
+    return moments[request.param]
 
 
 def test_surfaces_have_one_count_and_sentence(moment: Moment) -> None:

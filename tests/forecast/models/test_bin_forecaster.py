@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from forecast_traffic import DAY, HOUR, MONDAY, past_of, series, wave
 
-from forecast.models.bin_forecaster import COMBINATION, Forecaster, Path
+from forecast.models.bin_forecaster import COMBINATION, Forecaster
 from forecast.models.horizon import Horizon, Members
 from forecast.models.methods import (
     HOLT_WINTERS,
@@ -30,34 +30,25 @@ from forecast.series.binned import Array, Integers
 GAP = float("nan")
 
 
-def lines(path: Path | None) -> Array:
-    return path.quantiles
-
-
-def begun(values: Array, days: float, **more: float) -> Forecaster:
-    return Forecaster(series(values[: round(days * 24)]), ahead_seconds=more.get("ahead", HOUR))
-
-
-def followed(values: Array, days: float, *, ahead: float = HOUR) -> list[Path | None]:
-    """The path after each bin from `days` on, the first one before any."""
-    one = begun(values, days, ahead=ahead)
-    said = [one.path(24)]
-    for value in values[round(days * 24) :]:
-        one.step(float(value))
-        said.append(one.path(24))
-    return said
+def begun(values: Array, days: float, ahead: float = HOUR) -> Forecaster:
+    return Forecaster(series(values[: round(days * 24)]), ahead_seconds=ahead)
 
 
 def test_path_begins_after_last_bin() -> None:
     one = begun(wave(5), 5)
     path = one.path(6)
     assert (path.start, path.bin_seconds) == (MONDAY + 5 * DAY, HOUR)
-    assert lines(path).shape == (4, 6)
-    assert lines(one.path(99)).shape == (4, 24)
+    assert path.quantiles.shape == (4, 6)
+    assert one.path(99).quantiles.shape == (4, 24)
 
 
 def test_combination_follows_little_history() -> None:
-    said = followed(wave(5), 1 / 24)
+    values = wave(3)
+    one = begun(values, 1 / 24)
+    said = [one.path(24)]
+    for value in values[1:]:
+        one.step(float(value))
+        said.append(one.path(24))
     assert said[0] is None
     first = next(at for at, path in enumerate(said) if path is not None)
     assert first == 20
@@ -145,7 +136,7 @@ def test_past_equals_stepwise_paths(name: str, origin: int) -> None:
     for value in values[origin : origin + 8]:
         one.step(float(value))
         origin += 1
-        assert lines(one.path(24)) == pytest.approx(whole.quantiles(np.array([origin]), 24)[:, 0])
+        assert one.path(24).quantiles == pytest.approx(whole.quantiles(np.array([origin]), 24)[:, 0])
 
 
 @cache
@@ -193,7 +184,7 @@ def test_repeated_hour_is_harmless(days: int) -> None:
     for value in values[days * 24 :]:
         one.step(float(value))
         path = one.path(24)
-        assert path is None or lines(path).max() < 3 * values.max()
+        assert path is None or path.quantiles.max() < 3 * values.max()
 
 
 def test_leads_are_bounded_by_six_bins() -> None:
