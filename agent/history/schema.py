@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from agent.errors import PathError
 from exporters.render.safe_text import quote_external_text
@@ -263,9 +264,9 @@ _WINDOW = TypeAdapter(Window)
 
 
 def encode_window(window: Window) -> bytes:
-    """Return the body of a row. Python's JSON writes an infinite edge as Infinity."""
+    """Return the body of a row. An infinite edge is written as Infinity."""
     fields = _WINDOW.dump_python(window, exclude_defaults=True)
-    return zlib.compress(json.dumps(fields, separators=(",", ":"), default=sorted).encode())
+    return zlib.compress(to_json(fields, inf_nan_mode="constants"))
 
 
 def decode_window(body: bytes) -> Window:

@@ -155,13 +155,14 @@ def check_held_back(context: CauseContext) -> CauseResult | None:
 
 
 def check_adapters(context: CauseContext) -> CauseResult | None:
-    served = mean_level(context.total, "adapters_running")
-    planned = context.context.plan.lora if context.context.plan else None
+    served, plan = mean_level(context.total, "adapters_running"), context.context.plan
     if isinstance(served, Missing):
         return CauseResult(supported=False, text="none are served") if served.gap in NOTHING_THERE else None
+    is_planned = plan is not None and plan.lora is not None
     text = f"{number(served.value or 0.0, '')} LoRA adapters are served at a time on average, "
-    text += "none is planned" if planned is None else "as planned"
-    return CauseResult(supported=planned is None and bool(served.high), text=text)
+    text += "as planned" if is_planned else "none is planned"
+    # Without a plan they may always have been there.
+    return CauseResult(supported=not is_planned and bool(served.high), proven=plan is not None, text=text)
 
 
 def check_speculation(context: CauseContext) -> CauseResult | None:

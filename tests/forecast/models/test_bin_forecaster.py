@@ -133,18 +133,16 @@ def test_past_equals_stepwise_paths(name: str, origin: int) -> None:
     values = TROUBLES[name]
     whole = Forecaster(series(values), ahead_seconds=2 * HOUR, since=48)
     one = Forecaster(series(values[:origin]), ahead_seconds=2 * HOUR, since=48)
-    for value in values[origin : origin + 8]:
-        one.step(float(value))
-        origin += 1
-        assert one.path(24).quantiles == pytest.approx(whole.quantiles(np.array([origin]), 24)[:, 0])
+    for place in range(origin, origin + 8):
+        one.step(float(values[place]))
+        assert one.path(24).quantiles == pytest.approx(whole.quantiles(np.array([place + 1]), 24)[:, 0])
 
 
 @cache
 def bounds_of(name: str) -> Array:
     """Quantiles by level, origin from the end of the second day on, and hour; NaN where too few errors are known."""
     values = TROUBLES[name]
-    whole = Forecaster(series(values), ahead_seconds=HOUR, since=48)
-    return whole.quantiles(np.arange(48, len(values) + 1), 24)
+    return Forecaster(series(values), ahead_seconds=HOUR, since=48).quantiles(np.arange(48, len(values) + 1), 24)
 
 
 @pytest.mark.parametrize("name", TROUBLES)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from golden_text import check_golden
-from judging_samples import answered, context, each, gauge, minute, seen
+from judging_samples import answered, context, each, gauge, minute, minutes, seen
 from recorded import findings, replayed
 
 from rules.catalogue.registry import REMEDIES
@@ -353,6 +353,13 @@ LATE: list[tuple[dict[str, Any], str, Certainty | None]] = [
 def test_what_late_first_tokens_waited_for(parts: dict[str, Any], name: str, certainty: Certainty | None) -> None:
     suspect = cause(found_late(**parts), name)
     assert (suspect and suspect.certainty) == certainty
+
+
+def test_adapters_without_a_plan_are_likely() -> None:
+    running, view = level("adapters_running", 1.5), replace(context(), plan=None)
+    booked = minutes(view, {"a": each(5, lambda n: slow(n, **running))}).binned
+    made = replace(found(TTFT), rule=BURN, causes=())
+    assert cause(explain.add_causes(made, view, booked), "adapters").certainty is LIKELY
 
 
 def test_evidence_reads_as_the_golden() -> None:
