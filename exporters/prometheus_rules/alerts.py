@@ -75,12 +75,12 @@ def value_template(rule: Rule) -> str:
     """Return a template of what the rule sees now, "" if its unit is none that people read. It asks one query."""
     if rule.unit not in UNITS:
         return ""
-    query = f"max by (bound) ({names.OBSERVED.name}{{tier=%q,replica=%q,rule='{rule.name}'}})"
+    query = f"max by (bound) ({names.OBSERVED.name}{{cluster=%q,tier=%q,replica=%q,rule='{rule.name}'}})"
     value = UNITS[rule.unit].replace("{%}", "{{ .Value | humanizePercentage }}")
     value = value.replace("{0}", '{{ .Value | printf "%.4g" }}')
     value = f"{{{{ with .Labels.bound }}}}{{{{ . }}}} bound {{{{ end }}}}{value}"
     return (
-        f'{{{{- with printf "{query}" $labels.tier $labels.replica | query }}}}'
+        f'{{{{- with printf "{query}" $labels.cluster $labels.tier $labels.replica | query }}}}'
         f"Now: {{{{ with index . 0 }}}}{value}{{{{ end }}}}{{{{ end }}}}"
     )
 
@@ -94,8 +94,8 @@ def link_templates(rule: str, external_url: str) -> dict[str, str]:
     if external_url:
         address = external_url.rstrip("/")
         return {"runbook_url": f"{address}/runbooks/{rule}", "status_url": f"{address}/{card}"}
-    agent = f"{names.STATUS_PAGE.name} and on (instance) {names.VERDICT.name}{{tier=%q}}"
-    query = f'printf "{agent}" $labels.tier | query'
+    agent = f"{names.STATUS_PAGE.name} and on (cluster, instance) {names.VERDICT.name}{{cluster=%q,tier=%q}}"
+    query = f'printf "{agent}" $labels.cluster $labels.tier | query'
     page = f'{{{{ with {query} }}}}{{{{ . | first | label "url" }}}}/{card}{{{{ end }}}}'
     return {"runbook_url": runbook_url(rule), "status_url": page}
 
@@ -116,7 +116,7 @@ REMEMBERED = "1h"
 """Lookback for a missing tier. A tier removed from the plan is forgotten after it."""
 
 CYCLE_AGE_SECONDS = 120
-"""Maximum age of a cycle in seconds: eight cycles at the default of 15 s."""
+"""Maximum age of a cycle in seconds: eight cycles at the default of 15 s. The hold covers the longest, 300 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +133,13 @@ class SelfMonitoringAlert:
     description: str
 
 
-def _without(expr: str, *more: str) -> str:
-    return f"({', '.join((*more, *WATCHER_LABELS))}) ({expr})"
+OF_TIER = f"cluster, {names.TIER}"
+"""Labels of a tier where a store holds several clusters. Grouping by an absent label is harmless."""
 
-
-_SEEN = f"group without {_without(f'last_over_time({names.TARGET_UP.name}[{REMEMBERED}])', names.POOL, names.REPLICA)}"
-_TOLD = f"group without {_without(names.VERDICT.name, names.RULE, names.REPLICA)}"
-_ASKED = f"group without {_without(names.UNKNOWN.name, names.RULE, names.REPLICA, names.REASON)}"
+_SEEN = f"group by ({OF_TIER}) (last_over_time({names.TARGET_UP.name}[{REMEMBERED}]))"
+_TOLD = f"group by ({OF_TIER}) ({names.VERDICT.name} or {names.UNKNOWN.name})"
+_DOWN = f'ALERTS{{alertname="{alert_name("AgentDown")}",reason="not_scraped"}}'
+"""What keeps the alert of a dead agent beyond the lookback."""
 
 ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
@@ -163,7 +163,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="AgentDown",
         reason="not_scraped",
-        expr=f"up == 0\nand on (job, instance)\nlast_over_time({names.BUILD_INFO.name}[{REMEMBERED}])",
+        expr=f"up == 0\nand on (job, instance)\n(last_over_time({names.BUILD_INFO.name}[{REMEMBERED}]) or {_DOWN})",
         hold_seconds=300,
         summary="The agent on {{ $labels.instance }} does not answer",
         description="What only this agent watches is judged by nobody.\n"
@@ -172,7 +172,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="AgentDown",
         reason="tier_not_judged",
-        expr=f"{_SEEN}\nunless\n{_TOLD}\nunless\n{_ASKED}",
+        expr=f"{_SEEN}\nunless\n{_TOLD}",
         hold_seconds=300,
         summary="Nothing is told of {{ $labels.tier }} any more",
         description=f"The tier was watched within the last {REMEMBERED}, and no agent says anything about it now: neither "
@@ -183,7 +183,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
         name="AgentDown",
         reason="no_cycles",
         expr=f"time() - {names.LAST_CYCLE.name} > {CYCLE_AGE_SECONDS}",
-        hold_seconds=120,
+        hold_seconds=240,
         summary="The agent on {{ $labels.instance }} answers and does not work",
         description="Its last cycle ended {{ $value | humanizeDuration }} ago: what it shows is old.\n"
         "Next: look at its log; restart it if the cycles do not come back.",
@@ -321,7 +321,7 @@ def verdict_alert(rule: Rule, severity: Severity, external_url: str = "") -> Fie
 
 
 WHOLE_TIER: Mapping[str, str] = {
-    "TierDown": f"unless on ({names.TIER})\n(max by ({names.TIER}) ({names.TARGET_UP.name}) > 0)",
+    "TierDown": f"unless on ({OF_TIER})\n(max by ({OF_TIER}) ({names.TARGET_UP.name}) > 0)",
 }
 """Extra conditions of whole-tier rules. The agent of a node sees only the replicas of its node."""
 
