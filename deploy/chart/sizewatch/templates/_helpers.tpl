@@ -4,10 +4,14 @@ sidecar). A part's values are those of its own section.
 */}}
 
 {{- /* The release's name where it says sizewatch, else both. A StatefulSet's name may have 52 characters: a label of its pods
-adds a revision to it. So 41 are left before -standalone. */}}
+adds a revision to it. So 41 are left before -standalone. A Service's name begins with a letter and has no dot. */}}
 {{- define "sizewatch.fullname" -}}
 {{- $name := default "sizewatch" .Values.nameOverride }}
-{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 41 | trimSuffix "-" }}
+{{- $release := replace "." "-" .Release.Name }}
+{{- if regexMatch "^[0-9]" $release }}
+{{- fail (printf "release %s: take a name that begins with a letter, as the name of a Service does" .Release.Name) }}
+{{- end }}
+{{- ternary $release (printf "%s-%s" $release $name) (contains $name $release) | trunc 41 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "sizewatch.name" -}}
@@ -171,11 +175,28 @@ of service; and its pod's own settings are the engine's. */}}
 {{- $own := index $values .part }}
 {{- $hasHistory := has .part (list "fleet" "standalone") }}
 {{- $isSidecar := eq .part "sidecar" }}
-{{- $port := dig "web" "listen" ":19095" $own.config | splitList ":" | last }}
+{{- $environment := dict }}
+{{- /* NVML through NVIDIA's container runtime; no GPU is reserved. */}}
+{{- if eq (dig "gpus" "source" "" $own.config) "nvml" }}
+{{- $_ := set $environment "NVIDIA_VISIBLE_DEVICES" (default "all" $own.visibleDevices) }}
+{{- $_ := set $environment "NVIDIA_DRIVER_CAPABILITIES" "utility" }}
+{{- end }}
+{{- /* glibc's arenas of a dozen threads cost 1 to 2 MiB. */}}
+{{- if ne .part "fleet" }}
+{{- $_ := set $environment "MALLOC_ARENA_MAX" "2" }}
+{{- end }}
+{{- range $own.extraEnv }}
+{{- if has .name (list "NODE_NAME" "POD_NAME" "POD_NAMESPACE") }}
+{{- fail (printf "%s.extraEnv: the chart sets %s itself" $.part .name) }}
+{{- end }}
+{{- $_ := unset $environment .name }}
+{{- end }}
+{{- $image := ternary $values.image.full $values.image.node $hasHistory }}
+{{- $port := $own.config.web.listen | splitList ":" | last }}
 {{- $probePort := dig "web" "probe_listen" "" $own.config | splitList ":" | last }}
 {{- $probed := ternary "port: sizewatch-probe, scheme: HTTP" (printf "port: sizewatch, scheme: %s" $values.web.scheme) (ne $probePort "") -}}
 name: sizewatch
-image: "{{ ternary $values.image.full $values.image.node $hasHistory }}:{{ $values.image.tag }}"
+image: {{ ternary $image (printf "%s:%s" $image $values.image.tag) (contains "@" $image) | quote }}
 imagePullPolicy: {{ $values.image.pullPolicy | quote }}
 args: [run, -c, /etc/sizewatch/sizewatch.yaml]
 env:
@@ -185,14 +206,8 @@ env:
     valueFrom: {fieldRef: {fieldPath: metadata.name}}
   - name: POD_NAMESPACE
     valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
-  {{- if eq (dig "gpus" "source" "" $own.config) "nvml" }}
-  # NVML through NVIDIA's container runtime; no GPU is reserved.
-  - {name: NVIDIA_VISIBLE_DEVICES, value: {{ default "all" $own.visibleDevices | quote }}}
-  - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
-  {{- end }}
-  {{- if not (eq .part "fleet") }}
-  # glibc's arenas of a dozen threads cost 1 to 2 MiB.
-  - {name: MALLOC_ARENA_MAX, value: '2'}
+  {{- range $name, $value := $environment }}
+  - {name: {{ $name }}, value: {{ $value | quote }}}
   {{- end }}
   {{- with $own.extraEnv }}
   {{- toYaml . | nindent 2 }}
