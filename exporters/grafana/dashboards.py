@@ -63,7 +63,7 @@ def gauge(metric: str | ExportedMetric, *matchers: str, source: str = CLUSTER, i
 
 
 rate = partial(gauge, is_rate=True)
-own = partial(gauge, source="instance")
+own = partial(gauge, source=f"{CLUSTER}, instance")
 own_rate = partial(own, is_rate=True)
 """Metrics of the agents themselves, by the label that Prometheus gives each of them."""
 

@@ -179,7 +179,6 @@ REFUSALS = {
     'node.config.discovery.kubernetes.namespaces="serving"': "kubernetes/namespaces': got string",
     'node.extraEnv=[{"name": "NODE_NAME"}]': "the chart sets NODE_NAME itself",
     'node.podAnnotations={"sizewatch.io/scrape": "true"}': "'sizewatch.io/scrape'",
-    "node.resources.limit={}": "'limit' not allowed",
     "networkPolicy.enginePorts=[]": "/networkPolicy/enginePorts",
     "networkPolicy.storePorts=null": "missing property 'storePorts'",
 }

@@ -102,18 +102,19 @@ def test_only_counters_are_read_as_rates() -> None:
             assert (name in ranged) == counts, (uid, title, name)
 
 
-def test_no_aggregation_loses_the_tier() -> None:
+def test_no_aggregation_loses_cluster_or_tier() -> None:
     """Sums over agents' own health, which has no tier, are the exception."""
     for uid, title, expr in QUERIES:
         for node in nodes(expr):
             if not isinstance(node, AggregateExpr):
                 continue
             read = {base(name) for name in read_metrics(node.expr)}
+            assert node.modifier is not None, (uid, title)
+            without = node.modifier.type == AggModifierType.Without
+            assert ("cluster" in node.modifier.labels) != without, (uid, title)
             if not any("tier" in metric.labels for metric in METRICS if metric.name in read):
                 assert uid == "sizewatch-itself"
                 continue
-            assert node.modifier is not None, (uid, title)
-            without = node.modifier.type == AggModifierType.Without
             assert ("tier" in node.modifier.labels) != without, (uid, title)
 
 
