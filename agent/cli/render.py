@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 from agent.cli import main
 from agent.cli.arguments import PATH, Exit, Parameters, flag, option
-from agent.config.load import config_schema
+from agent.cli.loading import writing
+from agent.config.load import config_schema, parse_config
 from agent.errors import SizewatchError
 from exporters.docs.reference_pages import ARTEFACTS, RenderInputs
 from exporters.docs.runbooks import RunbookError
@@ -20,7 +21,8 @@ def parameters() -> Parameters:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Write or check the generated files. Raise SizewatchError for a missing or unusable file."""
+    """Write or check the generated files. Raise SizewatchError for an unusable file or address."""
+    parse_config({"alerting": {"external_url": options.external_url or None}}, folder=options.root, environment={})
     if not (options.root / "docs").is_dir():
         raise SizewatchError(f"{options.root.absolute()} holds no docs/; run it in a checkout, or name one with --root")
     changes = list_stale_files(options.root, options.external_url)
@@ -28,11 +30,9 @@ def run(options: SimpleNamespace) -> int:
         if options.check:
             print(f"{path} differs from what the program renders; write it anew: sizewatch render")
             continue
-        try:
+        with writing(options.root / path, "--root"):
             (options.root / path).parent.mkdir(parents=True, exist_ok=True)
             (options.root / path).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise SizewatchError(f"{options.root / path}: cannot be written: {error.strerror}") from error
         print(f"{path}: written")
     if not changes:
         print(f"{len(ARTEFACTS)} files are as rendered")

@@ -92,7 +92,7 @@ def link_templates(rule: str, external_url: str) -> dict[str, str]:
     """
     card = "#tier-{{ $labels.tier | urlquery }}"
     if external_url:
-        address = external_url.rstrip("/")
+        address = external_url.rstrip("/").replace("{", "%7B")
         return {"runbook_url": f"{address}/runbooks/{rule}", "status_url": f"{address}/{card}"}
     agent = f"{names.STATUS_PAGE.name} and on (cluster, instance) {names.VERDICT.name}{{cluster=%q,tier=%q}}"
     query = f'printf "{agent}" $labels.cluster $labels.tier | query'

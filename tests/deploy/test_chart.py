@@ -171,7 +171,6 @@ REFUSALS = {
     "nodes={}": "'nodes' not allowed",
     "sidecar.enabled=true": "sidecar.tier is empty",
     'image.node="reg/node:1.0"': "'reg/node:1.0' does not match",
-    'image.pullSecrets=["registry"]': "/image/pullSecrets/0",
     "fleet.config.store=null": "missing property 'store'",
     'fleet.config.role="node"': "/fleet/config/role",
     'standalone.config.data_dir="/data"': "'/data' does not match",

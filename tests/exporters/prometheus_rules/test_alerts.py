@@ -238,13 +238,13 @@ def test_alert_links_card_and_names_bound(tmp_path: Path) -> None:
 
 
 def test_alert_asks_at_most_two_queries() -> None:
-    for url, most in (("", 2), ("https://sizewatch.example/", 1)):
+    for url, most in (("", 2), ("https://sizewatch.example/{{x}}/", 1)):
         rows = {row["alert"]: row for group in alert_groups(external_url=url) for row in group["rules"]}
         for name, row in rows.items():
             assert sum(text.count("| query") for text in row["annotations"].values()) <= most, name
-    cascade = rows["SizewatchKvCacheCascade"]
-    assert cascade["annotations"]["runbook_url"] == "https://sizewatch.example/runbooks/KvCacheCascade"
-    assert cascade["annotations"]["status_url"] == "https://sizewatch.example/#tier-{{ $labels.tier | urlquery }}"
+    links = rows["SizewatchKvCacheCascade"]["annotations"]
+    assert links["runbook_url"] == "https://sizewatch.example/%7B%7Bx}}/runbooks/KvCacheCascade"
+    assert links["status_url"] == "https://sizewatch.example/%7B%7Bx}}/#tier-{{ $labels.tier | urlquery }}"
 
 
 @pytest.mark.server
