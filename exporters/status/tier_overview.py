@@ -19,6 +19,7 @@ from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import is_learning, learning_words
 from rules.evaluator.incidents import Incident, describe_missed
+from rules.methods.evidence import join_names
 from rules.plan.money import amount, gpu_hours_a_day, money_per_day, price_of
 from rules.telemetry.signals import Gap
 from rules.telemetry.wording import format_count, format_duration, number, quantity
@@ -82,7 +83,8 @@ def describe_state(tier: TierStatus) -> TierState:
     if tier.observed_seconds is not None and is_learning(tier.observed_seconds):
         return TierState(LEARNING, "note", learning_words(tier.observed_seconds))
     for note in tier.active:
-        if note.verdict.rule in TOO_LARGE and note.verdict.certainty is Certainty.CERTAIN:
+        is_certain, idle = note.verdict.certainty is Certainty.CERTAIN, note.verdict.idle
+        if note.verdict.rule in TOO_LARGE and is_certain and (idle is None or idle.replicas):
             return TierState(OVERSIZED, "note", f"oversized: {lower_first(note.verdict.sentence)}")
     return TierState("ok", tone, AS_PLANNED)
 
@@ -105,9 +107,8 @@ class ActiveIncident:
             counted = f"{missed.share.n:,.0f} requests in the last {format_duration(IMPACT_SECONDS)}"
             texts.append(f"{describe_missed(missed) or most} ({counted})")
         if replicas:
-            more = f" and {len(replicas) - REPLICAS_NAMED} more" if len(replicas) > REPLICAS_NAMED else ""
-            texts.append(f"on {', '.join(replicas[:REPLICAS_NAMED])}{more}")
-        if idle is not None:
+            texts.append(f"on {join_names(replicas, REPLICAS_NAMED)}")
+        if idle is not None and round(idle.replicas, 1):
             price = "" if idle.cost_per_day is None else f", {amount(idle.cost_per_day, idle.currency)} a day"
             texts.append(f"{idle.replicas:.1f} replicas idle{price}")
         return texts
@@ -121,8 +122,7 @@ def list_active_incidents(
     known = {id(active.finding): active for active in findings if not active.is_reported}
     lasting = []
     for incident in incidents:
-        ended_root = ActiveFinding(finding=incident.root, verdict=incident.verdict)
-        root = known.get(id(incident.root), ended_root)
+        root = known.get(id(incident.root), ActiveFinding(finding=incident.root, verdict=incident.verdict))
         members = [known[id(finding)] for finding in incident.findings if id(finding) in known]
         worst = min(members, key=lambda member: member.rank, default=root)
         if members and not worst.is_note:

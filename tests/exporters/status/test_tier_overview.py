@@ -41,7 +41,7 @@ from rules.replicas.starts import StartQuantiles, Timing
 from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.context import ForecastPoint
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import FIRING, Finding, Status, Subject, Unknown, Verdict, step_rule_state
+from rules.verdicts.verdict import FIRING, Finding, IdleReplicas, Status, Subject, Unknown, Verdict, step_rule_state
 
 TIER = "h100-llama70b-fp8"
 
@@ -309,10 +309,9 @@ def test_certain_trap_is_oversized_without_alarm(rule: str) -> None:
     assert all(finding.is_note for finding in status.tiers[0].active)
     (tier,) = status_json(status)["tiers"]
     assert (tier["status"], tier["state"]) == ("ok", state.words)
-    likely = with_results(replace(trap, certainty=Certainty.LIKELY))
-    assert describe_state(likely).words == "as planned"
-    other = with_results(replace(trap, rule="GpuComputeLow"))
-    assert describe_state(other).words == "as planned", "a low GPU is no size"
+    needed = IdleReplicas(replicas=0.0, ready=2, needed=2, minimum_warm=0, cost_per_day=None, currency="")
+    for changed in ({"certainty": Certainty.LIKELY}, {"rule": "GpuComputeLow"}, {"idle": needed}):
+        assert describe_state(with_results(replace(trap, **changed))).words == "as planned", changed
 
 
 @pytest.mark.parametrize(
