@@ -27,7 +27,7 @@ from exporters.report.guide_tables import KEYS, judge_row, lengths_words, monito
 from exporters.report.records import SCHEMA, CurvePart, Report, TierReport, WeekHour
 from rules.catalogue.registry import CATALOGUE
 from rules.confidence import Certainty
-from rules.methods.evidence import capitalize
+from rules.methods.evidence import capitalize, join_names
 from rules.plan.capacity import planned_capacity
 from rules.plan.guardrails import judge_guardrails
 from rules.plan.money import HOURS_A_DAY
@@ -65,17 +65,18 @@ def _headline(tiers: tuple[TierReport, ...]) -> str:
     for kind in (ProposalKind.GROW, ProposalKind.SHRINK, ProposalKind.KEEP, ProposalKind.NONE):
         names = [tier.tier for tier in tiers if tier.proposal.kind is kind]
         if names:
-            parts.append(f"{kind.value.replace('no_recommendation', 'no recommendation for')} {', '.join(names)}")
+            verb = kind.value.replace("no_recommendation", "no recommendation for")
+            parts.append(f"{verb} {join_names(names, SHOWN)}")
     for currency, rows in group_by(tiers, lambda tier: tier.currency).items():
         saved = sum(tier.saves_a_day or 0.0 for tier in rows)
-        if round(saved):
+        if round(saved, 6):
             paid.append(f"{render.money(abs(saved), currency)} a day {'less' if saved > 0 else 'more'}")
     text = ": ".join(filter(None, ("; ".join(parts), ", ".join(paid))))
     return f"{capitalize(text)}."
 
 
 SHOWN = 3
-"""Maximum number of findings in the verdict. Their section shows all."""
+"""Maximum number of findings in the verdict, of tiers of a kind in the headline. Their sections show all."""
 
 REACHED = 0.9
 """Share of the usable load below which the verdict says how far production came."""
@@ -139,12 +140,19 @@ def verdict(past: TierPast, zone: str) -> str:
             text += f", the proposal saves {change} a day" if saves > 0 else f", the proposal costs {change} a day more"
             if round(measured.replicas) != proposal.now:
                 text += f" against the {format_count(proposal.now or 0, 'planned replica')}"
+        elif round(measured.replicas) != proposal.now:
+            text += f" at {format_count(round(measured.replicas, 1), 'replica')} on average"
+    elif measured is not None:
+        text += "; the plan has no price"
     if step13.status is Status.UNKNOWN and not step13.is_learning:
         text += f"; whether production confirms the benchmark {HEADS[Status.UNKNOWN]}"
     else:
         text += f"; {result_words(step13)}{_suspect(past)}"
-    if step13.status is Status.OK and step13.highest_share is not None and step13.highest_share < REACHED:
-        text += f" up to {step13.highest_share:.0%} of the usable load"
+    reached, usable = step13.highest_share, resize.usable
+    if usable is not None and usable.kept_rps is not None:
+        reached = usable.kept_rps / usable.rps
+    if step13.status is Status.OK and reached is not None and reached < REACHED:
+        text += f" up to {reached:.0%} of the usable load"
     sure = (Status.CRITICAL, Certainty.CERTAIN)
     alerting = findings.list_alerting(past)
     critical = dict.fromkeys(row.rule for row in alerting if (row.worst.status, row.worst.certainty) == sure)

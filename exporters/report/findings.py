@@ -1,7 +1,4 @@
-"""Inputs of the report, and from them a tier's incidents, findings, restarts, gaps and remarks, as rows and as lines.
-
-The findings of a rule are a single row with a count.
-"""
+"""Inputs of the report, and from them a tier's incidents, findings, restarts, gaps and remarks, as rows and as lines."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from rules.evaluator.benchmark_check import Step13
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incidents import group_incidents
 from rules.evaluator.timeline import SEVERITY_WORDS, TimelineEvent, TimelineKind, join_releases, parse_start_event
+from rules.methods.evidence import join_names
 from rules.plan.schema import Plan, plan_version
 from rules.replicas.cascade import STAGES
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
@@ -31,10 +29,8 @@ from rules.verdicts.verdict import Finding, IdleReplicas, MissedObjective, RuleR
 class Prewarming:
     """Effect of pre-warming on a tier. `worth` compares strategies over the tier's history. `covered_ratio` is the
     share of targets at or below the 95 % quantile. `error_ratio` is relative to the error of the method `naive`. None
-    means unknown. `decision` is the recommendation of that time in words.
-
-    `saved` is what the best strategy without a forecast needed more than ours. `missing` is the reason if nothing is
-    known, `failed` the reason if the forecast was no better than none.
+    means unknown. `decision` is the recommendation of that time in words. `saved` is what the best strategy without a
+    forecast needed more. `missing` is the reason if nothing is known, `failed` if the forecast was no better than none.
     """
 
     worth: PrewarmValue | None = None
@@ -224,7 +220,7 @@ def _incident_text(incident: IncidentRow, zone: str, currency: str) -> str:
     text = f"{SEVERITY_WORDS[incident.severity]}, {begin}, {lasted}: {incident.sentence}."
     if incident.symptoms:
         text += f" Symptoms: {', '.join(rule_title(row.rule) for row in incident.symptoms)}."
-    if incident.idle is not None:
+    if incident.idle is not None and round(incident.idle.replicas, 1):
         cost = incident.idle.cost_per_day
         paid = "" if cost is None else f", {money(cost, currency)} a day"
         text += f" {incident.idle.replicas:.1f} replicas idle{paid}."
@@ -361,8 +357,7 @@ def blind_lines(part: DataQuality) -> Iterator[str]:
     periods = group_by(part.blind, lambda period: (period.seconds, period.text or period.reason.replace("_", " ")))
     for (seconds, why), rows in list(periods.items())[:MOST_BLIND]:
         rules = [row.rule for row in rows]
-        more = f" and {len(rules) - MOST_NAMED} more" if len(rules) > MOST_NAMED else ""
-        yield f"{', '.join(rules[:MOST_NAMED])}{more}: not judged for {format_duration(seconds)}: {why}"
+        yield f"{join_names(rules, MOST_NAMED)}: not judged for {format_duration(seconds)}: {why}"
     hidden = sum(map(len, list(periods.values())[MOST_BLIND:]))
     if hidden:
         yield f"and {hidden} more of shorter times, which report.json has"

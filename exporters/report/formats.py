@@ -56,6 +56,8 @@ class Section:
 def report_markdown(report: Report) -> str:
     lines: list[str] = []
     for section in list_sections(report):
+        if section.level == 3 and not (section.text or section.entries or section.rows):
+            continue
         lines.append(f"{'#' * section.level} {section.title}")
         for line in section.text:
             lines += ["", line]
@@ -153,8 +155,7 @@ def _monitoring(tier: TierReport, report: Report) -> Section:
     for kind in ("ok", "No rule judges"):
         within = []
         for row in kinds.get(kind, ()):
-            target = f" ({row.target.text})" if row.target.text else ""
-            within.append(f"{row.title} {observed_text(row, tier.currency)}{target}")
+            within.append(f"{row.title} {observed_text(row, tier.currency)} ({row.target.text})")
         if within:
             text.append(f"{kind}: {'; '.join(within)}.")
     unknown = kinds.get("Not known", ())
@@ -275,12 +276,9 @@ def _prewarming(tier: TierReport, report: Report) -> Section:
     lines = [f"Not known: {part.missing}"] if part.missing else []
     if part.worth is not None and part.saved is not None:
         saved, worth = part.saved, part.worth
-        hours = f"{figure(abs(saved.replica_hours))} replica-hours {'less' if saved.replica_hours >= 0 else 'more'}"
-        if saved.money is not None:
-            hours += f" ({render.money(abs(saved.money), tier.currency)})"
         late = f"{figure(abs(saved.late_requests))} late requests {'fewer' if saved.late_requests >= 0 else 'more'}"
         days = format_count(round((worth.end - worth.start) / DAY_SECONDS), "day")
-        lines.append(f"against reacting to load: {hours}, {late}; the last {days}: {worth.short_reason}")
+        lines.append(f"against reacting to load: {late}; the last {days}: {worth.short_reason}")
         costs = []
         for strategy in worth.strategies:
             if strategy.name in (worth.reacting, worth.ours, worth.with_margin, worth.perfect):

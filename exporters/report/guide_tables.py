@@ -2,8 +2,7 @@
 
 A row of ROWS has a signal, a target and rules. Its verdict is the rule result over the period, else the findings of its
 rules in the history. A number holds for the request lengths that it was measured at.
-A new one is a row of `_compute_numbers`, or a signal's
-name in QUESTIONS.
+A new one is a row of `_compute_numbers`, or a signal's name in QUESTIONS.
 """
 
 from __future__ import annotations
@@ -203,8 +202,8 @@ def _planned(form: str, path: str, unit: str, without: str, is_limit: bool = Tru
     return target
 
 
-def _slo(name: str) -> Target:
-    return _planned("SLO {}", f"slo.{name}", "seconds", NO_SLO)
+def _slo(name: str, form: str = "SLO {}") -> Target:
+    return _planned(form, f"slo.{name}", "seconds", NO_SLO)
 
 
 def _failures(context: TierContext) -> TargetRange:
@@ -230,7 +229,7 @@ _FLEET = _target("{}-{} %", "UtilizationTrap.target", "NoHeadroom.target")
 _HITS = _planned("planned {}", "workload.prefix_hit_ratio", "ratio", "depends on the workload", is_limit=False)
 _ADAPTERS = _planned("up to {} (max_adapters)", "lora.max_adapters", "", "not in the plan")
 _ENERGY = _planned("planned {}", "cost.joules_per_generated_token", "joules_per_token", "", is_limit=False)
-_STEADY, _LINK, _SLO, _ZERO = map(_target, ("not rising", "below the link's rate", "within the SLO", "near zero"))
+_STEADY, _LINK, _ZERO = map(_target, ("not rising", "below the link's rate", "near zero"))
 
 ROWS: tuple[tuple[str, str, Target, str], ...] = (
     ("gpu_memory_utilization", "GPU memory", _target("{}-{} %", 0.8, 0.9), "GpuMemoryLow GpuMemoryHigh"),
@@ -250,11 +249,11 @@ ROWS: tuple[tuple[str, str, Target, str], ...] = (
     ("gpu_pcie_rx_bytes_per_second", "PCIe to a GPU", _LINK, ""),
     ("gpu_nvlink_tx_bytes_per_second", "NVLink from a GPU", _LINK, ""),
     ("gpu_nvlink_rx_bytes_per_second", "NVLink to a GPU", _LINK, ""),
-    ("ttft_p50_seconds", "TTFT P50", _SLO, ""),
+    ("ttft_p50_seconds", "TTFT P50", _slo("ttft_p99_seconds", "within the SLO"), ""),
     ("ttft_p99_seconds", "TTFT P99", _slo("ttft_p99_seconds"), "TtftDivergence TtftSloBurn"),
-    ("tpot_p50_seconds", "TPOT P50", _SLO, ""),
+    ("tpot_p50_seconds", "TPOT P50", _slo("tpot_p99_seconds", "within the SLO"), ""),
     ("tpot_p99_seconds", "TPOT P99", _slo("tpot_p99_seconds"), "TpotDivergence TpotSloBurn"),
-    ("itl_p50_seconds", "ITL P50", _SLO, ""),
+    ("itl_p50_seconds", "ITL P50", _slo("itl_p99_seconds", "within the SLO"), ""),
     ("itl_p99_seconds", "ITL P99", _slo("itl_p99_seconds"), "ItlDivergence ItlSloBurn"),
     ("e2e_p99_seconds", "E2E P99", _slo("e2e_p99_seconds"), "E2eSloBurn"),
     ("requests_waiting", "Queue depth", _ZERO, "QueueGrowing QueueAlwaysEmpty"),

@@ -197,9 +197,6 @@ def test_month_prints_two_pages_a_tier(told: Told, tmp_path: Path) -> None:
     assert len(re.findall(rb"/Type\s*/Page\b", target.read_bytes())) <= 2 * len(told.month["tiers"])
 
 
-# ---- lengths of the next plan ----
-
-
 LAST = TOKEN_EDGES[-2]
 """The last edge that is a number: what is longer lies above it."""
 

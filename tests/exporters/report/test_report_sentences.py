@@ -1,7 +1,4 @@
-"""The report's sentences as a capacity owner reads them: numbers that can be read, no verdict where nobody judged.
-
-A finding that comes and goes is a line, and what restarts cost is told.
-"""
+"""The report's sentences as a capacity owner reads them: numbers that can be read, no verdict where nobody judged."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -81,6 +78,8 @@ def test_row_without_slo_is_not_judged() -> None:
     row = row_of(reported_tier(measured), "e2e_p99_seconds")
     assert (row.target.text, row.status) == (NO_SLO, "not_judged")
     assert isinstance(row.observed, Reading)
+    assert row_of(TIER, "itl_p50_seconds").target.text == NO_SLO
+    assert row_of(reported_tier(hours(ttft={4.0: 1.0})), "ttft_p50_seconds").meets_target is False
 
 
 def test_unknown_row_has_one_reason() -> None:
@@ -207,9 +206,6 @@ def test_what_happened_reads_as_the_golden() -> None:
     check_golden(__file__, "happened.txt", "\n".join(lines))
 
 
-# ---- weeks that are none: the report says so first, and recommends nothing from too little ----
-
-
 THURSDAY = 72
 """Hours after START, which is a Monday."""
 
@@ -228,10 +224,10 @@ def says(found: Report, sentence: str) -> bool:
     return sentence in text.partition("\n### ")[0] and sentence in page.partition('<section class="level3 ')[0]
 
 
-HALF = [window for n, window in enumerate(hours()) if not 24 <= n < 108]
+HALF = [window for n, window in enumerate(hours(rps=lambda n: 40.0 if n == 20 else 30.0)) if not 24 <= n < 108]
 BUSY: dict[str, Any] = {"rps": lambda n: 90.0}
 BEFORE = hour(-1, 10.0)
-NEW = hours(168 - THURSDAY, first=THURSDAY)
+NEW = hours(168 - THURSDAY, first=THURSDAY, replicas=8)
 ODD_WEEKS: dict[str, tuple[list[Window], Window | None]] = {
     "no data": ([], None),
     "half": (HALF, BEFORE),
