@@ -139,7 +139,7 @@ def test_releases_share_no_name_or_pod() -> None:
 def test_values_reach_their_places() -> None:
     digest = f"{VERSION}@sha256:{'a' * 64}"
     values = {"image.tag": digest, "node.runtimeClassName": "nvidia", "web.scheme": "HTTPS"}
-    values["image.full"] = f"r:5000/full@sha256:{'b' * 64}"
+    values |= {"image.full": f"r:5000/full@sha256:{'b' * 64}", "fleet.config.web.config_file": "web.yml"}
     settings = [f"{path}={json.dumps(value)}" for path, value in values.items()]
     settings += ['monitoring.labels={"release": "p"}', 'rules.labels={"release": "p"}']
     settings.append('node.config.web={"listen": "[::]:8443", "probe_listen": ":8080"}')
@@ -160,7 +160,8 @@ def test_values_reach_their_places() -> None:
     secrets = {volume["name"]: volume for volume in spec["volumes"]}["sizewatch-secrets"]["projected"]
     sources = [{"secret": {"name": "tokens"}}, {"secret": {"name": "certificate"}}]
     assert secrets == {"defaultMode": 0o440, "sources": sources}
-    assert objects["PodMonitor", "sizewatch-node"]["spec"]["podMetricsEndpoints"][0]["interval"] == "30s"
+    (page,) = objects["PodMonitor", "sizewatch-node"]["spec"]["podMetricsEndpoints"]
+    assert (page["interval"], page["scheme"]) == ("30s", "http"), "without a config_file there is no TLS"
     for key in (("PodMonitor", "sizewatch-node"), ("PrometheusRule", "sizewatch-alerts")):
         assert objects[key]["metadata"]["labels"]["release"] == "p"
     assert objects["ConfigMap", "sizewatch-plan"]["data"] == {"plan.yaml": PLAN.read_text(encoding="utf-8")}
@@ -266,7 +267,6 @@ def test_mounts_exist_and_selectors_match(part: str) -> None:
 
 
 READS = [[[""], ["pods"], ["list", "watch"]]]
-"""Every permission that there is."""
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -60,6 +60,11 @@ metadata:
     {{- include "sizewatch.labels" . | nindent 4 }}
 {{- end }}
 
+{{- /* A part without a web configuration file cannot serve TLS, whatever the others do. */}}
+{{- define "sizewatch.scheme" -}}
+{{- ternary .root.Values.web.scheme "HTTP" (hasKey (index .root.Values .part).config.web "config_file") }}
+{{- end }}
+
 {{- /* The account of a part. Only pods that ask for the token get it. */}}
 {{- define "sizewatch.account" -}}
 apiVersion: v1
@@ -194,7 +199,7 @@ of service; and its pod's own settings are the engine's. */}}
 {{- $image := ternary $values.image.full $values.image.node $hasHistory }}
 {{- $port := $own.config.web.listen | splitList ":" | last }}
 {{- $probePort := dig "web" "probe_listen" "" $own.config | splitList ":" | last }}
-{{- $probed := ternary "port: sizewatch-probe, scheme: HTTP" (printf "port: sizewatch, scheme: %s" $values.web.scheme) (ne $probePort "") -}}
+{{- $probed := ternary "port: sizewatch-probe, scheme: HTTP" (printf "port: sizewatch, scheme: %s" (include "sizewatch.scheme" .)) (ne $probePort "") -}}
 name: sizewatch
 image: {{ ternary $image (printf "%s:%s" $image $values.image.tag) (contains "@" $image) | quote }}
 imagePullPolicy: {{ $values.image.pullPolicy | quote }}
