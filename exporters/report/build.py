@@ -76,7 +76,7 @@ def _headline(tiers: tuple[TierReport, ...]) -> str:
 
 
 SHOWN = 3
-"""Maximum number of findings in the verdict, of tiers of a kind in the headline. Their sections show all."""
+"""Maximum number of findings in a verdict, and of tiers of a kind in the headline."""
 
 REACHED = 0.9
 """Share of the usable load below which the verdict says how far production came."""

@@ -1,4 +1,4 @@
-"""Inputs of the report, and from them a tier's incidents, findings, restarts, gaps and remarks, as rows and as lines."""
+"""Inputs of the report, and a tier's incidents, findings, restarts, gaps and remarks, as rows and lines."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from rules.verdicts.verdict import Finding, IdleReplicas, MissedObjective, RuleR
 class Prewarming:
     """Effect of pre-warming on a tier. `worth` compares strategies over the tier's history. `covered_ratio` is the
     share of targets at or below the 95 % quantile. `error_ratio` is relative to the error of the method `naive`. None
-    means unknown. `decision` is the recommendation of that time in words. `saved` is what the best strategy without a
-    forecast needed more. `missing` is the reason if nothing is known, `failed` if the forecast was no better than none.
+    means unknown. `decision` is the recommendation in words. `saved` is what the best strategy without a forecast
+    needed more. `missing` is why nothing is known, `failed` why the forecast was no better than none.
     """
 
     worth: PrewarmValue | None = None
@@ -93,7 +93,7 @@ class ExternalAlertRow:
 class FindingRow:
     """Findings of an alerting rule. `times` counts them, and `seconds` is the time in which any lasted. `replicas` is
     the number of affected replicas (0: whole tier). `started_at` is the first begin, `last_started_at` the last,
-    `ended_at` the last end (null: still active). `foreign` are the explained alerts of other systems.
+    `ended_at` the last end (null: still active).
     """
 
     rule: str
@@ -324,7 +324,7 @@ class DataQuality:
 GONE = "Is it gone? Then take it out of the plan."
 
 NEARLY = 0.98
-"""Share of time from which a period counts as fully seen. A scrape or two are always missed."""
+"""Share of time from which a period counts as fully seen: scrapes are missed."""
 
 
 def quality(past: TierPast, zone: str) -> DataQuality:

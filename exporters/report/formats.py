@@ -30,7 +30,7 @@ BOUNDS = "Bounds are those of what was measured; “likely” is a best estimate
 NEXT = "read plan.next.yaml, then `sizewatch plan check plan.next.yaml`, then take it over as the plan."
 
 TREND = 0.05
-"""Smallest change that is shown, as a share of the earlier value. report.json has all."""
+"""Smallest change that is shown, as a share of the earlier value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +226,7 @@ def _rps(rate: float | None) -> str:
 
 
 MOST_LOADS = 3
-"""Number of loads in the table, the highest: they bound what a replica takes. report.json has all."""
+"""Number of loads in the table, the highest: they bound what a replica takes."""
 
 
 def _curve(tier: TierReport, report: Report) -> Section:

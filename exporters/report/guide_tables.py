@@ -2,7 +2,7 @@
 
 A row of ROWS has a signal, a target and rules. Its verdict is the rule result over the period, else the findings of its
 rules in the history. A number holds for the request lengths that it was measured at.
-A new one is a row of `_compute_numbers`, or a signal's name in QUESTIONS.
+Add a row of `_compute_numbers`, or a name to QUESTIONS.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rules.verdicts.verdict import FIRING, SEVERITY, Status, Unknown, UnknownSpa
 NOTHING_KEPT = "no hour of this time is in the history"
 NOT_SEEN: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text=NOTHING_KEPT)
 
-NO_SLO = "no SLO"
+NO_SLO, WITHIN = "no SLO", "within the SLO"
 
 HOLDS_NOTHING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED, Gap.OUTSIDE_BENCHMARK})
 """Gaps that say nothing of a row which another rule judged (DESIGN 3.23)."""
@@ -249,11 +249,11 @@ ROWS: tuple[tuple[str, str, Target, str], ...] = (
     ("gpu_pcie_rx_bytes_per_second", "PCIe to a GPU", _LINK, ""),
     ("gpu_nvlink_tx_bytes_per_second", "NVLink from a GPU", _LINK, ""),
     ("gpu_nvlink_rx_bytes_per_second", "NVLink to a GPU", _LINK, ""),
-    ("ttft_p50_seconds", "TTFT P50", _slo("ttft_p99_seconds", "within the SLO"), ""),
+    ("ttft_p50_seconds", "TTFT P50", _slo("ttft_p99_seconds", WITHIN), ""),
     ("ttft_p99_seconds", "TTFT P99", _slo("ttft_p99_seconds"), "TtftDivergence TtftSloBurn"),
-    ("tpot_p50_seconds", "TPOT P50", _slo("tpot_p99_seconds", "within the SLO"), ""),
+    ("tpot_p50_seconds", "TPOT P50", _slo("tpot_p99_seconds", WITHIN), ""),
     ("tpot_p99_seconds", "TPOT P99", _slo("tpot_p99_seconds"), "TpotDivergence TpotSloBurn"),
-    ("itl_p50_seconds", "ITL P50", _slo("itl_p99_seconds", "within the SLO"), ""),
+    ("itl_p50_seconds", "ITL P50", _slo("itl_p99_seconds", WITHIN), ""),
     ("itl_p99_seconds", "ITL P99", _slo("itl_p99_seconds"), "ItlDivergence ItlSloBurn"),
     ("e2e_p99_seconds", "E2E P99", _slo("e2e_p99_seconds"), "E2eSloBurn"),
     ("requests_waiting", "Queue depth", _ZERO, "QueueGrowing QueueAlwaysEmpty"),
@@ -265,7 +265,7 @@ ROWS: tuple[tuple[str, str, Target, str], ...] = (
     ("energy_per_generated_token", "Energy per generated token", _ENERGY, ""),
     ("cost_per_million_tokens", "Cost per million tokens", _target(""), ""),
 )
-"""Key, title, target and rules, in the order of the guide's tables 9.3 and 7.7. E2E and the last five are not in them."""
+"""Key, title, target and rules, in the order of the guide's tables 9.3 and 7.7."""
 
 KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
 """Plan keys by the report's words."""
@@ -434,7 +434,7 @@ def _first_words(key: str, past: TierPast, numbers: Mapping[str, SignalValue]) -
 
 
 def _bottleneck(ttft: SignalValue, tpot: SignalValue) -> str:
-    """Return which objective is nearer to its limit, by bounds. Overlapping bounds give no answer."""
+    """Return which objective is nearer to its limit, if bounds do not overlap."""
     if not isinstance(ttft, Reading) or not isinstance(tpot, Reading) or ttft.low is None or tpot.low is None:
         return ""
     if tpot.high is not None and ttft.low >= tpot.high:
