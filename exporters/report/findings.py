@@ -93,7 +93,7 @@ class ExternalAlertRow:
 class FindingRow:
     """Findings of an alerting rule. `times` counts them, and `seconds` is the time in which any lasted. `replicas` is
     the number of affected replicas (0: whole tier). `started_at` is the first begin, `last_started_at` the last,
-    `ended_at` the last end (null: still active).
+    `ended_at` the last end (null: still active). `foreign` are the explained alerts of other systems.
     """
 
     rule: str

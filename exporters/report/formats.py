@@ -277,6 +277,10 @@ def _prewarming(tier: TierReport, report: Report) -> Section:
     if part.worth is not None and part.saved is not None:
         saved, worth = part.saved, part.worth
         late = f"{figure(abs(saved.late_requests))} late requests {'fewer' if saved.late_requests >= 0 else 'more'}"
+        if round(saved.replica_hours):
+            price = "" if saved.money is None else f" ({render.money(abs(saved.money), tier.currency)})"
+            word = "less" if saved.replica_hours >= 0 else "more"
+            late = f"{figure(abs(saved.replica_hours))} replica-hours {word}{price}, {late}"
         days = format_count(round((worth.end - worth.start) / DAY_SECONDS), "day")
         lines.append(f"against reacting to load: {late}; the last {days}: {worth.short_reason}")
         costs = []
