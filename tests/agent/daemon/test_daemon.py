@@ -69,13 +69,16 @@ def changes(reader: Reader) -> list[str]:
 
 
 def test_reload_keeps_replicas_until_removed(tmp_path: Path) -> None:
-    with engines(3) as served, running(write(tmp_path, configuration(served[:2]))) as daemon:
+    clock, calm = StandingClock(time.time()), {"scrape_interval": "15s"}
+    with engines(3) as served, stepping(write(tmp_path, configuration(served[:2], **calm)), clock) as stepped:
+        daemon = stepped.daemon
         served[0].act = answers_500
-        assert wait_for(lambda: daemon.loop.state.open_findings())
+        for _ in range(4):
+            stepped.step(15.0)
         since = daemon.loop.state.rules[DOWN].finding
         seen = daemon.assembly.runtime.replicas["cpu-small", "r1"].sums.window().start
-        reload_daemon(daemon, configuration(served))
-        further(daemon, 2)
+        reload_daemon(daemon, configuration(served, **calm))
+        stepped.step(15.0)
         assert up(daemon) == [False, True, True]
         again = daemon.loop.state.rules[DOWN].finding
         assert again.started_at == since.started_at
@@ -83,9 +86,9 @@ def test_reload_keeps_replicas_until_removed(tmp_path: Path) -> None:
         assert daemon.counts.cycle_errors == 0
         with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
             assert wait_for(lambda: changes(reader) == ["start", "reload"])
-        data = configuration(served)
+        data = configuration(served, **calm)
         reload_daemon(daemon, {**data, "targets": data["targets"][1:]})
-        further(daemon)
+        stepped.step(15.0)
         assert up(daemon) == [True, True]
         assert [e.rule for e in told(daemon).tiers[0].findings if e.ended_at is not None] == ["TargetDown"]
 
@@ -115,7 +118,7 @@ def test_bad_configuration_is_reported_until_mended(tmp_path: Path) -> None:
         trouble = wait_for(lambda: daemon.counts.config_trouble)
         assert all(key in trouble for key in ("scrape_intervall", "role"))
         further(daemon)
-        assert up(daemon) == [True]
+        assert wait_for(lambda: up(daemon) == [True])
         assert metric(daemon, "sizewatch_config_last_reload_successful") == 0
         assert b"Configuration reload failed" in ask(daemon)
         (tmp_path / "sizewatch.yaml").unlink()
@@ -155,7 +158,7 @@ def test_defect_in_reload_costs_the_reload(tmp_path: Path, caplog: pytest.LogCap
         daemon.ask_reload()
         assert wait_for(lambda: daemon.counts.config_trouble) == "defect in sizewatch: ZeroDivisionError, see its log"
         further(daemon)
-        assert up(daemon) == [True]
+        assert wait_for(lambda: up(daemon) == [True])
         assert daemon.counts.cycle_errors == 1
     assert any(record.exc_info for record in caplog.records)
 
@@ -202,7 +205,7 @@ def test_unwritable_history_is_booked_later(tmp_path: Path, monkeypatch: pytest.
             assert metric(daemon, "sizewatch_history_up") == 0
             assert b"The history failed" in ask(daemon)
             stepped.step(5.0)
-            assert up(daemon) == [True]
+            assert wait_for(lambda: up(daemon) == [True])
         assert stepped.steps_until(lambda: health(daemon)["history_trouble"] is None, 5.0, 40)
         assert health(daemon)["unbooked_minutes"] == 0
         assert metric(daemon, "sizewatch_history_up") == 1
@@ -229,7 +232,7 @@ def test_defect_in_cycle_costs_the_cycle(
         assert wait_for(lambda: len(calls) >= 4)
         assert daemon.counts.cycle_errors == 2
         assert metric(daemon, "sizewatch_cycle_errors_total") == 2
-        assert up(daemon) == [True]
+        assert wait_for(lambda: up(daemon) == [True])
     assert "job failed job=cycle" in caplog.text
     assert any(record.exc_info for record in caplog.records)
 

@@ -93,7 +93,7 @@ def test_pods_come_and_go(role: str, tmp_path: Path, kube: Kube) -> None:
                 for line in ask(daemon, "metrics").decode().splitlines()
                 if "failures" not in line
             )
-            assert up(daemon) == {"llm/a"}
+            assert wait_for(lambda: up(daemon) == {"llm/a"})
             assert daemon.assembly.runtime.replicas["cpu-small", "llm/a"] is before
             texts = [one["text"] for one in status(daemon)["timeline"]]
             assert "other engine pods were found: 2 targets" in texts
@@ -110,7 +110,7 @@ def test_pods_stay_while_api_is_away(tmp_path: Path, kube: Kube) -> None:
             assert wait_for(lambda: metric(daemon, "sizewatch_discovery_up") == 0)
             assert "503" in health(daemon)["discovery"]["trouble"]
             assert "Pod discovery has failed for" in ask(daemon).decode()
-            assert up(daemon) == {"llm/a"}
+            assert wait_for(lambda: up(daemon) == {"llm/a"})
             kube.refuse = 0
             assert wait_for(lambda: metric(daemon, "sizewatch_discovery_up") == 1)
 
@@ -257,7 +257,7 @@ def test_claimed_gpu_makes_pod_a_target(tmp_path: Path, kube: Kube) -> None:
             with kubelet(tmp_path / "k.sock", lambda *_: ANSWER):
                 assert wait_for(lambda: up(daemon) == {"llm/vllm-0"})
             looks_around(daemon)
-            assert up(daemon) == {"llm/vllm-0"}, "its devices stay known while the kubelet is away"
+            assert wait_for(lambda: up(daemon) == {"llm/vllm-0"}), "its devices stay known while the kubelet is away"
 
 
 def test_sidecar_takes_name_and_gpus_of_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
