@@ -202,6 +202,9 @@ def answer_question(
     limits = _list_limits(context, point, work, benchmarked)
     # Another peak scales the whole traffic.
     grown = rps / peak.rps if peak is not None and peak.at is not None else 1.0
+    if counted is not None and seen.average_rps:
+        # Replicas that cannot serve all of it make fewer tokens.
+        grown = min(grown, instances * counted.rps / (work * seen.average_rps))
     cost_now = FleetCost(replicas=seen.observed_replicas, price=price, tokens_per_hour=tokens)
     return WhatIf(
         seen=seen,

@@ -150,7 +150,8 @@ def test_measured_tokens_are_divided_by_once() -> None:
     assert found.cost.tokens_per_hour == pytest.approx(5.76e6)
     assert found.cost.per_million_tokens == pytest.approx(20 / 5.76)
     assert found.cost_now.per_million_tokens == pytest.approx(50 / 5.76)
-    assert result(4, rps=60.0).cost.tokens_per_hour == pytest.approx(2 * 5.76e6)
+    assert result(10, rps=60.0).cost.tokens_per_hour == pytest.approx(2 * 5.76e6)
+    assert result(2).cost.tokens_per_hour == pytest.approx(2 * USABLE * 80 * 3600), "20 rps are more than two serve"
 
 
 def test_latency_lies_between_benchmark_points() -> None:
