@@ -66,6 +66,8 @@ class AlertingConfig(ConfigSection):
             yield ("alertmanagers",), "is missing; path posts needs the url of at least one Alertmanager"
         if self.path == "rules" and self.alertmanagers:
             yield ("alertmanagers",), "is given, but path: rules posts nothing; write path: posts"
+        if re.search(r"[?#]", self.external_url or ""):
+            yield ("external_url",), "must have no ? or #: alerts add a path to it"
         for place, before in repeats(manager.url.rstrip("/") for manager in self.alertmanagers):
             text = f"has the url of alerting.alertmanagers[{before}]; each Alertmanager is posted to once"
             yield ("alertmanagers", place), text

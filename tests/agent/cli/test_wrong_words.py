@@ -67,7 +67,7 @@ QUESTIONS: tuple[tuple[str, int, str], ...] = (
     ("init --tier a", 2, "No such option '--tier'."),
     ("init ftp://gpu-1:8000", 2, "must be an http:// or https:// address"),
     ("init 127.0.0.1:9", 3, "http://127.0.0.1:9/metrics: connection refused"),
-    ("render --external-url sw.example", 2, "alerting.external_url: must be an http:// or https:// address"),
+    ("render --external-url https://sw.example/?a=b", 2, "alerting.external_url: must have no ? or #"),
     ("run --role cluster", 2, "'cluster' is not one of"),
     ("demo --port 65536", 2, "65536 is not in the range"),
     ("demo --speed nan", 2, "Error: "),
