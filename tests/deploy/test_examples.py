@@ -128,5 +128,4 @@ def test_fleet_example_finds_its_replica(tmp_path: Path) -> None:
                 lines = json.loads(told.stdout)["findings"]
                 return any(one["level"] == "ok" and "1 replica" in one["text"] for one in lines)
 
-            # A store is read half a minute late.
-            wait_for(found, every=5.0)
+            wait_for(found, every=5.0)  # a store is read half a minute late

@@ -163,6 +163,7 @@ def test_reader_that_goes_away_is_no_error() -> None:
     for script in ("sizewatch plan schema | head -1", "sizewatch --help | true", "sizewatch inspect {page} | head -1"):
         done = shell(script.format(page=PAGE))
         assert (done.returncode, done.stderr) == (0, ""), script
+    assert "Traceback" not in shell(f"sizewatch plan check {PLAN} >&-").stderr
 
 
 @pytest.mark.parametrize("words", ["| true", "--json | head -c 9", "2>&1 --plan /nowhere | true", "2> /dev/full"])
@@ -201,10 +202,6 @@ FULL = "sizewatch: the output cannot be written: No space left on device\n"
 def test_lost_output_is_told_in_one_line(words: str, error: str) -> None:
     done = shell(f"sizewatch {words}")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
-
-
-def test_closed_output_is_no_traceback() -> None:
-    assert "Traceback" not in shell(f"sizewatch plan check {PLAN} >&-").stderr
 
 
 def test_ascii_terminal_gets_the_plan() -> None:

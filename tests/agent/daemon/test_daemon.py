@@ -80,8 +80,7 @@ def test_reload_keeps_replicas_until_removed(tmp_path: Path) -> None:
         reload_daemon(daemon, configuration(served, **calm))
         stepped.step(15.0)
         assert up(daemon) == [False, True, True]
-        again = daemon.loop.state.rules[DOWN].finding
-        assert again.started_at == since.started_at
+        assert daemon.loop.state.rules[DOWN].finding.started_at == since.started_at
         assert daemon.assembly.runtime.replicas["cpu-small", "r1"].sums.window().start == seen
         assert daemon.counts.cycle_errors == 0
         with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:

@@ -221,11 +221,8 @@ HERE, ELSEWHERE = "http://127.0.0.1:8000/metrics", "http://other:8000/metrics"
 SHARED = "which engine owns which of them is not known"
 
 
-VLLM = (TESTS / "pages" / "vllm-0.33.0.prom").read_bytes()
-
-
 def probe(url: str, **facts: str) -> EngineProbe:
-    reader, page = read(VLLM)
+    reader, page = read((TESTS / "pages" / "vllm-0.33.0.prom").read_bytes())
     page = replace(page, facts={**page.facts, **facts})
     return EngineProbe(url=url, engine=reader.engine, page=page, model="m", context_tokens=None)
 

@@ -271,6 +271,12 @@ def test_next_guardrails_fit_the_next_plan(prompts: float, guardrails: dict[str,
     assert not [row.text for row in check_plan(proposed, CATALOGUE) if row.path.startswith("tiers.t.guardrails")]
 
 
+def test_no_replica_hours_are_not_told() -> None:
+    same = replace(WORTH, strategies=tuple(replace(one, replica_hours=900.2) for one in WORTH.strategies))
+    text = report_markdown(reported(plan(), hours(), prewarming=Prewarming(worth=same))[0])
+    assert "against reacting to load: 480 late requests fewer; " in text
+
+
 def test_next_plan_with_empty_part_reads() -> None:
     tier = proposed_from(plan(slo={}, workload={"archetype": "batch"})).tiers["t"]
     assert tier.value_at("slo.ttft_p99_seconds") is None

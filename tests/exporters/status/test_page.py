@@ -62,6 +62,7 @@ from rules.verdicts.verdict import (
     FIRING,
     Cause,
     Finding,
+    IdleReplicas,
     MissedObjective,
     Status,
     Subject,
@@ -395,13 +396,15 @@ def test_plan_for_another_model_is_notice() -> None:
 )
 def test_impact_denies_nothing_within_its_bounds(share: Reading, words: str) -> None:
     tier, missed = cascading_tier(), MissedObjective(objective="TTFT", limit_seconds=2.0, share=share)
+    idle = IdleReplicas(replicas=0.04, ready=1, needed=1, minimum_warm=0, cost_per_day=4.8, currency="USD")
     results = []
     for result in tier.results:
         fires = isinstance(result, Verdict) and result.status in FIRING
-        results.append(replace(result, missed=missed) if fires else result)  # type: ignore[call-arg]
+        results.append(replace(result, missed=missed, idle=idle) if fires else result)  # type: ignore[call-arg]
     text = read(agent_status(tiers=(replace(tier, results=tuple(results)),))).text
     assert words in text
     assert "no objective" not in text
+    assert "replicas idle" not in text
 
 
 def test_json_equals_the_page() -> None:

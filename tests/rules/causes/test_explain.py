@@ -358,8 +358,8 @@ def test_what_late_first_tokens_waited_for(parts: dict[str, Any], name: str, cer
 def test_adapters_without_a_plan_are_likely() -> None:
     running, view = level("adapters_running", 1.5), replace(context(), plan=None)
     booked = minutes(view, {"a": each(5, lambda n: slow(n, **running))}).binned
-    made = replace(found(TTFT), rule=BURN, causes=())
-    assert cause(explain.add_causes(made, view, booked), "adapters").certainty is LIKELY
+    explained = explain.add_causes(replace(found(TTFT), rule=BURN, causes=()), view, booked)
+    assert cause(explained, "adapters").certainty is LIKELY
 
 
 def test_evidence_reads_as_the_golden() -> None:
